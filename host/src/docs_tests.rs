@@ -265,7 +265,7 @@ fn the_fields_in_json_are_those_of_the_table() {
         problems: Vec::new(),
     };
     let suspended = SuspendedRow { by: String::new(), at: String::new(), reason: None };
-    let listed = NodeStatusRow { said: Said::default(), role: "leader", ready: None };
+    let listed = NodeStatusRow { said: Said::default(), role: "leader", ready: None, has_ended: false };
     let latency = Latency { renewals: 0, median_ms: 0.0, p99_ms: 0.0 };
     let diagnosis = Diagnosis {
         store: String::new(),

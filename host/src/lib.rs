@@ -11,6 +11,7 @@
 //!   scrapers, and takes what programs ask of nodes; `service_manager` tells the manager of the machine's services; `otel`
 //!   sends traces and metrics to a collector of OpenTelemetry, if the environment names one.
 //! - `maintenance` has the host step down before its machine is frozen or rebooted, where somebody tells of that.
+//! - `random` draws numbers that a clone of the machine does not draw, too.
 //! - `node` is who this host is, `signals` how it is told to end, `reload` what it reads anew when it is asked to, and
 //!   `status_socket` what the hosts of a machine tell `baton status` that the store does not know.
 
@@ -27,6 +28,7 @@ pub mod maintenance;
 pub mod node;
 #[cfg_attr(not(feature = "otel"), path = "otel/nothing.rs")]
 mod otel;
+pub mod random;
 pub mod reload;
 pub mod said;
 pub mod service_manager;

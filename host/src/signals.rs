@@ -6,8 +6,15 @@
 use std::fs::File;
 use std::io;
 use std::ptr::null;
+use std::time::Duration;
 
+use baton_election::Time;
+use baton_store::clock::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A signal that comes again within this time is the same request: `timeout -s INT` sends one to the process and one to its
+/// group, 0.24 ms apart. Nobody types Ctrl-C twice as fast and means two requests.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +34,9 @@ pub struct Signals {
     hangup: Option<Signal>,
     /// In another one.
     reload: Option<Signal>,
-    asked: bool,
+    /// The first one that asked for the end, and when.
+    first: Option<(&'static str, Time)>,
+    clock: Clock,
 }
 
 impl Signals {
@@ -46,7 +55,8 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             hangup,
             reload,
-            asked: false,
+            first: None,
+            clock: Clock::default(),
         })
     }
 
@@ -57,20 +67,41 @@ impl Signals {
 
     /// Waits for the next one. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Ask {
+        loop {
+            let name = self.signal().await;
+            let now = self.clock.now();
+            if let Some(ask) = self.ask(name, now) {
+                return ask;
+            }
+        }
+    }
+
+    /// The request that a signal stands for; `None` if it only repeats the first one.
+    fn ask(&mut self, name: &'static str, now: Time) -> Option<Ask> {
+        match self.first {
+            None => {
+                self.first = Some((name, now));
+                Some(Ask::Shutdown(name))
+            }
+            Some((first, at)) if first == name && now.since(at) < ONE_REQUEST => None,
+            Some(_) => Some(Ask::SkipGrace(name)),
+        }
+    }
+
+    async fn signal(&mut self) -> &'static str {
         let hung_up = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
                 None => std::future::pending().await,
             }
         };
-        let name = tokio::select! {
+        tokio::select! {
             Some(()) = self.interrupt.recv() => "SIGINT",
             Some(()) = self.terminate.recv() => "SIGTERM",
             Some(()) = hung_up => "SIGHUP",
             // Streams of signals do not end while the process lives.
             else => std::future::pending().await,
-        };
-        if std::mem::replace(&mut self.asked, true) { Ask::SkipGrace(name) } else { Ask::Shutdown(name) }
+        }
     }
 }
 
@@ -115,5 +146,15 @@ mod tests {
         assert_eq!(signals.next().await, Ask::SkipGrace("SIGINT"));
         kill_process(getpid(), Signal::INT).unwrap();
         assert_eq!(signals.next().await, Ask::SkipGrace("SIGINT"));
+    }
+
+    #[tokio::test]
+    async fn signal_that_is_sent_twice_at_once_is_one_request() {
+        let mut signals = Signals::listen().unwrap();
+        let after = |time| Time::default() + time;
+        assert_eq!(signals.ask("SIGINT", after(Duration::ZERO)), Some(Ask::Shutdown("SIGINT")));
+        assert_eq!(signals.ask("SIGINT", after(Duration::from_micros(240))), None);
+        assert_eq!(signals.ask("SIGTERM", after(Duration::from_micros(240))), Some(Ask::SkipGrace("SIGTERM")));
+        assert_eq!(signals.ask("SIGINT", after(ONE_REQUEST)), Some(Ask::SkipGrace("SIGINT")));
     }
 }

@@ -125,8 +125,8 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
-/// Kills one of many busy instances, and starts it again; beside it a native process among the others. Either has to have
-/// its turn on a processor to end.
+/// Kills one of many busy instances, and starts it again; beside it a native process among the others, in a session of its
+/// own as each instance. Either has to have its turn on a processor to end.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {
@@ -163,6 +163,8 @@ pub fn native_process(word: &str) {
             }
         }
         SPIN => {
+            // A runner has a session of its own, too. The scheduler gives each session its share (sched(7), autogroup).
+            let _own = rustix::process::setsid();
             println!("busy");
             loop {
                 black_box(());

@@ -148,6 +148,10 @@ pub enum End {
     Failed(String),
     /// It trapped, or could not even be started: worth another try here, too.
     Crashed(String),
+    /// This node could not start it: the host's own call failed, for a reason that says nothing about the version. A secret
+    /// or a granted folder is missing, the store did not answer when the state was claimed, or the system has no process,
+    /// descriptor, memory or disk space left. No version is judged by it, and it is not among the failures in the record.
+    Unable(String),
     /// It failed and is not worth another try here.
     Fatal(String),
     /// It was killed.

@@ -118,6 +118,9 @@ pub struct Record {
     /// led. A lease that is free without the mark was not released: any write without a lease id frees a lease that is
     /// broken or expired.
     pub released: bool,
+    /// The wall-clock time since the Unix epoch before which no node begins the next term of that module (`--pause`), if the
+    /// last one was done. A clock that differs can shorten the pause, and lengthens it to `--pause` at most.
+    pub rests_until: Option<Duration>,
 }
 
 impl Record {

@@ -40,11 +40,15 @@ pub enum Op {
         /// place it takes. The lease of any other is held as ever.
         instead_of: Option<LeaseId>,
     },
-    /// Goes on with the lease of a holder that is gone ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)), under
-    /// its id, only if the object still has that version: starts the lease's length anew, which stays as it was. Unlike an
-    /// acquire it fails where anybody has held the lease since. Answered by [`Reply::Done`].
+    /// Takes over the unexpired lease of a dead holder ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)), only
+    /// if the object still has that version. The store replaces the lease's id and then renews the lease for its present
+    /// length. If the holder is alive after all, its next renewal fails. Repeated with the id that holds the lease, it
+    /// renews that again. Unlike an acquire, it fails if the lease has ended or anybody else has held it since. Answered by
+    /// [`Reply::Done`].
     Reclaim {
-        /// The id that it is held under.
+        /// The id under which the dead holder holds it.
+        from: LeaseId,
+        /// The id to hold it under from now on. No request has named it before.
         id: LeaseId,
         /// The version that the object must have.
         version: Version,

@@ -138,7 +138,19 @@ impl Timing {
 
     /// D/12, 50 ms to 2 s: how long one try may take.
     pub fn try_timeout(&self) -> Duration {
-        (self.lease / 12).clamp(Duration::from_millis(50), Duration::from_secs(2))
+        try_timeout(self.lease)
+    }
+
+    /// The lease in whole seconds, within a store's `range`, for a store whose answers take as long as `took`: the shortest
+    /// under which a try may take twice as long. If there is none, the shortest with the longest tries, if they are long
+    /// enough.
+    pub fn lease_for(took: Duration, (min, max): (Duration, Duration)) -> Option<Duration> {
+        let shortest = |enough: Duration| {
+            let seconds = min.as_secs()..=max.as_secs();
+            seconds.map(Duration::from_secs).find(|lease| (min..=max).contains(lease) && try_timeout(*lease) >= enough)
+        };
+        let longest = try_timeout(max);
+        shortest(took * 2).or_else(|| (longest > took).then(|| shortest(longest)).flatten())
     }
 
     /// D/60 to D/15: from a failed try to the next.
@@ -204,4 +216,9 @@ impl Timing {
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after()
     }
+}
+
+/// See [`Timing::try_timeout`].
+fn try_timeout(lease: Duration) -> Duration {
+    (lease / 12).clamp(Duration::from_millis(50), Duration::from_secs(2))
 }

@@ -602,6 +602,24 @@ fn a_second_signal_skips_the_grace_and_keeps_the_order() {
 }
 
 #[test]
+fn lease_counts_as_released_when_the_answer_to_its_release_was_lost() {
+    for (doubts, is_released) in [(0, false), (1, true), (2, true)] {
+        let mut scene = Scene::leading();
+        scene.input(Input::Shutdown);
+        let marked = scene.input(Input::Gone { end: End::Done });
+        scene.marks(&marked);
+        for _ in 0..doubts {
+            scene.answer(Err(unknown()));
+            scene.wakes();
+        }
+        assert_eq!(scene.answer(Err(StoreError::Lost("nobody holds it".to_string()))), [Effect::Finished]);
+        let told = scene.told.last();
+        assert_eq!(matches!(told, Some(Report::Released)), is_released, "{doubts}: {told:?}");
+        assert_eq!(matches!(told, Some(Report::NotReleased { .. })), !is_released, "{doubts}: {told:?}");
+    }
+}
+
+#[test]
 fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
     for is_marked in [false, true] {
         let ending = || {
@@ -653,9 +671,14 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // A node that may take the lease has it: nothing is refused any more.
+        // A node that may take the lease has it. Nobody needs to create the object any more, and this node may still not
+        // acquire the lease.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
-        assert!(matches!(scene.told[..], [.., Report::StoreBack { .. }]), "{:?}", scene.told);
+        assert_eq!(troubles(&scene), if nothing { 2 } else { 1 }, "{:?}", scene.told);
+        scene.acquires(object(LeaseState::Free, Some(record(2, "other"))));
+        scene.answer(Ok(Reply::Done));
+        let is_back = |report: &Report| matches!(report, Report::StoreBack { .. });
+        assert_eq!(scene.told.iter().filter(|report| is_back(report)).count(), 1, "{:?}", scene.told);
     }
 }
 
@@ -672,6 +695,74 @@ fn what_people_must_correct_is_told_once_whatever_met_it() {
             scene.told.iter().filter(|report| matches!(report, Report::StoreTrouble { .. })).collect();
         assert_eq!(troubles.len(), told, "{troubles:?}");
     }
+}
+
+#[test]
+fn failed_reading_is_told_after_an_acquire_failed_likewise() {
+    let refused = || Err(StoreError::Misconfigured("no rights".to_owned()));
+    let mut scene = Scene::with(OnDone::Repeat);
+    scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+    scene.answer(refused());
+    scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
+    assert_eq!(only_request(&scene.wakes()), Op::Read);
+    scene.answer(refused());
+    let refused_at = scene.now;
+    scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
+    let told: Vec<_> = scene
+        .told
+        .iter()
+        .filter_map(|report| match report {
+            Report::StoreTrouble { asked, .. } => Some(Ok(*asked)),
+            Report::StoreBack { after } => Some(Err(*after)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [Ok("acquire"), Ok("read"), Err(scene.now.since(refused_at))]);
+}
+
+#[test]
+fn node_that_reads_too_slowly_does_not_take_the_lease() {
+    let mut scene = Scene::new();
+    let free = object(LeaseState::Free, Some(record(1, "other")));
+    let slow = D / 12 + SECOND / 10;
+    for _ in 0..3 {
+        while scene.pending.is_none() {
+            scene.wakes();
+        }
+        scene.now = scene.now + slow;
+        assert_eq!(scene.answer(Ok(Reply::Read(free.clone()))), []);
+    }
+    let troubles = |scene: &Scene| {
+        let is_read = |report: &&Report| matches!(report, Report::StoreTrouble { asked: "read", .. });
+        scene.told.iter().filter(is_read).count()
+    };
+    assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
+    scene.acquires(free);
+    assert!(matches!(scene.told.last(), Some(Report::StoreBack { .. })), "{:?}", scene.told);
+}
+
+#[test]
+fn node_that_cannot_start_an_instance_gives_way_and_judges_no_version() {
+    let mut scene = Scene::on_probation();
+    let unable = || Input::Gone { end: End::Unable("no secret".to_string()) };
+    let rejects = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Reject { .. }));
+    for number in 1..3 {
+        assert!(!rejects(&scene.input(unable())));
+        let waits = |report: &Report| matches!(report, Report::Resting { failures, .. } if *failures == number);
+        assert!(scene.told.last().is_some_and(waits), "{:?}", scene.told);
+        assert_eq!(scene.run_until_started(), module(1));
+    }
+    assert!(!rejects(&scene.input(unable())));
+    assert!(scene.told.iter().any(|report| matches!(report, Report::CoolOff { .. })), "{:?}", scene.told);
+}
+
+#[test]
+fn reclaim_in_doubt_is_not_released_at_the_end() {
+    let mut scene = Scene::new();
+    let dead = object(LeaseState::Reclaimable { holder: LeaseId::from_random(7) }, Some(record(6, "this")));
+    assert!(matches!(only_request(&scene.reads(dead)), Op::Reclaim { .. }));
+    scene.answer(Err(unknown()));
+    assert_eq!(scene.input(Input::Shutdown), [Effect::Finished]);
 }
 
 #[test]
@@ -1007,10 +1098,36 @@ fn a_node_without_a_module_gives_the_lease_up_and_does_not_contend() {
 #[test]
 fn what_waits_for_one_version_does_not_keep_another_waiting() {
     let mut scene = Scene::leading();
-    assert_eq!(scene.input(Input::Gone { end: End::Done }), []);
+    assert!(written_record(&scene.input(Input::Gone { end: End::Done })).rests_until.is_some());
     assert!(matches!(scene.told.last(), Some(Report::Pausing { .. })), "{:?}", scene.told);
+    assert_eq!(scene.answer(Ok(Reply::Version(Version("v3".to_string())))), []);
     let asked = scene.input(Input::Plan(plan(1, None)));
     assert_eq!(written_term(&asked), Some(3));
+}
+
+#[test]
+fn pause_goes_on_at_the_next_leader_and_a_death_in_it_is_no_failure() {
+    let paused = |until: u64| Record { rests_until: Some(SECOND * until as u32), ..record(6, "other") };
+    let holder = LeaseId::from_random(7);
+    for (lease, until, wait) in [
+        (LeaseState::Free, 4, SECOND * 4),
+        (LeaseState::Expired, 4, SECOND * 4),
+        (LeaseState::Abandoned { holder }, 4, SECOND * 4),
+        // Another clock may be ahead by years.
+        (LeaseState::Free, 1_000_000, SECOND * 10),
+        (LeaseState::Free, 0, Duration::ZERO),
+    ] {
+        let mut scene = Scene::new();
+        let found = Record { released: lease == LeaseState::Free, ..paused(until) };
+        scene.acquires(object(lease, Some(found)));
+        let taken = scene.now;
+        scene.answer(Ok(Reply::Done));
+        assert_eq!(scene.run_until_started(), module(0));
+        let waited = scene.now.since(taken);
+        assert!((wait..wait + SECOND * 2).contains(&waited), "{lease:?}, {until}: {waited:?}");
+        let failed = |report: &Report| matches!(report, Report::Elected { record } if record.failures > 0);
+        assert!(!scene.told.iter().any(failed), "{:?}", scene.told);
+    }
 }
 
 #[test]
@@ -1287,25 +1404,27 @@ fn the_end_of_a_holder_that_waited_for_another_says_nothing_of_that() {
 }
 
 /// Lets a standby read that, and answers that it goes on with the lease.
-fn reclaims(scene: &mut Scene, failures: u32) -> Vec<Effect> {
+fn reclaims(scene: &mut Scene, failures: u32) -> (LeaseId, Vec<Effect>) {
     let holder = LeaseId::from_random(7);
     let record = Record { failures, ..record(6, "this") };
     let effects = scene.reads(object(LeaseState::Reclaimable { holder }, Some(record)));
-    assert_eq!(only_request(&effects), Op::Reclaim { id: holder, version: Version("v1".to_string()) });
-    scene.answer(Ok(Reply::Done))
+    let Op::Reclaim { from, id, version } = only_request(&effects) else { panic!("{effects:?}") };
+    assert_eq!((from, version.0.as_str()), (holder, "v1"));
+    assert_ne!(id, holder, "the dead holder's id is no fence against it");
+    (id, scene.answer(Ok(Reply::Done)))
 }
 
 #[test]
-fn who_comes_back_goes_on_with_the_lease_under_its_id_and_the_end_before_is_a_failure() {
+fn reclaimed_lease_has_fresh_id_and_previous_end_is_a_failure() {
     let mut scene = Scene::new();
-    let written = reclaims(&mut scene, 0);
+    let (reclaimed, written) = reclaims(&mut scene, 0);
     assert!(
         matches!(&scene.told[..], [.., Report::TookOver { from }] if from.incarnation == "this/1"),
         "{:?}",
         scene.told
     );
     let Op::Write { id, version, record } = only_request(&written) else { panic!("{written:?}") };
-    assert_eq!((id, version.0.as_str()), (LeaseId::from_random(7), "v1"));
+    assert_eq!((id, version.0.as_str()), (reclaimed, "v1"));
     assert_eq!((record.term, record.failures, record.lease), (7, 1, D));
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(started[..], [Effect::Start { term: 7, .. }]), "{started:?}");
@@ -1315,12 +1434,12 @@ fn who_comes_back_goes_on_with_the_lease_under_its_id_and_the_end_before_is_a_fa
 fn who_comes_back_again_and_again_gives_way() {
     for failures in [1, 4, u32::MAX] {
         let mut scene = Scene::new();
-        let written = reclaims(&mut scene, failures);
+        let (reclaimed, written) = reclaims(&mut scene, failures);
         let record = written_record(&written);
         assert_eq!((record.term, record.failures, record.released), (6, failures.saturating_add(1), true));
         assert!(matches!(scene.told.last(), Some(Report::CoolOff { .. })), "{:?}", scene.told);
         let released = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-        assert_eq!(only_request(&released), Op::Release { id: LeaseId::from_random(7) });
+        assert_eq!(only_request(&released), Op::Release { id: reclaimed });
         scene.answer(Ok(Reply::Done));
         assert_eq!(scene.reads(object(LeaseState::Free, Some(record))), [], "it stays out for a while");
     }
@@ -1330,7 +1449,7 @@ fn who_comes_back_again_and_again_gives_way() {
 fn another_module_has_no_part_in_what_comes_back_again_and_again() {
     let mut scene = Scene::new();
     scene.input(Input::Plan(plan(1, None)));
-    assert_eq!(written_record(&reclaims(&mut scene, 3)).failures, 0);
+    assert_eq!(written_record(&reclaims(&mut scene, 3).1).failures, 0);
 }
 
 #[test]
@@ -2106,6 +2225,7 @@ fn record(term: Term, node: &str) -> Record {
         outcome: None,
         failures: 0,
         released: false,
+        rests_until: None,
     }
 }
 

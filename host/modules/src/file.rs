@@ -17,7 +17,7 @@ use super::source::{Offer, Source, SourceError};
 use crate::watch::{Stamp, Watch, run_blocking};
 use crate::way::Way;
 use baton_runtime::{FileError, ModuleError, is_complete, read_file, read_module};
-use baton_store::{Digest, network_file_system};
+use baton_store::{Digest, foreign_file_system};
 
 /// What is longer is no signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
@@ -158,7 +158,7 @@ impl FileSource {
             let signature = signature_of(&path);
             let folders = &folders_of(&path) | &folders_of(&signature);
             let is_watched = watch.is_some_and(|watch| watch.set(&folders));
-            let is_own = |folder: &PathBuf| matches!(network_file_system(folder), Ok(None));
+            let is_own = |folder: &PathBuf| matches!(foreign_file_system(folder), Ok(None));
             let rests = match is_watched {
                 true if folders.iter().all(is_own) => pace.poll,
                 true => pace.shared,

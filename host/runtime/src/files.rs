@@ -48,12 +48,17 @@ impl Folders {
     }
 }
 
+/// A granted folder cannot be opened on this node, whatever the version.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoFolder(String);
+
 fn open(folder: &Folder) -> wasmtime::Result<(Dir, String)> {
     let (perms, mode) = match folder.read_only {
         true => (FsPerms::ReadOnly, OpenMode::READ),
         false => (FsPerms::ReadWrite, OpenMode::READ | OpenMode::WRITE),
     };
-    let dir = folder.open().map_err(wasmtime::Error::msg)?;
+    let dir = folder.open().map_err(|reason| wasmtime::Error::from(NoFolder(reason)))?;
     Ok((Dir::new(dir.into(), perms, mode, false), folder.guest.clone()))
 }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::future::pending;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::ToSocketAddrs as _;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -26,6 +26,7 @@ use baton_election::{ElectionName, End, StopReason, Term, Time};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, OptionFuture};
+use rustix::io::Errno;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -40,11 +41,14 @@ use super::output::{Allowance, LONGEST_LINE, Notice, Output};
 use super::page::Page;
 use super::postmortem::{Left, Postmortem};
 use super::process::{Handle, Status};
-use super::protocol::{self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, ToRunner, frame};
+use super::protocol::{
+    self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, Resolved, ToRunner, frame,
+};
 use super::runners::{Ready, RunnerError, Runners, how_it_ended};
 use super::shared::SharedMemory;
 use crate::SecretSource;
 use baton_store::ObjectStore;
+use baton_store::address::kind_from_here;
 use baton_store::clock::Clock;
 use baton_store::gate::{Gate, Watchdog};
 use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, HandoverClaim};
@@ -139,10 +143,11 @@ impl Launcher {
             started,
             dropped: AtomicU64::new(0),
         };
+        // The watchdog watches the instance before it begins.
+        self.watchdog.watch(&gate);
         // What can begin without waiting for anything begins here: no other thread is woken for it.
         let begun = attended.begin_at_once();
         let task = self.runners.handle().spawn(attended.run(begun));
-        self.watchdog.watch(&gate);
         Instance {
             body,
             started,
@@ -156,10 +161,9 @@ impl Launcher {
         }
     }
 
-    /// An instance of `module` may be started any moment, since the lease is asked for: its state is read, if it keeps any,
-    /// and its runner watched. What can be done by then does not delay it.
+    /// Prepares for an instance of `module`, which may be started any moment, since the lease is asked for: its state is read
+    /// ahead, if it keeps any.
     pub fn expects(&self, module: &Module) {
-        self.runners.announce(module);
         if module.uses_state() {
             self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
         }
@@ -167,7 +171,6 @@ impl Launcher {
 
     /// None is to be started now: the lease is another's.
     pub fn expects_none(&self) {
-        self.runners.withdraw();
         self.read_ahead.clear();
     }
 
@@ -510,8 +513,6 @@ impl InstanceTask {
         // Where it is full, or nobody reads it any more, that shows soon enough.
         let written = rustix::io::write(&to, &message).unwrap_or(0);
         message.drain(..written);
-        // No other is about to begin, though one was thought to.
-        runners.withdraw();
         // The next one, for when this one has ended.
         runners.refill(&self.module, REFILL_AFTER);
         Ok(Begun { runner: Runner { process, to, from, remains }, unwritten: message })
@@ -585,6 +586,7 @@ impl InstanceTask {
                     How::Failed(why) => End::Failed(why),
                     How::Crashed(why) => End::Crashed(why),
                     How::Fatal(why) => End::Fatal(why),
+                    How::Unable(why) => End::Unable(why),
                     How::Killed if self.body.is_late() || self.stopped.borrow().is_some() => End::Killed,
                     How::Killed => End::Crashed("its process ended it before its time was over".to_owned()),
                 };
@@ -648,22 +650,29 @@ impl InstanceTask {
 
     async fn prepare(&self, claim: &mut Option<Claim>) -> Result<Begun, End> {
         let crashed = |why: String| End::Crashed(why);
-        let secrets = self.secrets().await.map_err(|why| crashed(format!("the secret {why}")))?;
+        let ended_by = |cause: &io::Error, why: String| match shortage(cause) {
+            Some(remedy) => End::Unable(format!("{why}; {remedy}")),
+            None => End::Crashed(why),
+        };
+        let secrets = self.secrets().await.map_err(|why| End::Unable(format!("the secret {why}")))?;
         if let Some(states) = self.states.clone() {
             let claimed = states.claim(self.term, Arc::clone(&self.body.gate)).await;
             *claim = Some(claimed.map_err(|error| match error {
                 ClaimError::Superseded(term) => End::Superseded { term },
                 // Trying again here would find the same bytes.
                 ClaimError::Document(_) => End::Fatal(error.to_string()),
-                _ => crashed(error.to_string()),
+                ClaimError::Store(_) => End::Unable(error.to_string()),
+                ClaimError::TermOver => crashed(error.to_string()),
             })?);
         }
         let ready = self.launcher.runners.take(&self.module).await.map_err(|error| match error {
             RunnerError::Unsuitable(_) => End::Fatal(error.to_string()),
+            RunnerError::System(ref cause) | RunnerError::Template(ref cause) => ended_by(cause, error.to_string()),
             _ => crashed(error.to_string()),
         })?;
         let entries = claim.as_ref().map(|claim| claim.entries().clone());
-        self.begin(ready, secrets, entries).map_err(|error| crashed(format!("it cannot be told to begin: {error}")))
+        self.begin(ready, secrets, entries)
+            .map_err(|error| ended_by(&error, format!("it cannot be told to begin: {error}")))
     }
 
     /// The secrets as they are now. Reading a file may block, which nobody can end, and nothing waits for.
@@ -674,6 +683,21 @@ impl InstanceTask {
         }
         let read = tokio::task::spawn_blocking(move || sources.iter().map(read_secret).collect());
         read.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// The remedy if the system had no process, descriptor, memory or disk space for a call of the host. Such an error says
+/// nothing about a version: a guest's own use of these is bounded where the guest runs.
+fn shortage(error: &io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error)? {
+        Errno::AGAIN => {
+            Some("raise the number of processes (`ulimit -u`, TasksMax= of a unit, --pids-limit of a container)")
+        }
+        Errno::MFILE | Errno::NFILE => Some("raise the number of descriptors (`ulimit -n`, LimitNOFILE= of a unit)"),
+        Errno::NOMEM => Some("give the machine or its control group more memory"),
+        Errno::NOSPC | Errno::DQUOT => Some("make room on the disk"),
+        Errno::PERM => Some("allow the call: a sandbox around the host forbids it"),
+        _ => None,
     }
 }
 
@@ -694,7 +718,7 @@ struct Attending<'a> {
     claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
     /// The commit under way. There is one at a time: a guest waits for its end.
     committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
-    lookups: JoinSet<(u64, Result<Vec<SocketAddr>, String>)>,
+    lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
     /// What it was told of that people are told of once.
@@ -866,6 +890,9 @@ impl Attending<'_> {
             FromRunner::Panicked(why) => {
                 return Some(Over::Cannot(End::Crashed(format!("the host failed to run it: {why}"))));
             }
+            FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
+                return Some(Over::Broken("it says after its begin that it could not begin".to_owned()));
+            }
             FromRunner::Ended(ended) => return Some(Over::Ended(ended)),
             FromRunner::Ready { .. } | FromRunner::Failed(_) => {
                 return Some(Over::Broken("it makes itself ready again".to_owned()));
@@ -906,19 +933,15 @@ fn not_committed(error: CommitError) -> NotCommitted {
 }
 
 /// The addresses of a name. Nothing can end the system's own lookup, and when it ends late its answer goes nowhere.
-async fn look_up(
-    number: u64,
-    host: String,
-    port: u16,
-    places: Arc<Semaphore>,
-) -> (u64, Result<Vec<SocketAddr>, String>) {
+async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host ends".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {
         let _place = place;
-        (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)
+        let addresses = (host.as_str(), port).to_socket_addrs()?;
+        Ok(addresses.map(|address| Resolved { address, kind: kind_from_here(address.ip()) }).collect())
     });
     let found = found.await;
-    let found = found.map_err(io::Error::from).and_then(|found| found);
+    let found: io::Result<_> = found.map_err(io::Error::from).and_then(|found| found);
     (number, found.map_err(|error| error.to_string()))
 }
 

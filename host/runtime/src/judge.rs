@@ -212,6 +212,24 @@ fn import(name: &str) -> Import {
     Import { name: name.to_owned(), granted, needs, is_there: is_there || granted }
 }
 
+/// The WASI version that this host has: that of the packages in wasmtime-wasi 48 and wasmtime-wasi-http 48.
+const WASI_VERSION: &str = "0.2.12";
+
+/// The version of an import of a WASI 0.2 that is newer than this host's. It runs here if it needs nothing new.
+pub(super) fn newer_wasi(import: &str) -> Option<&str> {
+    let (_, version) = import.strip_prefix("wasi:")?.rsplit_once('@')?;
+    (is_wasi_0_2(import) && numbers(version) > numbers(WASI_VERSION)).then_some(version)
+}
+
+/// The reason why a component does not link, if it imports a newer WASI than this host's.
+pub(super) fn needs_newer_wasi(Interfaces { imports, .. }: &Interfaces) -> Option<String> {
+    let newest = imports.iter().filter_map(|import| newer_wasi(import)).max_by_key(|version| numbers(version))?;
+    Some(format!(
+        "it is made for WASI {newest}, and this host has {WASI_VERSION}: update the host, or build it with tools for \
+         {WASI_VERSION} or older"
+    ))
+}
+
 fn is_wasi_0_2(name: &str) -> bool {
     name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
 }
@@ -348,6 +366,20 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn component_for_newer_wasi_is_told_both_versions() {
+        let imports = ["wasi:clocks/monotonic-clock@0.2.99", "wasi:io/poll@0.2.100", "wasi:random/random@0.2.0"];
+        let importing = |names: &[&str]| Interfaces {
+            imports: names.iter().copied().map(str::to_owned).collect(),
+            ..Interfaces::none()
+        };
+        let reason = needs_newer_wasi(&importing(&imports)).unwrap();
+        assert!(reason.contains("0.2.100") && reason.contains(WASI_VERSION), "{reason}");
+        for old_or_other in ["wasi:io/poll@0.2.12", "wasi:io/poll@0.3.0", "wasi:io/poll", "other:io/poll@0.2.99"] {
+            assert_eq!(needs_newer_wasi(&importing(&[old_or_other])), None, "{old_or_other}");
         }
     }
 

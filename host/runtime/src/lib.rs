@@ -15,22 +15,19 @@
 //!   functions: a module with a start function is not instantiated, and one that takes long to lay out is not rehearsed.
 //!   Then it waits. The message that begins an instance is one write. Each instance takes its runner with it, and the next
 //!   runner is made shortly after this one has begun.
-//! - **The warden**, one for each host, holds the pidfd and the page of each runner, and ends each at its deadline, whatever
-//!   its host and the runner do. The host rings before it lets one begin. Until that has begun, which a host that is
-//!   stopped may put off, the warden looks every D/12 (250 ms at the least).
 //!
 //! No descriptor can travel out of a runner, since pipes carry none.
 //!
 //! A runner's threads: the first runs the guest and nothing else; *guest* does what the guest has begun and does not wait
 //! for, and up to four more, if there are folders, make its calls on files; *host* hears what the host says, and the end of
-//! that is the process' end; *deadline* sleeps until the deadline and ends the process then; a *ticker*, with `--profile`
-//! alone, has a busy guest show where it is every 10 ms.
+//! that is the process' end; *deadline*, from the message that begins an instance on, ends the process at its deadline, also
+//! while the host is stopped; a *ticker*, with `--profile` alone, has a busy guest show where it is every 10 ms.
 //!
 //! # Modules
 //!
 //! - The host's side: `instance` starts, attends to and kills one; `templates` and `runners` keep these ready under a
 //!   coordinator's `policy`; `process` starts and reaps all of them, `control_groups` has one for each runner where that
-//!   is ours to have, `warden` is the process that watches; `instances` lists those that run.
+//!   is ours to have; `instances` lists those that run.
 //! - Between the two: `protocol` has the messages, `shared` memory of both, `page` the deadline in it and the runner's gate,
 //!   and `limits` what an instance may use and uses.
 //! - The runner's side: `runner` is its whole life. `guest` is the host's side of the contract, `state` of the
@@ -84,7 +81,6 @@ mod shared;
 pub mod shell;
 mod state;
 mod templates;
-mod warden;
 mod weight;
 
 pub use bounded::{FileError, read_file};
@@ -106,9 +102,8 @@ pub use module::{OUTLINE, Outline};
 pub use output::{LONGEST_LINE, Notice, Output, Stream};
 pub use policy::Policy;
 pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
-pub use process::{MAKE_RUNNERS, Processes, WATCH_RUNNERS, end_with};
+pub use process::{MAKE_RUNNERS, Processes, end_with};
 pub use runner::{Forked, make_runners, run_instance};
 pub use runners::{RunnerError, Runners};
 pub use secret::{Secret, SecretSource};
 pub use templates::Templates;
-pub use warden::watch_runners;

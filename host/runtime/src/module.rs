@@ -19,7 +19,7 @@ use super::component_size::{ComponentSize, component_size, most};
 use super::componentize::{Unwrappable, Wrapped, componentize, is_for_preview1};
 use super::engine::Engine;
 use super::guest::{self, CONTRACT, CoordinatorPre, Guest};
-use super::judge::{COMMAND, Import, Interfaces, Judged, ModuleKind, STATE, judge};
+use super::judge::{COMMAND, Import, Interfaces, Judged, ModuleKind, STATE, judge, needs_newer_wasi, newer_wasi};
 use baton_store::Digest;
 
 use crate::{FileError, read_file};
@@ -256,12 +256,16 @@ impl Module {
         measure_component(name, &component)?;
         let component = compile(engine, name, &component)?;
         let compile_time = started.elapsed();
-        let Judged { kind, imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
+        let Judged { kind, mut imports, exports, mut problems } = judge(Interfaces::of(engine, &component));
         if problems.is_empty()
             && let Some(kind) = kind
             && let Err(error) = enter(engine, &component, kind)
         {
             problems.push(plain(&error));
+            for import in imports.iter_mut().filter(|import| newer_wasi(&import.name).is_some()) {
+                import.granted = false;
+                import.needs = "newer than this host".to_owned();
+            }
         }
         let world = exports.iter().find_map(|export| {
             let world = |prefix: &str, name: &str| Some(format!("{name}@{}", export.strip_prefix(prefix)?));
@@ -440,7 +444,12 @@ fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime
 fn enter(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let mut linker = Linker::new(engine.wasmtime());
     guest::link(&mut linker)?;
-    let pre = linker.instantiate_pre(component)?;
+    let pre = linker.instantiate_pre(component).map_err(|error| {
+        match needs_newer_wasi(&Interfaces::of(engine, component)) {
+            Some(reason) => error.context(reason),
+            None => error,
+        }
+    })?;
     Ok(match kind {
         ModuleKind::Coordinator => EntryPoint::Coordinator(CoordinatorPre::new(pre)?),
         ModuleKind::Command => EntryPoint::Command(CommandPre::new(pre)?),

@@ -19,7 +19,6 @@ use rustix::time::ClockId;
 use super::limits::{Effect, Tally};
 use super::shared::{Mapped, Others, Sharable, SharedMemory};
 use baton_store::clock::nanoseconds_on;
-use baton_store::doorbell::Doorbell;
 use baton_store::gate::Refused;
 
 /// The clocks by which a deadline is told.
@@ -41,10 +40,6 @@ struct Record {
     deadlines: [[AtomicU64; 3]; 2],
     /// Not 0 once it is closed for good.
     closed: AtomicU64,
-    /// Not 0 once its host may open it any moment.
-    opens: AtomicU64,
-    /// How late who watches it may see that it was opened, once that is so, in nanoseconds.
-    lateness: AtomicU64,
 }
 
 // SAFETY: atomic numbers, and less than a page of them.
@@ -55,8 +50,6 @@ pub(super) struct Page {
     record: SharedMemory<Record>,
     /// Held by the thread that writes.
     writing: Mutex<()>,
-    /// Of who watches it.
-    doorbell: Option<Doorbell>,
 }
 
 impl Page {
@@ -66,27 +59,7 @@ impl Page {
     /// Where the system has no more memory files.
     pub(super) fn make() -> io::Result<(Self, OwnedFd)> {
         let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
-        Ok((Self { record, writing: Mutex::new(()), doorbell: None }, file))
-    }
-
-    /// The same, for somebody who watches it: this is rung before it is opened, and that may be seen so late from then on.
-    pub(super) fn watched(self, doorbell: Doorbell, lateness: Duration) -> Self {
-        self.record.lateness.store(u64::try_from(lateness.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        Self { doorbell: Some(doorbell), ..self }
-    }
-
-    /// Has who watches it look at it from now on: it may be opened any moment.
-    pub(super) fn announce(&self) {
-        let _writing = self.lock();
-        self.tell_of_opening();
-    }
-
-    /// It is not about to be opened after all. One that was opened stays watched.
-    pub(super) fn withdraw(&self) {
-        let _writing = self.lock();
-        if self.record.written.load(Ordering::Relaxed) == 0 {
-            self.record.opens.store(0, Ordering::Release);
-        }
+        Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
     /// Lets effects leave for as long as `remaining` says. The clocks are read before it is asked: a host that is stopped
@@ -94,8 +67,6 @@ impl Page {
     /// next to nothing.
     pub(super) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.lock();
-        // Before and not after: a host may be stopped in between for as long as it likes.
-        self.tell_of_opening();
         let mut deadline = [0; 3];
         for _ in 0..TRIES {
             let now = CLOCKS.map(nanoseconds_on);
@@ -111,15 +82,6 @@ impl Page {
     /// Lets nothing leave from now on, and never again.
     pub(super) fn close(&self) {
         self.record.closed.store(1, Ordering::Release);
-    }
-
-    /// Rings, unless it has.
-    fn tell_of_opening(&self) {
-        if self.record.opens.swap(1, Ordering::Release) == 0
-            && let Some(doorbell) = &self.doorbell
-        {
-            doorbell.ring();
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -164,34 +126,9 @@ impl Gate {
         Ok(())
     }
 
-    /// The time until effects are refused.
+    /// The time until effects are refused; zero before the host has written the first deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.record.remaining()
-    }
-}
-
-/// The page of a runner as who watches it reads it.
-pub(super) struct Watched(SharedMemory<Record>);
-
-impl Watched {
-    /// By the page in this file.
-    ///
-    /// # Errors
-    /// Where it cannot be mapped.
-    pub(super) fn map(page: impl AsFd) -> io::Result<Self> {
-        SharedMemory::map(page, Mapped::Reads).map(Self)
-    }
-
-    /// How late its opening may be seen; none while its host does not open it, and rings before it does.
-    pub(super) fn lateness(&self) -> Option<Duration> {
-        let opens = self.0.opens.load(Ordering::Acquire) > 0;
-        opens.then(|| Duration::from_nanos(self.0.lateness.load(Ordering::Relaxed)))
-    }
-
-    /// The time until its runner must have ended; none before that has begun to run an instance.
-    pub(super) fn remaining(&self) -> Option<Duration> {
-        let has_begun = self.0.written.load(Ordering::Acquire) > 0;
-        has_begun.then(|| self.0.remaining())
     }
 }
 
@@ -323,42 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_is_told_before_the_first_deadline_and_waits_for_it() {
-        let (page, file) = Page::make().unwrap();
-        let (doorbell, lateness) = (Doorbell::new().unwrap(), Duration::from_secs(1));
-        let page = page.watched(doorbell.clone(), lateness);
-        let watched = Watched::map(&file).unwrap();
-        assert_eq!((watched.remaining(), watched.lateness(), doorbell.has_rung()), (None, None, false));
-        page.open_for(|| {
-            assert_eq!((watched.remaining(), watched.lateness()), (None, Some(lateness)));
-            assert!(doorbell.has_rung());
-            HOUR
-        });
-        assert!(watched.remaining().unwrap() > HOUR / 2);
-        // Once is enough: who waits for a deadline looks at it then.
+    fn gate_is_open_from_the_first_deadline_until_the_page_is_closed() {
+        let (gate, page, _) = gate();
+        assert_eq!(gate.remaining(), Duration::ZERO);
         page.open_for(|| HOUR);
-        assert!(!doorbell.has_rung());
+        assert!(gate.remaining() > HOUR / 2);
         page.close();
-        assert_eq!(watched.remaining(), Some(Duration::ZERO));
-    }
-
-    #[test]
-    fn who_watches_is_told_once_of_one_that_is_about_to_be_opened_and_again_after_that_was_taken_back() {
-        let (page, file) = Page::make().unwrap();
-        let doorbell = Doorbell::new().unwrap();
-        let page = page.watched(doorbell.clone(), Duration::from_secs(1));
-        let watched = Watched::map(&file).unwrap();
-        page.announce();
-        page.announce();
-        assert!(doorbell.has_rung() && watched.lateness().is_some());
-        page.withdraw();
-        assert_eq!((watched.lateness(), doorbell.has_rung()), (None, false));
-        page.announce();
-        assert!(doorbell.has_rung() && watched.lateness().is_some());
-        page.open_for(|| HOUR);
-        assert!(!doorbell.has_rung(), "it looks by itself since it was told");
-        page.withdraw();
-        assert!(watched.lateness().is_some() && watched.remaining().unwrap() > HOUR / 2, "it is open");
+        assert_eq!(gate.remaining(), Duration::ZERO);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Processes of this program: how templates and runners are started, watched, killed and reaped.
 //!
 //! One thread starts templates and lives as long as the host: a process dies with the thread that is its parent
-//! (`PR_SET_PDEATHSIG`, prctl(2)), and a runner that a template forks has the template's. That thread also reaps those that
-//! nobody waits for any more, and has each runner watched by the [`warden`](super::warden), which ends it at its deadline
-//! even if this whole process is stopped.
+//! (`PR_SET_PDEATHSIG`, prctl(2)), and a runner that a template forks has the template's. That thread also reaps processes
+//! that nobody waits for any more.
 
 use std::ffi::CStr;
 use std::io::{self, IoSlice};
@@ -19,7 +18,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::control_groups::{ControlGroup, ControlGroups};
-use baton_store::doorbell::Doorbell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage};
@@ -34,9 +32,6 @@ use tokio::sync::oneshot;
 /// The hidden command of a template.
 pub const MAKE_RUNNERS: &str = "make-runners";
 
-/// The hidden command of the warden.
-pub const WATCH_RUNNERS: &str = "watch-runners";
-
 /// How often those are looked after that were killed and that nobody waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
 
@@ -50,8 +45,6 @@ pub struct Processes(Arc<Starter>);
 struct Starter {
     /// Where each runner has one of its own.
     groups: Option<ControlGroups>,
-    /// By which every warden is told: it stays when one is made anew.
-    doorbell: Doorbell,
     asks: Option<mpsc::Sender<Ask>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -77,9 +70,7 @@ struct Start {
 
 /// A runner that a template has forked.
 struct Adopt {
-    program: PathBuf,
     pid: Pid,
-    page: OwnedFd,
     back: mpsc::Sender<Ask>,
     answer: oneshot::Sender<io::Result<Started>>,
 }
@@ -115,15 +106,8 @@ impl Processes {
     /// Those of [`Processes::new`].
     pub fn in_groups(groups: Option<ControlGroups>) -> io::Result<Self> {
         let (asks, asked) = mpsc::channel();
-        let doorbell = Doorbell::new()?;
-        let warden = Warden { doorbell: doorbell.clone(), process: None, watched: Vec::new() };
-        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked, warden))?;
-        Ok(Self(Arc::new(Starter { groups, doorbell, asks: Some(asks), thread: Some(thread) })))
-    }
-
-    /// Rung before a runner that was adopted begins to run an instance.
-    pub(super) fn doorbell(&self) -> Doorbell {
-        self.0.doorbell.clone()
+        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked))?;
+        Ok(Self(Arc::new(Starter { groups, asks: Some(asks), thread: Some(thread) })))
     }
 
     /// Starts `program` as a template, and hands these descriptors over to it, which it takes with [`receive`]. With it
@@ -139,15 +123,13 @@ impl Processes {
         Ok((self.process(started)?, way))
     }
 
-    /// Takes over a runner that a template has forked. It is ended at the deadline that its `page` has, whatever becomes of
-    /// this process, by a warden, which is `program` too.
+    /// Takes over a runner that a template has forked.
     ///
     /// # Errors
     /// Those of the system. The runner ends then.
-    pub(super) async fn adopt(&self, program: &Path, pid: Pid, page: OwnedFd) -> io::Result<Process> {
+    pub(super) async fn adopt(&self, pid: Pid) -> io::Result<Process> {
         let (answer, answered) = oneshot::channel();
-        let (program, back) = (program.to_owned(), self.back()?);
-        self.ask(Ask::Adopt(Box::new(Adopt { program, pid, page, back, answer })));
+        self.ask(Ask::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
         let mut process = self.process(answered.await.map_err(io::Error::other)??)?;
         let Some(groups) = self.0.groups.clone() else { return Ok(process) };
         // With the process, so that the number is its own until it is there.
@@ -301,26 +283,20 @@ fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Status>> {
 /// One that is to end, and the group of its own.
 type Dying = (OwnedFd, Option<Arc<ControlGroup>>);
 
-fn serve(asked: &mpsc::Receiver<Ask>, mut warden: Warden) {
+fn serve(asked: &mpsc::Receiver<Ask>) {
     let mut dying: Vec<Dying> = Vec::new();
     loop {
         let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
         match asked.recv_timeout(wait) {
             Ok(Ask::Start(ask)) => {
                 let Start { program, descriptors, back, answer } = *ask;
-                let started = start(&program, MAKE_RUNNERS, &descriptors);
+                let started = start(&program, &descriptors);
                 // The caller may have gone, and the process ends with the answer that nobody takes.
                 let _ = answer.send(started.map(|(pid, pidfd, way)| (Started { pid, pidfd: Some(pidfd), back }, way)));
             }
             Ok(Ask::Adopt(ask)) => {
-                let Adopt { program, pid, page, back, answer } = *ask;
-                let adopted = adopt(pid).and_then(|pidfd| {
-                    let watched = warden.watch(&program, &pidfd, page, &mut dying);
-                    // What nobody watches does not run: it ends with this.
-                    let started = Started { pid, pidfd: Some(pidfd), back };
-                    watched.map(|()| started)
-                });
-                let _ = answer.send(adopted);
+                let Adopt { pid, back, answer } = *ask;
+                let _ = answer.send(adopt(pid).map(|pidfd| Started { pid, pidfd: Some(pidfd), back }));
             }
             Ok(Ask::Abandon(pid)) => dying.extend(adopt(pid).map(|pidfd| (pidfd, None))),
             Ok(Ask::Reap(pidfd, group)) => dying.push((pidfd, group)),
@@ -343,56 +319,14 @@ fn serve(asked: &mpsc::Receiver<Ask>, mut warden: Warden) {
     }
 }
 
-/// The way to the warden, and what it watches: one that has ended is made anew, and told of all of it again.
-struct Warden {
-    doorbell: Doorbell,
-    process: Option<(OwnedFd, UnixStream)>,
-    watched: Vec<(OwnedFd, OwnedFd)>,
-}
-
-impl Warden {
-    /// Has the warden watch a process by its page.
-    fn watch(&mut self, program: &Path, pidfd: &OwnedFd, page: OwnedFd, dying: &mut Vec<Dying>) -> io::Result<()> {
-        self.watched.retain(|(pidfd, _)| !has_ended(pidfd));
-        self.watched.push((pidfd.try_clone()?, page));
-        let told = match &self.process {
-            Some((process, way)) if !has_ended(process) => {
-                let (pidfd, page) = &self.watched[self.watched.len() - 1];
-                hand_over(way, &[pidfd.as_fd(), page.as_fd()])
-            }
-            _ => Err(io::ErrorKind::NotConnected.into()),
-        };
-        match told {
-            Ok(()) => Ok(()),
-            Err(_) => {
-                if let Some((process, _)) = self.process.take() {
-                    // Before there is another: what it hears of the doorbell, that one would not.
-                    kill(&process);
-                    dying.push((process, None));
-                }
-                self.begin(program)
-            }
-        }
-    }
-
-    fn begin(&mut self, program: &Path) -> io::Result<()> {
-        let (_, process, ours) = start(program, WATCH_RUNNERS, &[self.doorbell.as_fd()])?;
-        for (pidfd, page) in &self.watched {
-            hand_over(&ours, &[pidfd.as_fd(), page.as_fd()])?;
-        }
-        self.process = Some((process, ours));
-        Ok(())
-    }
-}
-
 /// Whether a process has ended: its descriptor becomes readable then (pidfd_open(2)).
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut asked = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut asked, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
 }
 
-/// Starts a process of this program that takes those descriptors. With it comes the way to it.
-fn start(program: &Path, command: &str, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
+/// Starts `program` as a template that takes those descriptors. With it comes the way to it.
+fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     if !descriptors.is_empty() {
         // They wait in the socket until they are taken.
@@ -400,7 +334,7 @@ fn start(program: &Path, command: &str, descriptors: &[impl AsFd]) -> io::Result
     }
     let mut child = Command::new(program)
         .arg0("baton")
-        .args([command, "--parent", &std::process::id().to_string()])
+        .args([MAKE_RUNNERS, "--parent", &std::process::id().to_string()])
         .env_clear()
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())

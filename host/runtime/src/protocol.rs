@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 
 use baton_election::{StopReason, Term};
 use baton_store::Digest;
+use baton_store::address::AddressKind;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,13 @@ pub(super) enum FromTemplate {
     Failed(String),
 }
 
+/// An address that a name has, and what it is as seen from this machine.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Resolved {
+    pub address: SocketAddr,
+    pub kind: AddressKind,
+}
+
 /// What a host says to a runner.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ToRunner {
@@ -64,7 +72,7 @@ pub(super) enum ToRunner {
     /// The commit is saved, or this is why it is not.
     Committed(Result<(), NotCommitted>),
     /// The addresses of the name that was asked for under this number, or why there are none.
-    Resolved(u64, Result<Vec<SocketAddr>, String>),
+    Resolved(u64, Result<Vec<Resolved>, String>),
 }
 
 /// What a runner must know of its module beside what its template knows, and what that may do.
@@ -231,6 +239,8 @@ pub(super) enum How {
     Fatal(String),
     /// It ended since its time was over.
     Killed,
+    /// A granted folder cannot be opened on this node.
+    Unable(String),
 }
 
 /// A message as it is sent.

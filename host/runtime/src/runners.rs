@@ -27,7 +27,6 @@ use super::process::{Process, Status};
 use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use super::shared::{Others, SharedMemory};
 use super::templates::{Template, Templates};
-use super::warden;
 
 /// A runner that is not forked or not ready after so long is given up: either takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -90,17 +89,6 @@ struct Version {
     ready: AsyncMutex<Option<Ready>>,
     /// How many runners did not become ready with a rehearsal.
     failed_rehearsals: AtomicU32,
-}
-
-impl Version {
-    fn announce(&self, begins: bool) {
-        // While one is made there is none.
-        if let Ok(ready) = self.ready.try_lock()
-            && let Some(Ready { page, .. }) = &*ready
-        {
-            if begins { page.announce() } else { page.withdraw() }
-        }
-    }
 }
 
 /// A runner that waits for an instance to run. Dropping it ends it.
@@ -192,16 +180,6 @@ impl Runners {
         );
     }
 
-    /// Has the warden look at the runner that is ready for this version, if there is one: it may begin any moment.
-    pub(super) fn announce(&self, module: &Module) {
-        self.version(module).announce(true);
-    }
-
-    /// None of those that are ready is about to begin.
-    pub(super) fn withdraw(&self) {
-        lock(&self.0.versions).values().for_each(|version| version.announce(false));
-    }
-
     /// The runner that is ready for this version, if there is one.
     pub(super) fn take_ready(&self, module: &Module) -> Option<Ready> {
         self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_fit)
@@ -265,10 +243,8 @@ impl Runners {
         let policy = &self.0.policy;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (page, page_file) = Page::make()?;
-        let page = page.watched(self.0.templates.doorbell(), warden::lateness(policy.lease));
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let remains = policy.remains().map(room_for_remains).transpose()?;
-        let watched = page_file.try_clone()?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
         // Held before there is anybody to hold it, and by nobody but the runner once it is forked.
         descriptors.extend(self.0.templates.lock().await?);
@@ -277,7 +253,7 @@ impl Runners {
         }
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
-        let process = template.fork(&descriptors, watched).await?;
+        let process = template.fork(&descriptors).await?;
         // The runner alone has its ends from here on, or nobody would hear when it has ended.
         drop(descriptors);
         Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, remains, has_folders: false })

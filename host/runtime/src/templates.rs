@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use baton_store::doorbell::Doorbell;
 use baton_store::{Digest, LockFile};
 use rustix::process::Pid;
 use tokio::io::AsyncWriteExt as _;
@@ -89,11 +88,6 @@ impl Templates {
         self.0.lock_file.is_some()
     }
 
-    /// Of who watches the runners.
-    pub(super) fn doorbell(&self) -> Doorbell {
-        self.0.processes.doorbell()
-    }
-
     /// The template of a version, whose code was compiled for that.
     pub(super) fn of(&self, module: &Module, purpose: Purpose) -> Arc<Template> {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,13 +103,13 @@ impl Templates {
 }
 
 impl Template {
-    /// Forks a runner that is handed over these descriptors, and is ended at the deadline that its `page` has.
+    /// Forks a runner that is handed over these descriptors.
     ///
     /// # Errors
     /// [`RunnerError`] says why there is none. After [`RunnerError::Template`] there may be one all the same, which has
     /// these very descriptors: the next one must have others.
-    pub(super) async fn fork(&self, descriptors: &[OwnedFd], page: OwnedFd) -> Result<Process, RunnerError> {
-        let Inner { program, processes, .. } = &*self.templates.0;
+    pub(super) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
+        let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
         // It may have ended since it was needed last: the system may have wanted its memory.
         let template = match &mut *live {
@@ -124,7 +118,7 @@ impl Template {
         };
         let forked = timeout(FORKS_WITHIN, template.fork(processes, descriptors)).await;
         match forked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(Ok(pid)) => Ok(processes.adopt(program, pid, page).await?),
+            Ok(Ok(pid)) => Ok(processes.adopt(pid).await?),
             Ok(Err(error)) => Err(error.into()),
             Err(error) => {
                 *live = None;

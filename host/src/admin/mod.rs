@@ -190,7 +190,20 @@ impl Listening {
     }
 }
 
+/// Connections that the kernel keeps until they are accepted. With the 128 of the standard library, a client that opens
+/// connections as fast as it can has those of probes dropped, which are tried again a second later.
+const BACKLOG: i32 = 4096;
+
 fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
+    let listener = listen(place)?;
+    if let Some(listener) = &listener {
+        // It listens already: this only changes the number.
+        let _ = rustix::net::listen(listener, BACKLOG);
+    }
+    Ok(listener)
+}
+
+fn listen(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     match place {
         AdminPlace::Off => Ok(None),
         AdminPlace::At(address) => {

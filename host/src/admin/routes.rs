@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::handler::Handler;
 use axum::http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodFilter, MethodRouter, get, on};
 use axum::{Json, Router};
 use baton_store::{ObjectStore, Store};
 use bytes::Bytes;
@@ -73,14 +74,19 @@ impl Asked {
     }
 }
 
+/// Paths that probes request, with any method: HAProxy's default is OPTIONS.
+fn probed<H: Handler<T, Arc<Asked>>, T: 'static>(handler: H) -> MethodRouter<Arc<Asked>> {
+    on(MethodFilter::GET.or(MethodFilter::OPTIONS), handler)
+}
+
 /// All paths.
 pub(super) fn all(asked: Arc<Asked>) -> Router {
     Router::new()
         .route("/", get(page::page))
-        .route("/livez", get(live))
-        .route("/readyz", get(ready))
-        .route("/leader/{election}", get(leader))
-        .route("/metrics", get(scraped))
+        .route("/livez", probed(live))
+        .route("/readyz", probed(ready))
+        .route("/leader/{election}", probed(leader))
+        .route("/metrics", probed(scraped))
         .route("/v1/elections", get(status::elections))
         .route("/v1/elections/{election}", get(status::election))
         .route("/v1/elections/{election}/history", get(history::history))

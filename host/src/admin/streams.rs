@@ -14,6 +14,7 @@ use tokio::time::timeout;
 /// A connection, as those see it who answer on it and who keep it.
 #[derive(Debug, Default)]
 pub(super) struct Place {
+    has_asked: AtomicBool,
     is_stream: AtomicBool,
     /// How often more was wanted for its client.
     moves: AtomicU64,
@@ -21,6 +22,16 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// True if the head of a request has arrived on it.
+    pub(super) fn has_asked(&self) -> bool {
+        self.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// The head of a request has arrived.
+    pub(super) fn asks(&self) {
+        self.has_asked.store(true, Ordering::Relaxed);
+    }
+
     /// Whether there is a stream on it.
     pub(super) fn is_stream(&self) -> bool {
         self.is_stream.load(Ordering::Relaxed)

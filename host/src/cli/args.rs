@@ -265,13 +265,6 @@ Examples:
         #[arg(long)]
         parent: u32,
     },
-    /// End each runner at its deadline: what a host starts once
-    #[command(name = baton_runtime::WATCH_RUNNERS, hide = true)]
-    WatchRunners {
-        /// The number of the host's process
-        #[arg(long)]
-        parent: u32,
-    },
     /// Carry what a host and others tell each other: what a host starts once
     #[command(name = crate::links::CARRY_LINKS, hide = true)]
     CarryLinks {
@@ -564,7 +557,7 @@ pub(super) struct Dev {
     /// What the build makes [default: by its Cargo.toml, else `module` in baton.toml]
     #[arg(long, value_name = "FILE")]
     pub module: Option<PathBuf>,
-    /// The election that it takes part in [env: BATON_ELECTION] [default: the module's file name]
+    /// The election that it takes part in [env: BATON_ELECTION] [default: the module's file name, with hyphens for underscores]
     #[arg(long, value_name = "NAME")]
     pub election: Option<String>,
     /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]

@@ -27,7 +27,7 @@ pub struct TermRow {
     pub begun: String,
     /// When its instance was gone, in RFC 3339; null where that is not told yet.
     pub ended: Option<String>,
-    /// How its instance ended: `done`, `failed`, `fatal`, `killed` or `superseded`; null where its node has not told.
+    /// The end of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has reported none.
     pub outcome: Option<String>,
     /// Why it ended, as the log had it; null where the outcome says it all.
     pub reason: Option<String>,

@@ -162,11 +162,6 @@ pub enum Command {
         /// The number of its process.
         parent: u32,
     },
-    /// End each runner of the host that started this process at its deadline.
-    WatchRunners {
-        /// The number of its process.
-        parent: u32,
-    },
     /// Carry what the host that started this process and others tell each other.
     CarryLinks {
         /// The number of its process.
@@ -446,7 +441,6 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             Command::CompileModule(Assignment { size, cpu, profile, inspect })
         }
         Subcommand::MakeRunners { parent } => Command::MakeRunners { parent },
-        Subcommand::WatchRunners { parent } => Command::WatchRunners { parent },
         Subcommand::CarryLinks { parent, folder } => Command::CarryLinks { parent, folder },
         Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
             let problem = "only a project in Rust takes the SDK: leave it out".to_owned();

@@ -24,26 +24,34 @@ pub struct NodeStatusRow {
     pub role: &'static str,
     /// Whether it could start a module at once; none if it has not announced itself.
     pub ready: Option<bool>,
+    /// True if the kernel of this machine says that the node's host has ended. Its announcement may stay.
+    pub has_ended: bool,
 }
 
 impl NodeStatusRow {
-    /// The leader first, which may not have announced itself yet.
+    /// The leader first, which may not have announced itself yet. `has_ended` says of an incarnation whether it has, as far as
+    /// this machine knows.
     #[must_use]
-    pub fn of(snapshot: &Snapshot, announcements: &[Announcement]) -> Vec<Self> {
+    pub fn of(snapshot: &Snapshot, announcements: &[Announcement], has_ended: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);
         let leads = |incarnation: &str| leader.is_some_and(|record| record.incarnation == incarnation);
         let mut rows: Vec<Self> = announcements
             .iter()
-            .map(|said| Self {
-                said: Said::from(said),
-                role: if leads(&said.incarnation) { "leader" } else { "standby" },
-                ready: Some(!said.holds.is_empty()),
+            .map(|said| {
+                let has_ended = has_ended(&said.incarnation);
+                Self {
+                    said: Said::from(said),
+                    role: if leads(&said.incarnation) { "leader" } else { "standby" },
+                    ready: Some(!said.holds.is_empty() && !has_ended),
+                    has_ended,
+                }
             })
             .collect();
         if let Some(record) = leader.filter(|_| rows.iter().all(|row| row.role != "leader")) {
             let node = record.node.clone().unwrap_or_default();
             let said = Said { node, incarnation: record.incarnation.clone(), ..Said::default() };
-            rows.push(Self { said, role: "leader", ready: None });
+            let has_ended = has_ended(&record.incarnation);
+            rows.push(Self { said, role: "leader", ready: None, has_ended });
         }
         rows.sort_by(|one, other| (one.role, &one.said.node).cmp(&(other.role, &other.said.node)));
         rows
@@ -51,6 +59,9 @@ impl NodeStatusRow {
 
     fn state(&self) -> String {
         let said = &self.said;
+        if self.has_ended {
+            return "ended".to_owned();
+        }
         match (&said.rival, &said.stays_out, &said.version) {
             (Some(rival), ..) => format!("another host has this id: {} and {rival}", said.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
@@ -143,6 +154,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
+            rests_until: None,
         };
         let version = Version(String::new());
         let snapshot = Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) };
@@ -167,8 +179,9 @@ mod tests {
             Announcement { version: String::new(), ..said("web-3", "c", &[]) },
             Announcement { rival: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
             Announcement { leads_enough: true, ..said("web-5", "f", &["one"]) },
+            said("web-6", "g", &["one"]),
         ];
-        NodeStatusRow::of(&snapshot, &rows)
+        NodeStatusRow::of(&snapshot, &rows, |incarnation| incarnation == "g")
     }
 
     #[test]
@@ -185,6 +198,7 @@ web-1  standby  50        0.1.0    ready   -     30 s ago  web-2 since 25 s ago 
 web-3  standby  -         -        none    -     30 s ago  -                     -                          does not know steering
 web-4  standby  -         0.1.0    ready   -     30 s ago  -                     -                          another host has this id: d and e
 web-5  standby  -         0.1.0    ready   -     30 s ago  -                     -                          leads enough elections
+web-6  standby  -         0.1.0    none    -     30 s ago  -                     -                          ended
 
 suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
 "
@@ -196,12 +210,12 @@ suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
         let record = Record { incarnation: "x".to_owned(), ..leader_record() };
         let snapshot =
             Snapshot::Object { lease: LeaseState::Held, version: Version(String::new()), record: Some(record.clone()) };
-        let rows = NodeStatusRow::of(&snapshot, &[]);
+        let rows = NodeStatusRow::of(&snapshot, &[], |_| false);
         assert_eq!((rows.len(), rows[0].role, rows[0].ready), (1, "leader", None));
         let released = Record { released: true, ..record };
         let snapshot =
             Snapshot::Object { lease: LeaseState::Held, version: Version(String::new()), record: Some(released) };
-        assert_eq!(NodeStatusRow::of(&snapshot, &[]), []);
+        assert_eq!(NodeStatusRow::of(&snapshot, &[], |_| false), []);
     }
 
     fn leader_record() -> Record {
@@ -215,6 +229,7 @@ suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
             outcome: None,
             failures: 0,
             released: false,
+            rests_until: None,
         }
     }
 }

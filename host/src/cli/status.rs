@@ -94,8 +94,7 @@ pub struct StatusRow {
     pub module: Option<String>,
     /// How the election ended, where it has.
     pub outcome: Option<String>,
-    /// Failures in a row, over all nodes, for people; none if the store has no record.
-    #[serde(skip)]
+    /// Failures in a row, over all nodes; none if the store has no record.
     pub failures: Option<u32>,
     /// Who has suspended it; none where nobody has, or that cannot be read.
     pub suspended: Option<SuspendedRow>,
@@ -237,13 +236,20 @@ fn text(rows: &[StatusRow]) -> String {
         vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME", "LABELS"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
     for row in rows {
+        // Nobody leads under a free lease, whoever did before.
+        let leads = !matches!(row.lease, LeaseWord::Free | LeaseWord::Expired | LeaseWord::Broken);
+        let node = row.node.as_ref().map(|node| if leads { node.clone() } else { format!("(last: {node})") });
         lines.push([
             row.election.clone(),
             row.lease.as_str().to_string(),
             dash(row.term.map(|term| term.to_string())),
-            dash(row.node.clone()),
+            dash(node),
             // A person does not miss the microseconds.
-            dash(row.since.map(|since| rfc3339(Duration::from_secs(since.as_secs())).replace(".000000", ""))),
+            dash(
+                row.since
+                    .filter(|_| leads)
+                    .map(|since| rfc3339(Duration::from_secs(since.as_secs())).replace(".000000", "")),
+            ),
             dash(row.module.as_deref().map(short)),
             dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
             dash(in_one(&row.labels)),
@@ -381,6 +387,7 @@ mod tests {
             outcome: Some(Outcome::Done),
             failures: 0,
             released: false,
+            rests_until: None,
         };
         let of = |lease, record| {
             let version = baton_election::Version(String::new());
@@ -413,7 +420,7 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&rows()).unwrap(),
             format!(
-                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"labels":{{"zone":"west"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","suspended":null,"labels":{{}},"usage":null}}]"#
+                r#"[{{"election":"heartbeat","lease":"held","term":7,"node":"web-3\u001b[2J","since":"2024-02-29T12:34:56.000042Z","module":"sha256:{digest}","outcome":null,"failures":3,"suspended":{{"by":"ann@desk","at":"2024-02-29T12:00:00Z","reason":"\u001b[2J"}},"labels":{{"zone":"west"}},"usage":null}},{{"election":"x","lease":"outside","term":null,"node":null,"since":null,"module":null,"outcome":"done","failures":null,"suspended":null,"labels":{{}},"usage":null}}]"#
             )
         );
     }

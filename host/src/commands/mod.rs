@@ -24,13 +24,14 @@ use std::time::Duration;
 use anyhow::Context;
 use baton_election::{ElectionName, Op, Reply, Snapshot, StoreError};
 use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::cli::{self, Command, Progress, WRONG_CONFIGURATION};
 use crate::links::carry_links;
 use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
-use baton_runtime::{Inspection, make_runners, read_module, run_instance, watch_runners};
-use baton_store::{LeaseStore, Store, StoreUrl};
+use baton_runtime::{Inspection, make_runners, read_module, run_instance};
+use baton_store::{ANNOUNCEMENTS_AT_ONCE, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 pub(crate) use follow::READER;
 #[cfg(test)]
 pub(crate) use state::KeyRow;
@@ -68,7 +69,6 @@ pub fn run(command: Command) -> ExitCode {
         Command::Manual(Some(folder)) => manuals(&folder),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
-        Command::WatchRunners { parent } => Ok(watch_runners(parent)),
         Command::CarryLinks { parent, folder } => Ok(carry_links(parent, folder.as_deref())),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
         Command::Start { election, store } => block_on(start::start(&election, &store)),
@@ -175,6 +175,17 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreErro
     };
     let answer = in_time(answer).await;
     answer.unwrap_or_else(|late| Err(said.unwrap_or_else(|| StoreError::Unknown(late.to_string()))))
+}
+
+/// The announcements of an election's nodes, by node. Each request has its own time, since there may be thousands.
+async fn announced(store: &dyn ObjectStore, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
+    let nodes = patiently(TRIES, async || store.announced_nodes(election).await).await?;
+    let contents = futures::stream::iter(nodes).map(|node| async move {
+        let content = patiently(TRIES, async || store.announced(election, &node).await).await?;
+        // None if the node has withdrawn it since.
+        Ok(content.map(|content| (node, content)))
+    });
+    contents.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |content| Ok(content)).try_collect().await
 }
 
 /// A store that has not answered at all.

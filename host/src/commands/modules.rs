@@ -6,14 +6,14 @@ use anyhow::Context;
 use baton_election::{ElectionName, Snapshot};
 use time::OffsetDateTime;
 
-use super::{TRIES, in_time, open_store, patiently, read, unheard_of};
+use super::{announced, in_time, open_store, read, unheard_of};
 use crate::cli::{self, ModuleRow};
 use crate::links;
 use crate::steering::rollback;
 use baton_modules::read_versions;
 use baton_store::StoreUrl;
 use baton_store::clock::wall;
-use baton_store::{Announcement, DigestPrefix, ModuleStore as _, ObjectStore};
+use baton_store::{Announcement, DigestPrefix, ObjectStore};
 
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
@@ -52,7 +52,7 @@ pub(super) async fn announcements(
     store: &dyn ObjectStore,
     election: &ElectionName,
 ) -> anyhow::Result<Vec<Announcement>> {
-    let said = patiently(TRIES, async || store.announcements(election).await).await;
+    let said = announced(store, election).await;
     let said = said.with_context(|| format!("cannot read what the nodes of {election} have"))?;
     Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
 }

@@ -8,20 +8,18 @@ use baton_election::{ElectionName, Snapshot, StoreError};
 use time::{Duration, OffsetDateTime};
 
 use super::modules::now;
-use super::{TRIES, in_time, open_store, patiently, read};
+use super::{TRIES, announced, in_time, open_store, patiently, read};
 use crate::cli;
 use baton_modules::{EditError, ListedVersion, VersionList};
 use baton_modules::{edit_versions, read_versions};
 use baton_runtime::escape::escape;
 use baton_store::ModuleStore as _;
 use baton_store::withdraw;
-use baton_store::{Announcement, Digest, StoredModule};
+use baton_store::{Announcement, Digest, GONE, StoredModule};
 use baton_store::{Reading, Store, StoreUrl, VersionedObject};
 
 /// So long a module stays that nothing names: somebody may have stored it and be about to name it.
 const UNNAMED: Duration = Duration::hours(1);
-/// A node that has said nothing for so long is gone, and needs nothing any more.
-const GONE: Duration = Duration::hours(24);
 
 pub(super) async fn prune(
     elections: &[ElectionName],
@@ -60,8 +58,16 @@ impl Pruner<'_> {
         let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
         let all =
             patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;
-        if let Some(missing) = elections.iter().find(|election| !all.contains(election)) {
-            bail!("nothing was pushed to an election {missing} in this store: nothing was removed");
+        let known =
+            patiently(TRIES, async || self.store.elections().await).await.context("cannot list the elections")?;
+        if let Some(missing) = elections.iter().find(|election| !all.contains(election) && !known.contains(election)) {
+            bail!("there is no election {missing} in this store: nothing was removed");
+        }
+        // To these nothing was pushed, and their nodes announce themselves all the same.
+        for election in known.iter().filter(|election| !all.contains(election)) {
+            if elections.is_empty() || elections.contains(election) {
+                self.in_use(election).await?;
+            }
         }
         let mut removed = Removed::default();
         let mut controls = BTreeMap::new();
@@ -121,7 +127,7 @@ impl Pruner<'_> {
                 continue;
             }
             let cannot = || format!("cannot read what is asked of the nodes of {election}");
-            let nodes = patiently(TRIES, async || store.announcements(&election).await).await.with_context(cannot)?;
+            let nodes = patiently(TRIES, async || store.announced_nodes(&election).await).await.with_context(cannot)?;
             let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
             if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
                 // One that was asked for anew meanwhile stays.
@@ -151,7 +157,7 @@ impl Pruner<'_> {
 
     /// What the nodes of an election run. What those have said that are gone is taken back for them, as they would.
     async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
-        let said = patiently(TRIES, async || self.store.announcements(election).await).await;
+        let said = announced(self.store, election).await;
         let mut in_use = BTreeSet::new();
         for (node, content) in said.with_context(|| format!("cannot read what the nodes of {election} have"))? {
             let Some(said) = Announcement::decode(&content) else { continue };
@@ -401,6 +407,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: true,
+            rests_until: None,
         };
         bench.store.request(&ElectionName::new("one").unwrap(), Op::Create { record }).await.unwrap();
         bench.prune(&[], 1, false).await.unwrap();
@@ -429,7 +436,7 @@ mod tests {
         bench.put("bb").await;
         bench.passes(Duration::minutes(61));
         let misspelt = bench.prune(&["on"], 1, false).await.unwrap_err();
-        assert!(misspelt.to_string().contains("nothing was pushed to an election on"), "{misspelt}");
+        assert!(misspelt.to_string().contains("there is no election on"), "{misspelt}");
         let two = ElectionName::new("two").unwrap();
         bench.store.write_control(&two, None, "{\"format\":2}".into()).await.unwrap();
         let later = bench.prune(&["one"], 1, false).await.unwrap_err();

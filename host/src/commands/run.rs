@@ -5,7 +5,7 @@
 //! - **control**, two threads, or one for a single election: supervisors, followers, historians, requests to the store, signals.
 //!   They never write to a descriptor that somebody may not read. One election's try does not wait behind another's.
 //! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
-//! - **starter**: starts templates and the warden, takes over the runners that templates have forked, and reaps those that
+//! - **starter**: starts templates, takes over the runners that templates have forked, and reaps those that
 //!   nobody waits for. All of them die with this thread.
 //! - **admin**: answers what probes, load balancers, scrapers and people ask; writes into the store what operators ask of the nodes.
 //!   It is less urgent than the others.
@@ -42,6 +42,7 @@ use crate::links::{self, Linking, Links, PeerSettings};
 use crate::maintenance::Maintenance;
 use crate::node::NodeId;
 use crate::otel::Exports;
+use crate::random::incarnation;
 use crate::reload::Reload;
 use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
 use crate::signals::{Ask, Signals};
@@ -64,8 +65,9 @@ use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::jitter::Moments;
+use baton_store::sqlite::Reached;
 use baton_store::state::{Handover, ReadAhead};
-use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, witness};
+use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
 /// How long the start waits for a disk that nothing depends on yet.
@@ -110,8 +112,37 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
     host(config, &stores, Some(workshop))
 }
 
+/// Threads that must be available at the start. A host with one coordinator and its processes (runners, their template, the
+/// compiler) have about as many.
+const THREADS: usize = 20;
+
+/// Fails if the system lets this process have too few threads. Later a missing one would end the host, or look like a fault of
+/// a module.
+fn has_room_for_threads() -> anyhow::Result<()> {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(std::sync::Mutex::new(held));
+    let spawned: std::io::Result<Vec<_>> = (0..THREADS)
+        .map(|_| {
+            let held = Arc::clone(&held);
+            std::thread::Builder::new().spawn(move || drop(held.lock().map(|held| held.recv())))
+        })
+        .collect();
+    drop(release);
+    for thread in spawned.with_context(|| {
+        format!(
+            "a host needs room for {THREADS} threads: raise the number of processes (`ulimit -u`, TasksMax= of a unit, \
+             --pids-limit of a container), or the size of the address space (`ulimit -v`)"
+        )
+    })? {
+        // None of them can panic.
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
     memory::keep_one_heap();
+    has_room_for_threads()?;
     config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
     keeps_to_folders(config).map_err(WrongConfiguration::new)?;
     let files = PostmortemWriter::start()?;
@@ -290,7 +321,7 @@ fn contend(
     // Two threads, so that one that waits for a slow call of the system does not delay another election's deadlines. With one
     // election the second would be woken whenever the first is, and find nothing to do.
     let control = runtime("control", checked.len().clamp(1, 2))?;
-    let incarnation = incarnation()?;
+    let incarnation = incarnation(node.as_str())?;
     let lock_file = control.block_on(lock_file(config, workshop, &incarnation, log));
     // Until this process has ended, whatever is left of it then.
     let _held = ManuallyDrop::new(lock_file.clone());
@@ -745,8 +776,8 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
     let mut said: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
-    let lost = match place {
-        // A disk that hangs holds a thread that nobody waits for.
+    // A disk that hangs holds a thread that nobody waits for.
+    let lost = match place.clone() {
         StoreUrl::Sqlite(folder) => tokio::task::spawn_blocking(|| SqliteStore::lost(folder)).await.unwrap_or_default(),
         StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => Vec::new(),
     };
@@ -754,7 +785,17 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
     while let Err(error) = store.create().await {
         tries = None;
         if said.as_ref() != Some(&error) {
-            log.emit(None, Event::Misconfigured { error: format!("cannot create what the store needs: {error}") });
+            log.emit(
+                None,
+                match &error {
+                    StoreError::Unknown(error) => {
+                        Event::Error { error: format!("the store is not there yet: {error}") }
+                    }
+                    refused => {
+                        Event::Misconfigured { error: format!("cannot create what the store needs yet: {refused}") }
+                    }
+                },
+            );
             said = Some(error);
         }
         tokio::time::sleep(wait).await;
@@ -766,11 +807,13 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
         let error = format!("{file} was missing, and is made anew, empty: stop all hosts before you put it back");
         log.emit(None, Event::Error { error });
     }
-}
-
-/// Unique to this start of the host.
-fn incarnation() -> Result<String, getrandom::Error> {
-    let mut bytes = [0_u8; 8];
-    getrandom::fill(&mut bytes)?;
-    Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
+    if let Some(error) = no_file_events() {
+        log.emit(None, Event::Error { error });
+    }
+    if let StoreUrl::Sqlite(folder) = place {
+        let reached = tokio::task::spawn_blocking(|| SqliteStore::reached_by_others(folder)).await;
+        if let Ok(Some(Reached { text, opens_files: true })) = reached {
+            log.emit(None, Event::Error { error: text });
+        }
+    }
 }

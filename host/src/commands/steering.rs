@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use baton_election::{ElectionName, Snapshot};
-use baton_store::{ObjectStore, StoreUrl, steering};
+use baton_store::{ObjectStore, StoreUrl, steering, witness};
 use tokio::time::timeout;
 
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, open_store, read, unheard_of};
 use crate::cli::{self, NodeStatusRow, Steer};
+use crate::config::Environment;
 use crate::steering::operator::{Called, NoEffect, Operator};
 
 pub(super) async fn steer(asked: Steer) -> anyhow::Result<ExitCode> {
@@ -35,6 +36,8 @@ pub(super) async fn nodes(election: &ElectionName, place: &StoreUrl, json: bool)
     // What cannot be read is no reason not to show the nodes; those say what is wrong with it, as do the commands.
     let asked = timeout(ANSWER_WITHIN, steering::read(objects, election)).await;
     let suspended = asked.ok().and_then(Result::ok).and_then(|asked| asked.suspended);
-    cli::print_nodes(&NodeStatusRow::of(&snapshot, &announced), suspended.as_ref(), now(), json)?;
+    let folder = witness::folder(place, Environment::of_process().state_folder().as_deref());
+    let has_ended = |incarnation: &str| folder.as_ref().is_some_and(|folder| witness::has_ended(folder, incarnation));
+    cli::print_nodes(&NodeStatusRow::of(&snapshot, &announced, has_ended), suspended.as_ref(), now(), json)?;
     Ok(ExitCode::SUCCESS)
 }

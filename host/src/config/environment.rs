@@ -69,7 +69,7 @@ impl Environment {
 
     /// Where Baton keeps what outlives a run on this machine: `$XDG_STATE_HOME/baton`, else
     /// `~/.local/state/baton`. Never a folder under `/tmp`: cleaners would delete a held lease there.
-    pub(super) fn state_folder(&self) -> Option<PathBuf> {
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_STATE_HOME", ".local/state")
     }
 

@@ -420,8 +420,8 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (
             &[],
             &["1.wasm"],
-            "MODULE: no election's name can be made of the file name \"1\": name it with --election, 1 to 63 of a-z, 0-9 \
-             and hyphens, starting with a letter",
+            "MODULE: the module's name \"1\" cannot be an election's name: name the election with --election, 1 to 63 of a-z, \
+             0-9 and hyphens, starting with a letter",
         ),
         (&[], &[""], "MODULE: is empty: name the component's file"),
         (

@@ -360,19 +360,12 @@ fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }
 
-/// An election called like what a module is called: in lower case, everything else a hyphen.
+/// The election named after a module: hyphens replace underscores, as in the name of a crate. No other character is
+/// replaced: two modules would share an election, and one of them would never run.
 pub(super) fn election_called(stem: &str) -> Result<ElectionName, String> {
-    let mut name = String::new();
-    for c in stem.chars().map(|c| c.to_ascii_lowercase()) {
-        if c.is_ascii_lowercase() || c.is_ascii_digit() {
-            name.push(c);
-        } else if !name.is_empty() && !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    ElectionName::new(name.trim_end_matches('-')).map_err(|_| {
+    ElectionName::new(&stem.replace('_', "-")).map_err(|_| {
         format!(
-            "no election's name can be made of the file name {stem:?}: name it with --election, 1 to 63 of a-z, \
+            "the module's name {stem:?} cannot be an election's name: name the election with --election, 1 to 63 of a-z, \
              0-9 and hyphens, starting with a letter"
         )
     })
@@ -465,13 +458,11 @@ mod tests {
     }
 
     #[test]
-    fn an_election_is_called_like_the_module() {
-        for (stem, name) in
-            [("heartbeat", "heartbeat"), ("My_Job.v2", "my-job-v2"), ("__x__", "x"), ("Zähler", "z-hler")]
-        {
+    fn election_is_named_after_a_module_whose_name_loses_no_character() {
+        for (stem, name) in [("heartbeat", "heartbeat"), ("my_job-v2", "my-job-v2")] {
             assert_eq!(election_called(stem).unwrap().as_str(), name);
         }
-        for stem in ["1job", "日本", "..", "", &"x".repeat(64)] {
+        for stem in ["My_job", "job.v2", "zähler", "_x", "1job", "日本", "..", "", &"x".repeat(64)] {
             assert!(election_called(stem).unwrap_err().contains("--election"), "{stem}");
         }
     }

@@ -21,25 +21,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Hint, Input, ModuleVersion, Now, Op, Plan, Random, Reply, Report, RequestId,
-    Settings, StopReason, StoreError, Term, Time,
+    Effect, ElectionName, Elector, Hint, Input, ModuleVersion, Now, Op, Plan, Reply, Report, RequestId, Settings,
+    StopReason, StoreError, Term, Time,
 };
 use futures::FutureExt as _;
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::links::{Candidate, Line};
 use crate::maintenance::Away;
+use crate::random::random;
 use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
 use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
 use at_hand::AtHand;
 use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
-use baton_store::gate::Deadline;
+use baton_store::gate::{Deadline, end_this_process};
 use baton_store::state::ReadAhead;
 use baton_store::steering::Order;
 use baton_store::{Digest, LeaseStore};
@@ -108,7 +107,7 @@ impl Supervisor {
     /// # Errors
     /// Where the system has no random numbers for lease ids.
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
-        let random = seeded_random()?;
+        let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
         let reporter = Reporter::new(self.log.clone());
         let missed_by_timers = self.launcher.watchdog.missed_by_timers();
@@ -142,19 +141,6 @@ impl Supervisor {
         let (time, least) = self.clock.both();
         Now { time, least, wall: self.clock.wall() }
     }
-}
-
-/// Random numbers for one elector: the system's, stretched by ChaCha so that later ones cannot fail. Each number comes
-/// with another key, so that a number tells nothing of the state that it was made of.
-fn seeded_random() -> Result<Random, getrandom::Error> {
-    let mut state = [0; 32];
-    getrandom::fill(&mut state)?;
-    let next = |state: &mut [u8; 32]| {
-        let mut stream = ChaCha20Rng::from_seed(*state);
-        stream.fill_bytes(state);
-        stream.next_u64()
-    };
-    Ok(Random { state, next })
 }
 
 /// A supervisor at work.
@@ -480,7 +466,7 @@ impl Run {
     fn abort(&self, reason: &str) -> ! {
         let timing = &self.given.settings.timing;
         self.given.log.last_words(reason, timing.last_words());
-        std::process::abort();
+        end_this_process();
     }
 
     fn judge(&self, judgement: Judgement) {
@@ -526,7 +512,8 @@ impl Run {
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {
-                    (Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}"))), took)
+                    let step = store.slow_step().map(|step| format!(": {step}")).unwrap_or_default();
+                    (Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}{step}"))), took)
                 }
                 Err(_) => {
                     let error = StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"));
@@ -627,25 +614,5 @@ impl Run {
         }
         self.stalled = true;
         Some(Input::Stalled { reason: format!("the coordinator made no progress for {stall_after:?}") })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn an_electors_numbers_are_of_chacha_and_no_two_electors_share_them() -> Result<(), getrandom::Error> {
-        let mut zero = Random { state: [0; 32], ..seeded_random()? };
-        // The key stream of a key of zeros as RFC 8439 has it (A.1, the first vector): its first 32 bytes are the
-        // next state and are not shown, and the 8 after them are the number.
-        assert_eq!(zero.number(), 0x8d48_5751_7c59_41da);
-        assert_eq!(zero.state[..4], [0x76, 0xb8, 0xe0, 0xad]);
-        let (mut one, mut other) = (seeded_random()?, seeded_random()?);
-        let numbers: BTreeSet<u64> = (0..1000).flat_map(|_| [one.number(), other.number()]).collect();
-        assert_eq!(numbers.len(), 2000, "none comes twice");
-        Ok(())
     }
 }

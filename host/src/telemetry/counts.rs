@@ -90,6 +90,8 @@ words! {
         Failed => "failed",
         /// It failed, and is not worth another try here.
         Fatal => "fatal",
+        /// The node could not start it.
+        Unable => "unable",
         /// It was killed.
         Killed => "killed",
         /// Its state was claimed by another.

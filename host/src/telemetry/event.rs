@@ -255,7 +255,7 @@ pub enum Event {
     },
     /// The instance is gone.
     Gone {
-        /// `done`, `failed`, `fatal`, `killed` or `superseded`.
+        /// `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`.
         outcome: String,
         /// What it said or trapped with.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -288,7 +288,7 @@ pub enum Event {
     Retrying {
         /// The failure.
         reason: String,
-        /// Failures in a row, over all nodes.
+        /// Failures in a row, over all nodes; after `unable`, starts in a row that failed on this node.
         failures: u32,
         /// Until then.
         wait_s: Seconds,

@@ -78,6 +78,7 @@ impl Event {
             End::Done => ("done", None),
             End::Failed(message) | End::Crashed(message) => ("failed", Some(message.clone())),
             End::Fatal(message) => ("fatal", Some(message.clone())),
+            End::Unable(message) => ("unable", Some(message.clone())),
             End::Killed => ("killed", None),
             // An operator's change leaves the term as it is, and what cannot be read names none.
             End::Superseded { term } if Some(*term) == own => {

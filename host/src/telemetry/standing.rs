@@ -393,6 +393,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
+            rests_until: None,
         };
         change(&mut record);
         Ok(Reply::Read(Snapshot::Object { lease, version: Version(String::new()), record: Some(record) }))

@@ -206,6 +206,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
+            rests_until: None,
         };
         let snapshot = Snapshot::Object { lease, version: Version(String::new()), record: Some(record.clone()) };
         standing.was_asked(Asked::Read, &Ok(Reply::Read(snapshot)), Duration::ZERO);

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use baton_election::End;
+use baton_test_support::patience::Patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::queue::CAPACITY;
@@ -31,7 +32,7 @@ fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
     let mut kept = tempfile::tempfile().unwrap();
     let (log, writer) = Log::start(style, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
     say(&log.for_election(&standing()));
-    assert!(writer.shutdown(Duration::from_secs(10)));
+    assert!(writer.shutdown(Duration::from_secs(60)));
     kept.rewind().unwrap();
     io::read_to_string(kept).unwrap().lines().map(String::from).collect()
 }
@@ -178,7 +179,6 @@ fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
     let (reader, pipe) = io::pipe().unwrap();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
     let log = log.for_election(&standing());
-    let began = Instant::now();
     let said = 20_000;
     for n in 0..said {
         log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));
@@ -187,7 +187,6 @@ fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
     for _ in 0..CAPACITY {
         log.emit(Some(1), Event::Released {});
     }
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 
     // Read elsewhere, so that a line that never comes fails this test instead of hanging it.
     let (send, lines) = mpsc::channel();
@@ -206,8 +205,8 @@ fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
         output + dropped
     };
     // All of it is accounted for while the host still runs, not only at its end.
-    while count(lines.recv_timeout(Duration::from_secs(10)).unwrap()) < said {}
-    assert!(writer.shutdown(Duration::from_secs(10)));
+    while count(Patience::poll(Duration::from_millis(1), || lines.try_recv().ok()).unwrap()) < said {}
+    assert!(writer.shutdown(Duration::from_secs(60)));
     reading.join().unwrap();
     lines.try_iter().for_each(|line| {
         count(line);
@@ -352,9 +351,7 @@ fn shutdown_gives_up_on_an_unread_pipe() {
     for _ in 0..CAPACITY {
         log.emit(None, output("x".repeat(1000)));
     }
-    let began = Instant::now();
     assert!(!writer.shutdown(Duration::from_millis(200)));
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     // Read again, the thread ends.
     assert!(reader.read_to_end(&mut Vec::new()).unwrap() > 0);
 }
@@ -367,7 +364,7 @@ fn a_reader_that_went_away_ends_nothing() {
     for _ in 0..10 {
         log.emit(None, Event::Released {});
     }
-    assert!(writer.shutdown(Duration::from_secs(10)));
+    assert!(writer.shutdown(Duration::from_secs(60)));
     log.emit(None, Event::Released {});
 }
 
@@ -488,6 +485,7 @@ fn the_docs_have_every_outcome_of_an_instance() {
         End::Failed(String::new()),
         End::Crashed(String::new()),
         End::Fatal(String::new()),
+        End::Unable(String::new()),
         End::Killed,
         End::Superseded { term: 1 },
     ];

@@ -2,12 +2,17 @@
 //!
 //! There are two questions, which differ in what doubt is worth. A name that somebody else controls, as a coordinator's
 //! granted name or a registry's redirect, must not lead into this machine, its network, or to the place where a cloud
-//! gives out its machines' credentials: for [`kind`] and [`kind_of_host`] something is of this machine if it may be. What is
-//! sent in the clear must not leave this machine: for [`is_certainly_loopback`] it is of this machine only if it says so
-//! plainly.
+//! gives out its machines' credentials: for [`kind`], [`kind_from_here`] and [`kind_of_host`] something is of this machine
+//! if it may be. What is sent in the clear must not leave this machine: for [`is_certainly_loopback`] it is of this machine
+//! only if it says so plainly.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::ptr;
 
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use url::Host;
 
 /// Where clouds answer their machines, outside the ranges that are known as link-local. What is inside fc00::/7 would
@@ -37,7 +42,7 @@ pub fn without_user(text: &str) -> String {
 }
 
 /// What an address is to a client that asks for it by a name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
     /// On the internet.
     Public,
@@ -49,14 +54,154 @@ pub enum AddressKind {
     Special,
 }
 
-/// What an address is. One that carries another inside it is what that is.
+/// The range that an address is in. One that carries another inside it is what that is.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
-    let address = address.to_canonical();
+    let address = innermost(address);
     match address {
         _ if PLATFORMS.contains(&address) => AddressKind::Special,
         IpAddr::V4(v4) => kind_v4(v4),
         IpAddr::V6(v6) => kind_v6(v6),
+    }
+}
+
+/// The kind of an address as seen from this machine, for an address whose range is public. The machine's own addresses are
+/// [`Loopback`](AddressKind::Loopback), and those on its IPv6 links are [`Private`](AddressKind::Private). Reads the
+/// interfaces and routes at each call, since they change. Does not find an address that a network translates into this
+/// machine's.
+#[must_use]
+pub fn kind_from_here(address: IpAddr) -> AddressKind {
+    match (kind(address), innermost(address)) {
+        (AddressKind::Public, address) if is_own(address) => AddressKind::Loopback,
+        (AddressKind::Public, IpAddr::V6(address)) if is_on_link(address) => AddressKind::Private,
+        (kind, _) => kind,
+    }
+}
+
+/// True if the address is this machine's, or if the kernel does not say.
+fn is_own(address: IpAddr) -> bool {
+    interface_addresses().map_or(true, |own| own.contains(&address)) || is_own_source(address)
+}
+
+/// The addresses of this machine's interfaces, secondary ones included.
+fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut first = ptr::null_mut();
+    // SAFETY: `first` is valid for the write of one pointer.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    // SAFETY: `getifaddrs` succeeded, so `next` is null or an entry of its list, which is unchanged until `freeifaddrs`.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: the address of an entry is null, or a socket address of its own family, which lives as long as the list.
+        found.extend(unsafe { ip_address(entry.ifa_addr) });
+        next = entry.ifa_next;
+    }
+    // SAFETY: `first` comes from `getifaddrs`, is freed once, and `found` holds copies only.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
+
+/// The IP address in a socket address, if there is one.
+///
+/// # Safety
+/// `address` must be null, or point to a socket address that is as long as its family says.
+unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller promises that a pointer that is not null points to a socket address, which begins with its family.
+    let family = unsafe { address.as_ref() }?.sa_family;
+    match libc::c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that there is a `sockaddr_in`; the read needs no alignment.
+            let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that there is a `sockaddr_in6`; the read needs no alignment.
+            let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Ipv6Addr::from(address.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+/// True if this machine would send to the address from the address itself. A local route does that without an interface
+/// that has the address; load balancers of clouds set such routes. Sends nothing.
+fn is_own_source(address: IpAddr) -> bool {
+    /// Connecting needs a port, and any will do.
+    const PORT: u16 = 9;
+    let unspecified: SocketAddr = match address {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let source = || -> io::Result<SocketAddr> {
+        let socket = UdpSocket::bind(unspecified)?;
+        socket.connect((address, PORT))?;
+        socket.local_addr()
+    };
+    match source() {
+        Ok(source) => source.ip() == address,
+        // A lack of descriptors or memory leaves it open. Any other error says that nothing can be sent there.
+        Err(error) => Errno::from_io_error(&error)
+            .is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)),
+    }
+}
+
+/// True if the address has the prefix of an interface or of an on-link route, so that it may be a neighbor's; or if the
+/// kernel's tables cannot be read.
+fn is_on_link(address: Ipv6Addr) -> bool {
+    let is_within = |(prefix, length): (u128, u32)| (prefix ^ address.to_bits()).leading_zeros() >= length;
+    let table = |path: &str| match std::fs::read_to_string(path) {
+        // Without IPv6 there are no such files.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        read => read,
+    };
+    match (table("/proc/net/if_inet6"), table("/proc/net/ipv6_route")) {
+        (Ok(interfaces), Ok(routes)) => interface_prefixes(&interfaces).chain(route_prefixes(&routes)).any(is_within),
+        _ => true,
+    }
+}
+
+/// The lengths of prefixes that have neighbors. A shorter prefix is a tunnel's, which leads to the internet. A longer one is
+/// a single address.
+const LINK_PREFIXES: RangeInclusive<u32> = 32..=127;
+
+/// The addresses and prefix lengths in `/proc/net/if_inet6`. A line has the address, the interface's number, the prefix
+/// length, the scope and the flags in hexadecimal, and the interface's name.
+fn interface_prefixes(interfaces: &str) -> impl Iterator<Item = (u128, u32)> {
+    interfaces.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let address = u128::from_str_radix(fields.next()?, 16).ok()?;
+        let length = u32::from_str_radix(fields.nth(1)?, 16).ok()?;
+        LINK_PREFIXES.contains(&length).then_some((address, length))
+    })
+}
+
+/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. A line has the destination and its prefix
+/// length, the source and its prefix length, the gateway, the metric, two counters and the flags in hexadecimal, and the
+/// interface's name. Routes that reject are on `lo`.
+fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
+    routes.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [destination, length, _, _, gateway, _, _, _, _, interface] = fields[..] else { return None };
+        let destination = u128::from_str_radix(destination, 16).ok()?;
+        let length = u32::from_str_radix(length, 16).ok()?;
+        let has_gateway = gateway.bytes().any(|digit| digit != b'0');
+        let is_on_link = !has_gateway && interface != "lo" && LINK_PREFIXES.contains(&length);
+        is_on_link.then_some((destination, length))
+    })
+}
+
+/// The IPv4 address that is reached by an IPv6 address which carries one, or the address itself.
+fn innermost(address: IpAddr) -> IpAddr {
+    let address = address.to_canonical();
+    let IpAddr::V6(v6) = address else { return address };
+    match v6.segments() {
+        // Translated to IPv4 on the way, and tunnelled over it.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => address,
     }
 }
 
@@ -70,8 +215,8 @@ pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
             let is_here = name == "localhost" || name.ends_with(".localhost");
             if is_here { AddressKind::Loopback } else { AddressKind::Public }
         }
-        Host::Ipv4(address) => kind((*address).into()),
-        Host::Ipv6(address) => kind((*address).into()),
+        Host::Ipv4(address) => kind_from_here((*address).into()),
+        Host::Ipv6(address) => kind_from_here((*address).into()),
     }
 }
 
@@ -102,14 +247,8 @@ fn kind_v4(address: Ipv4Addr) -> AddressKind {
 }
 
 fn kind_v6(address: Ipv6Addr) -> AddressKind {
-    let inner = |high: u16, low: u16| {
-        let [[a, b], [c, d]] = [high.to_be_bytes(), low.to_be_bytes()];
-        kind(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
-    };
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => AddressKind::Loopback,
-        // Translated to IPv4 on the way, and tunnelled over it.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => inner(high, low),
         // Teredo, and the other special ones of that block; examples.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => AddressKind::Special,
         // Amazon's own: metadata, the identities of pods, names and time.
@@ -162,6 +301,56 @@ mod tests {
                 assert_eq!(kind(address.parse().unwrap()), kind_wanted, "{address}");
             }
         }
+    }
+
+    #[test]
+    fn own_addresses_are_loopback_unless_their_range_is_private() {
+        let own = |address: &str| is_own(address.parse().unwrap());
+        assert!(own("127.0.0.1"));
+        // For documentation (RFC 5737, RFC 3849).
+        assert!(!own("192.0.2.1") && !own("2001:db8::1"));
+        assert_eq!(kind_from_here([127, 0, 0, 1].into()), AddressKind::Loopback);
+        assert_eq!(kind_from_here([169, 254, 169, 254].into()), AddressKind::Special);
+        let found = interface_addresses().unwrap();
+        assert!(found.contains(&Ipv4Addr::LOCALHOST.into()), "{found:?}");
+        for address in found {
+            let kind_wanted = match kind(address) {
+                AddressKind::Public => AddressKind::Loopback,
+                other => other,
+            };
+            assert_eq!(kind_from_here(address), kind_wanted, "{address}");
+        }
+    }
+
+    #[test]
+    fn neighbors_share_the_prefix_of_an_interface() {
+        let interfaces = "26062800022000010000000000000001 02 40 00 80     eth0\n\
+                          00000000000000000000000000000001 01 80 10 80       lo\n\
+                          20010000000000000000000000000001 03 03 00 80      tun\n\
+                          what is no line\n";
+        let found: Vec<_> = interface_prefixes(interfaces).collect();
+        assert_eq!(found, [(0x2606_2800_0220_0001_0000_0000_0000_0001, 64)]);
+    }
+
+    #[test]
+    fn neighbors_share_the_prefix_of_a_route_without_gateway() {
+        const NONE: &str = "00000000000000000000000000000000";
+        const GATEWAY: &str = "fe800000000000000000000000000001";
+        let route = |destination: &str, length: &str, gateway: &str, interface: &str| {
+            format!("{destination} {length} {NONE} 00 {gateway} 00000400 00000001 00000000 00000001 {interface:>8}\n")
+        };
+        let routes = [
+            route("26062800022000020000000000000000", "40", NONE, "eth0"),
+            route("26062800022000030000000000000000", "40", GATEWAY, "eth0"),
+            route("26062800022000040000000000000000", "40", NONE, "lo"),
+            route("26062800022000050000000000000001", "80", NONE, "eth0"),
+            route("20000000000000000000000000000000", "03", NONE, "tun"),
+            route(NONE, "00", GATEWAY, "eth0"),
+            route("not a number", "40", NONE, "eth0"),
+            "what is no line\n".to_owned(),
+        ];
+        let found: Vec<_> = route_prefixes(&routes.concat()).collect();
+        assert_eq!(found, [(0x2606_2800_0220_0002_0000_0000_0000_0000, 64)]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::Digest;
 use crate::clock::{rfc3339, wall};
-use crate::{LeaseStore, ModuleStore as _, ObjectStore};
+use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
 
 /// A node says what it has each minute. After so long without a word it may be gone.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
@@ -166,17 +166,67 @@ pub async fn withdraw(
     node: &str,
     term: Term,
 ) -> Result<bool, StoreError> {
-    if term > 0 && !matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term)) {
+    if !may_withdraw(leases, election, term).await {
         return Ok(false);
     }
     modules.withdraw(election, node).await?;
     Ok(true)
 }
 
+/// Age of an announcement from which its node counts as dead for good. A live node announces itself every minute.
+pub const GONE: time::Duration = time::Duration::hours(24);
+
+/// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they pile up where nodes come and go, and a
+/// takeover reads all of them. Returns how many it withdrew.
+///
+/// The caller has just announced itself. The age of an announcement is its distance from the newest one, so this machine's
+/// clock does not matter. A store that notes no times is of one machine: there, the nodes' own times count.
+///
+/// # Errors
+/// Those of the store.
+pub async fn withdraw_gone(
+    leases: &dyn LeaseStore,
+    modules: &dyn ObjectStore,
+    election: &ElectionName,
+) -> Result<usize, StoreError> {
+    let listed = modules.list(&Listing::Announcements(election.clone())).await?;
+    let newest = listed.iter().filter_map(|listed| listed.put).max();
+    let is_old = |listed: &Listed| listed.put.zip(newest).is_none_or(|(put, newest)| newest - put > GONE);
+    let mut announced = Vec::new();
+    for listed in listed.into_iter().filter(is_old) {
+        let PlainObject::Announcement(_, node) = &listed.object else { continue };
+        let content = modules.announced(election, node).await?;
+        let said = content.and_then(|content| Announcement::decode(&content));
+        announced.extend(said.and_then(|said| Some((said.when()?, listed, said.term))));
+    }
+    let newest_said = announced.iter().map(|(at, ..)| *at).max();
+    let mut withdrawn = 0;
+    for (at, Listed { object, put, .. }, term) in announced {
+        let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
+        if is_gone && may_withdraw(leases, election, term).await {
+            // It stays if the node has announced itself again.
+            withdrawn += usize::from(modules.remove(&object, put).await?);
+        }
+    }
+    Ok(withdrawn)
+}
+
+/// True unless an announcement may be the only thing that names this term.
+async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, term: Term) -> bool {
+    term == 0 || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use baton_election::Record;
+
     use super::*;
+    use crate::MemoryStore;
 
     #[test]
     fn an_announcement_is_read_as_it_is_written() {
@@ -197,6 +247,37 @@ mod tests {
         let peer = Some(PeerWord { address: "web-3.example:7072".to_owned(), certificate: digest.to_string() });
         let more = Announcement { admin, priority: Some(50), leads_enough: true, listens, peer, ..standby };
         assert_eq!(Announcement::decode(&more.encode()), Some(more));
+    }
+
+    #[tokio::test]
+    async fn announcements_of_dead_nodes_are_withdrawn_unless_they_alone_name_a_term() {
+        let hour = Arc::new(AtomicU64::new(0));
+        let now = Arc::clone(&hour);
+        let store = MemoryStore::new(Arc::new(move || Duration::from_secs(now.load(Ordering::Relaxed) * 3600)));
+        let job = ElectionName::new("job").unwrap();
+        let record = Record {
+            term: 5,
+            node: None,
+            incarnation: "i".to_owned(),
+            since: Duration::ZERO,
+            lease: Duration::from_secs(15),
+            module: None,
+            outcome: None,
+            failures: 0,
+            released: true,
+            rests_until: None,
+        };
+        store.request(&job, Op::Create { record }).await.unwrap();
+        for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {
+            hour.store(at, Ordering::Relaxed);
+            // The node's own clock does not count.
+            let said = Announcement { term, ..Announcement::now(node, "i", "", Vec::new(), None) };
+            store.announce(&job, node, said.encode()).await.unwrap();
+        }
+        assert_eq!(withdraw_gone(&store, &store, &job).await, Ok(2));
+        let left: Vec<_> = store.announcements(&job).await.unwrap().into_iter().map(|(node, _)| node).collect();
+        assert_eq!(left, ["fresh", "known", "slow"]);
+        assert_eq!(withdraw_gone(&store, &store, &job).await, Ok(0));
     }
 
     #[test]

@@ -9,8 +9,10 @@
 //!   renews an expired lease for any id that asks.
 
 mod access;
+mod answers;
 pub(crate) mod foreign;
 mod identity;
+mod names;
 mod objects;
 mod operator;
 mod recall;
@@ -21,7 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use azure_core::error::ErrorKind;
 use azure_core::prelude::IfMatchCondition;
 use azure_core::request_options::{LeaseDuration, LeaseId as AzureLeaseId, ProposedLeaseId};
 use azure_core::{Etag, RetryOptions, TransportOptions};
@@ -29,20 +30,21 @@ use azure_storage_blobs::blob::Blob;
 use azure_storage_blobs::prelude::{BlobClient, ClientBuilder, ContainerClient};
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
 use futures::StreamExt;
+use reqwest::redirect::Policy;
 
 use super::{LeaseStore, check_length};
-use access::AccountAccess;
+use access::{AccountAccess, ShownCredentials};
 pub use access::{CredentialError, OWN_CONNECTION_STRING};
-use tokens::TokenWatch;
+pub use answers::MAY_NOT;
+use answers::{Asked, code, error_chain, store_error};
+use names::Names;
+use tokens::{KeptToken, TokenWatch};
 
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
 /// What is said where a renewal was answered with another's id, as the emulator does once a lease has expired. It counts
 /// as lost.
 pub const RENEWED_ANOTHERS: &str = "the store renewed the lease of another";
-
-/// How it begins to say that the credentials have too few rights.
-pub const MAY_NOT: &str = "the credentials may not use the container";
 
 /// The name of an election's blob in its folder.
 const LEASE_BLOB: &str = "/lease";
@@ -57,12 +59,17 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// before.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// A look-up that takes longer is named where a request had no answer in time.
+const SLOW_STEP: Duration = Duration::from_millis(500);
+
 /// A container of blobs.
 pub struct AzureStore {
     container: ContainerClient,
     /// The same for requests that last as long as their content takes: `transfer` limits each.
     transfers: ContainerClient,
     name: String,
+    credentials: ShownCredentials,
+    token: Option<Arc<KeptToken>>,
 }
 
 impl AzureStore {
@@ -85,7 +92,13 @@ impl AzureStore {
     fn connect(access: AccountAccess, container: &str) -> Result<Self, CredentialError> {
         // Connections are kept between renewals. A proxy that the environment names is not used: nobody
         // expects the lease to depend on one.
-        let http = || reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).no_proxy();
+        let http = || {
+            reqwest::Client::builder()
+                .connect_timeout(CONNECT_WITHIN)
+                .no_proxy()
+                .redirect(Policy::none())
+                .dns_resolver(Arc::new(Names))
+        };
         let client = |http: reqwest::ClientBuilder| {
             let http =
                 http.build().map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
@@ -99,6 +112,8 @@ impl AzureStore {
             container: client(http().timeout(ANSWER_WITHIN))?,
             transfers: client(http())?,
             name: container.to_owned(),
+            credentials: access.shown,
+            token: access.token,
         })
     }
 
@@ -147,11 +162,7 @@ impl AzureStore {
     }
 
     fn store_error(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
-        if matches!(error.kind(), ErrorKind::Credential) {
-            // Without them the request was not even sent.
-            return StoreError::Misconfigured(error_chain(error));
-        }
-        store_error(asked, &self.name, code(error), &error_chain(error))
+        store_error(asked, &self.name, &self.credentials, error)
     }
 }
 
@@ -187,7 +198,20 @@ impl LeaseStore for AzureStore {
                     .map_err(|error| self.store_error(Asked::ToAcquire, &error))?;
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
-            Op::Reclaim { id, version } => self.renew(&blob, id, Some(version)).await,
+            Op::Reclaim { from, id, version } => {
+                // Repeated with the same proposed id, a change succeeds again. It does not extend the lease.
+                blob.blob_lease_client(azure_id(from)?)
+                    .change(ProposedLeaseId::from(azure_id(id)?))
+                    .if_match(IfMatchCondition::Match(version.0.clone()))
+                    .into_future()
+                    .await
+                    .map_err(|error| self.store_error(Asked::OfLease, &error))?;
+                self.renew(&blob, id, Some(version)).await.map_err(|error| match error {
+                    // The id has changed already.
+                    StoreError::Misconfigured(reason) => StoreError::Unknown(reason),
+                    error => error,
+                })
+            }
             Op::Renew { id } => self.renew(&blob, id, None).await,
             Op::Write { id, version, record } => blob
                 .set_metadata()
@@ -239,6 +263,13 @@ impl LeaseStore for AzureStore {
     fn lease_range(&self) -> (Duration, Duration) {
         LEASE_RANGE
     }
+
+    fn slow_step(&self) -> Option<String> {
+        if self.token.as_ref().is_some_and(|token| token.is_awaited()) {
+            return Some("no token has come from the identity endpoint yet".to_owned());
+        }
+        Names.slow(SLOW_STEP).map(|name| format!("the look-up of {name} has not ended yet"))
+    }
 }
 
 /// What an election's blob shows, read by itself or in a list.
@@ -264,91 +295,6 @@ fn version(etag: &Etag) -> Version {
     Version(if etag.ends_with('"') { etag } else { format!("\"{etag}\"") })
 }
 
-/// What was asked, as far as it changes what an error means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
-    ToRead,
-    ToCreate,
-    ToAcquire,
-    /// By the holder of a lease.
-    OfLease,
-    OfContainer,
-}
-
-fn code(error: &azure_core::Error) -> Option<&str> {
-    match error.kind() {
-        ErrorKind::HttpResponse { error_code, .. } => error_code.as_deref(),
-        _ => None,
-    }
-}
-
-/// Decides by the error's code. What has none, or one that is not listed, may or may not have happened.
-fn store_error(asked: Asked, container: &str, code: Option<&str>, told: &str) -> StoreError {
-    match code {
-        Some("LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired") => StoreError::Held,
-        Some("LeaseIdMismatchWithLeaseOperation") if asked == Asked::ToAcquire => StoreError::Held,
-        // A blob that is leased exists.
-        Some("LeaseIdMissing" | "BlobAlreadyExists") if asked == Asked::ToCreate => StoreError::Conflict,
-        Some("ConditionNotMet" | "TargetConditionNotMet") => StoreError::Conflict,
-        Some(
-            code @ ("LeaseIdMismatchWithLeaseOperation"
-            | "LeaseIdMismatchWithBlobOperation"
-            | "LeaseIdMissing"
-            | "LeaseLost"
-            | "LeaseNotPresentWithLeaseOperation"
-            | "LeaseNotPresentWithBlobOperation"
-            | "LeaseIsBrokenAndCannotBeRenewed"
-            | "LeaseIsBreakingAndCannotBeChanged"
-            | "LeaseAlreadyBroken"),
-        ) => StoreError::Lost(format!("the store says {code}")),
-        Some("BlobNotFound") => StoreError::Lost("the record was deleted".to_owned()),
-        Some("ContainerNotFound") if asked == Asked::OfLease => {
-            StoreError::Lost(format!("the container {container} was deleted"))
-        }
-        Some("ContainerNotFound") => StoreError::Misconfigured(format!(
-            "there is no container {container}: check --store, or make it, as `baton run` and `baton push` do with \
-             --create"
-        )),
-        Some(code @ ("AuthenticationFailed" | "InvalidAuthenticationInfo")) => StoreError::Misconfigured(format!(
-            "the store does not accept the credentials ({code}): check the key, the SAS and this machine's clock"
-        )),
-        Some(
-            code @ ("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"),
-        ) => StoreError::Misconfigured(format!(
-            "{MAY_NOT} {container} ({code}): check the key or the SAS and its rights, \
-             and the account's network rules; an identity needs the role Storage Blob Data Contributor, and new roles \
-             take minutes to spread"
-        )),
-        Some("AccountIsDisabled") => StoreError::Misconfigured("the storage account is disabled".to_owned()),
-        Some(code) => StoreError::Unknown(format!("the store says {code}")),
-        None if told.contains("dns error") => StoreError::Misconfigured(format!(
-            "the storage account's name is not known: check the account in the store's URL, and this machine's DNS ({told})"
-        )),
-        None => StoreError::Unknown(told.to_owned()),
-    }
-}
-
-/// An error with its causes, without what may be secret: a SAS is in the query of each URL.
-fn error_chain(error: &azure_core::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    let words = text.split_whitespace().map(|word| match word.split_once('?') {
-        Some((url, query)) if url.contains("://") => {
-            // What ends the words around it stays.
-            format!("{url}{}", &query[query.trim_end_matches([')', ':', ',']).len()..])
-        }
-        _ => word.to_owned(),
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
 fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
     // An id is a UUID by construction.
     id.to_string().parse().map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not one: {error}")))
@@ -361,23 +307,4 @@ fn whole_seconds(length: Duration) -> u64 {
 
 fn is_ours(answered: &AzureLeaseId, id: LeaseId) -> bool {
     answered.to_string() == id.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unlisted_code_is_unknown_and_never_lost() {
-        for code in [Some("ServerBusy"), Some("InternalError"), Some("OperationTimedOut"), None] {
-            assert!(matches!(store_error(Asked::OfLease, "leases", code, "cut"), StoreError::Unknown(_)), "{code:?}");
-        }
-    }
-
-    #[test]
-    fn errors_do_not_tell_the_sas() {
-        let told_of = |text: &'static str| error_chain(&azure_core::Error::message(ErrorKind::Io, text));
-        assert_eq!(told_of("cannot send to https://a.b/c?sv=1&sig=secret now"), "cannot send to https://a.b/c now");
-        assert_eq!(told_of("cannot send (https://a.b/c?sig=s:ecret): cut"), "cannot send (https://a.b/c): cut");
-    }
 }

@@ -71,6 +71,16 @@ impl FileEvents {
     }
 }
 
+/// The reason why this process gets no file events from the kernel, if so, and the remedy.
+#[must_use]
+pub fn no_file_events() -> Option<String> {
+    let error = inotify::init(inotify::CreateFlags::CLOEXEC).err()?;
+    Some(format!(
+        "the kernel reports no changed file ({error}), so hosts poll for changes, a second or more later: raise \
+         fs.inotify.max_user_instances, or end the programs of this user that hold all of them"
+    ))
+}
+
 fn queue() -> io::Result<AsyncFd<Watches>> {
     // SAFETY: they are one and the same open descriptor until they are dropped, and only the drop of the registration gives
     // them out of our hands.

@@ -1,31 +1,82 @@
-//! Which file systems are this machine's own: on others, locks and syncs are not what they seem.
+//! File systems whose locks and syncs are this machine's own. On others they may not be: two hosts could hold one lease.
 
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::StatFs;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// The name of the file system that a file or folder is on, if others may write to that from elsewhere.
+/// The file system that a file or folder is on, if other machines may write to it, or if that is not known.
 ///
 /// # Errors
-/// What the system says.
-pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
-    Ok(network(&rustix::fs::statfs(path)?))
+/// The system's error.
+pub fn foreign_file_system(path: &Path) -> io::Result<Option<String>> {
+    foreign(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The name of that file system, if others may write to it from elsewhere.
-pub(crate) fn network(found: &StatFs) -> Option<&'static str> {
+/// The same for an open file or folder.
+pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
     // The field's type differs between machines; the numbers have 32 bits everywhere.
-    named(found.f_type as u32)
+    let magic = fstatfs(&file)?.f_type as u32;
+    if magic != OVERLAYFS {
+        return Ok(unless_local(magic));
+    }
+    // The upper layer takes the writes. A container usually does not see it; then the runtime has put it on a disk.
+    let upper = upper_layer(&file).and_then(|upper| statfs(&upper).ok());
+    Ok(upper.and_then(|upper| unless_local(upper.f_type as u32)))
 }
 
-/// The same, by its magic number.
-fn named(magic: u32) -> Option<&'static str> {
-    NETWORK.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
+/// The folder that takes the writes to a file of an overlay, by the kernel's list of mounts.
+fn upper_layer(file: impl AsFd) -> Option<PathBuf> {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+    upper_of(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, found.stx_mnt_id)
 }
 
-/// Numbers from the kernel's `magic.h` and the file systems' own sources.
-const NETWORK: &[(u32, &str)] = &[
+/// Reads `/proc/self/mountinfo` (proc_pid_mountinfo(5)): a line begins with the mount's id, and ends with the options of the
+/// file system, behind ` - `, its type and its source. Characters of a path may be written as three octal digits.
+fn upper_of(mounts: &str, mount: u64) -> Option<PathBuf> {
+    let id = mount.to_string();
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id))?;
+    let (_, file_system) = line.split_once(" - ")?;
+    let options = file_system.split(' ').nth(2)?;
+    let upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="))?;
+    (!upper.contains('\\')).then(|| PathBuf::from(upper))
+}
+
+/// The name of a file system that is not known to be local, by its magic number.
+fn unless_local(magic: u32) -> Option<String> {
+    if LOCAL.contains(&magic) {
+        return None;
+    }
+    let named = FOREIGN.iter().find(|(number, _)| *number == magic).map(|(_, name)| (*name).to_owned());
+    Some(named.unwrap_or_else(|| format!("unknown (type {magic:#x})")))
+}
+
+/// See [`foreign`]. Numbers here and below are from the kernel's `magic.h` and the file systems' own sources.
+const OVERLAYFS: u32 = 0x794c_7630;
+
+/// File systems of disks and memory that one machine mounts at a time.
+const LOCAL: &[u32] = &[
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0x2fc1_2fc1, // ZFS
+    0xf2f5_2010, // F2FS
+    0xca45_1a4e, // bcachefs
+    0x3153_464a, // JFS
+    0x5265_4973, // ReiserFS
+    0x3434,      // NILFS2
+    0x2405_1905, // UBIFS
+    0x4d44,      // FAT
+    0x2011_bab0, // exFAT
+    0x7366_746e, // NTFS
+    0x482b,      // HFS+
+];
+
+/// File systems that other machines may write to, by their names for people.
+const FOREIGN: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
     (0xff53_4d42, "CIFS"),
@@ -46,35 +97,29 @@ const NETWORK: &[(u32, &str)] = &[
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
     #[test]
-    fn a_network_file_system_is_told_from_a_local_one() {
-        for (magic, name) in [
-            (0x6969, "NFS"),
-            (0x517b, "SMB"),
-            (0xff53_4d42, "CIFS"),
-            (0xfe53_4d42, "SMB2"),
-            (0x6573_5546, "FUSE"),
-            (0x0102_1997, "9P"),
-            (0x00c3_6400, "Ceph"),
-            (0x786f_4256, "VirtualBox shared folder"),
-        ] {
-            assert_eq!(named(magic), Some(name));
+    fn only_known_file_systems_are_local() {
+        for magic in [0xef53, 0x5846_5342, 0x0102_1994, 0x4d44] {
+            assert_eq!(unless_local(magic), None, "{magic:#x}");
         }
-        let local = [
-            ("ext4", 0xef53),
-            ("xfs", 0x5846_5342),
-            ("btrfs", 0x9123_683e),
-            ("tmpfs", 0x0102_1994),
-            ("overlayfs", 0x794c_7630),
-            ("zfs", 0x2fc1_2fc1),
-            ("f2fs", 0xf2f5_2010),
-            ("bcachefs", 0xca45_1a4e),
-            ("vfat", 0x4d44),
-        ];
-        for (name, magic) in local {
-            assert_eq!(named(magic), None, "{name}");
+        for (magic, name) in [(0x6969, "NFS"), (0xff53_4d42, "CIFS"), (0x6573_5546, "FUSE"), (0x1234, "0x1234")] {
+            assert!(unless_local(magic).unwrap().contains(name), "{magic:#x}");
         }
+        assert_eq!(LOCAL.iter().find(|magic| FOREIGN.iter().any(|(number, _)| number == *magic)), None);
+    }
+
+    #[test]
+    fn upper_layer_of_an_overlay_is_found_by_its_mount() {
+        let mounts = "21 1 254:1 / / rw - ext4 /dev/vda rw\n\
+                      36 21 0:52 / /merged rw shared:1 - overlay overlay rw,lowerdir=/l,upperdir=/srv/u,workdir=/srv/w\n\
+                      37 21 0:53 / /other rw - overlay overlay rw,lowerdir=/l,upperdir=/a\\040b,workdir=/srv/w\n\
+                      38 21 0:54 / /reads ro - overlay overlay ro,lowerdir=/l\n\
+                      what is no line\n";
+        let upper = |mount| upper_of(mounts, mount);
+        assert_eq!(upper(36), Some(PathBuf::from("/srv/u")));
+        assert_eq!((upper(21), upper(37), upper(38), upper(3)), (None, None, None, None));
     }
 }

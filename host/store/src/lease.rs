@@ -116,6 +116,22 @@ impl Lease {
         Ok(())
     }
 
+    /// Replaces the holder's id, and renews the lease under the new one.
+    fn reclaim(&mut self, from: LeaseId, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
+        // The answer to an earlier try was lost: this client holds the lease already.
+        if self.holder == Some(id) {
+            return self.renew(id, elapsed);
+        }
+        self.held_by(from)?;
+        if self.state(elapsed) == LeaseState::Expired {
+            return Err(lost("the lease has expired"));
+        }
+        let mut reclaimed = Self { holder: Some(id), ..self.clone() };
+        reclaimed.renew(id, elapsed)?;
+        *self = reclaimed;
+        Ok(())
+    }
+
     fn release(&mut self, id: LeaseId) -> Result<(), StoreError> {
         self.held_by(id)?;
         *self = Self { changes: self.changes.wrapping_add(1), ..Self::default() };
@@ -190,7 +206,8 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         Op::Acquire { id, length, instead_of, .. } => {
             row.lease.acquire(id, length, instead_of, elapsed).map(|()| Reply::Done)
         }
-        Op::Reclaim { id, .. } | Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
+        Op::Reclaim { from, id, .. } => row.lease.reclaim(from, id, elapsed).map(|()| Reply::Done),
+        Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
         Op::Write { id, version, record } => {
             // The lease first: a loss must end the instance at once, a conflict only makes its host read.

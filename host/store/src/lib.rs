@@ -6,8 +6,7 @@
 //!
 //! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
 //! of them share: the [`clock`] by which a lease is judged, the one place where time is read; the [`gate`] that every
-//! effect of an instance passes, with the watchdog behind it; the [`doorbell`] by which one wakes another; and where an
-//! [`address`] leads.
+//! effect of an instance passes, with the watchdog behind it; and where an [`address`] leads.
 //!
 //! - [`LeaseStore`] is what keeps leases, [`ObjectStore`] what keeps all else, [`OperatorStore`] what is done to them from
 //!   outside. The backends of all three are [`sqlite`], [`azure`] and [`memory`]; [`lease`] has the rules of a lease, for those that keep it themselves. An answer is named
@@ -30,7 +29,7 @@ pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod digest;
-pub mod doorbell;
+mod doorbell;
 pub mod edit;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 mod file_events;
@@ -65,14 +64,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
-pub use announcement::{Announcement, LONGEST_LABEL, Labels, Listens, MOST_LABELS, PeerWord, SILENT, withdraw};
+pub use announcement::{
+    Announcement, GONE, LONGEST_LABEL, Labels, Listens, MOST_LABELS, PeerWord, SILENT, withdraw, withdraw_gone,
+};
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
-pub use file_system::network_file_system;
+#[cfg(any(feature = "azure", feature = "sqlite"))]
+pub use file_events::no_file_events;
+pub use file_system::foreign_file_system;
 pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, tell_terms};
 pub use memory::MemoryStore;
-pub use modules::{ModuleStore, StoredModule};
+pub use modules::{ANNOUNCEMENTS_AT_ONCE, ModuleStore, StoredModule};
 pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 pub use operator::OperatorStore;
 pub use readers::READERS;
@@ -104,6 +107,12 @@ pub trait LeaseStore: Send + Sync {
 
     /// The shortest and the longest lease that it keeps.
     fn lease_range(&self) -> (Duration, Duration);
+
+    /// The step that requests wait for right now, if it takes long, for people: the look-up of a name, say. It outlives the
+    /// requests that were given up.
+    fn slow_step(&self) -> Option<String> {
+        None
+    }
 
     /// Resolves when a reading of `election`, or a renewal of its lease, may show something new that nobody has asked for yet,
     /// once for each reason. A store that finds nothing out by itself never resolves it. Nothing follows from it but that this

@@ -8,11 +8,11 @@ use time::OffsetDateTime;
 
 use crate::{Digest, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// How many nodes' announcements are read at the same time.
-const AT_ONCE: usize = 8;
+/// The number of announcements that a caller reads at the same time.
+pub const ANNOUNCEMENTS_AT_ONCE: usize = 32;
 
 /// No announcement is as long, in bytes.
-const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
+pub(crate) const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
 
 /// The objects of a store that concern modules, by what they are for. Each request fails as those of an
 /// [`ObjectStore`] do.
@@ -73,19 +73,25 @@ pub trait ModuleStore: ObjectStore {
         self.put(&announcement(election, node), content).await
     }
 
-    /// What the nodes of an election have said, by node.
-    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
+    /// The nodes that have announced themselves in an election, in order.
+    async fn announced_nodes(&self, election: &ElectionName) -> Result<Vec<String>, StoreError> {
         let listed = self.list(&Listing::Announcements(election.clone())).await?;
         let nodes = listed.into_iter().filter_map(|listed| match listed.object {
             PlainObject::Announcement(_, node) => Some(node),
             PlainObject::Module(_) => None,
         });
+        Ok(nodes.collect())
+    }
+
+    /// The announcements of an election's nodes, by node.
+    async fn announcements(&self, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let nodes = self.announced_nodes(election).await?;
         let said = futures::stream::iter(nodes).map(|node| async move {
             let said = self.announced(election, &node).await?;
             // None where it was withdrawn meanwhile.
             Ok(said.map(|said| (node, said)))
         });
-        said.buffered(AT_ONCE).try_filter_map(async |said| Ok(said)).try_collect().await
+        said.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |said| Ok(said)).try_collect().await
     }
 
     /// What one node of an election has said; none if it has said nothing.

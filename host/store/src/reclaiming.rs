@@ -1,13 +1,16 @@
-//! A store that hosts of many machines reach, for a host that can go on with a lease after it was killed.
+//! A store that hosts of many machines reach, on which a host reclaims the lease of a dead host of its machine.
 //!
-//! When this host asks for a lease it notes the lease's id beside its lock file ([`Notes`]). Where a reading shows that the
-//! lease is held, and its record names an incarnation of this machine that has left such a note and is gone with all that
-//! it ran, the lease is [`Reclaimable`](LeaseState::Reclaimable): a host that is started again on its node, or stands by
-//! there, renews it under its id ([`Op::Reclaim`]) and begins the next term. The store remains the judge: it renews a lease
-//! for who names its id and the version of the record, and for nobody else.
+//! When this host asks for a lease, it notes the lease's id next to its lock file ([`Notes`]). If a reading shows a held
+//! lease whose record names an incarnation of this machine that left such a note and is dead with everything it ran, the
+//! lease is [`Reclaimable`](LeaseState::Reclaimable). A host that is started again on that node, or stands by there, gives
+//! the lease a fresh id ([`Op::Reclaim`]) and begins the next term. The store remains the judge: it changes the id only for
+//! a client that names the present one and the record's version. If the witness has erred and the holder is alive, the
+//! holder's next renewal fails, so the two overlap for at most D/6. A holder that does not reach the store ends at its
+//! deadline.
 //!
-//! - Of two hosts that find the same note one takes it, and keeps it until its term is written. Until then the record names
-//!   the one who is gone, and afterwards nobody goes by that note any more.
+//! - Of two hosts that find the same note, one takes it and keeps it until its term is written. Until then the record names
+//!   the dead holder; afterwards the note is of no use to anybody. The note names the fresh id before the store is asked, so
+//!   that the next host can reclaim the lease from a host that dies in between.
 //! - A note goes while the record is marked, before the release of its lease is sent. Where it cannot be removed, the record
 //!   says what a note may not be used for any more: that it was marked comes before any release.
 //! - A record without a holder, or of another incarnation than the note's, says nothing that a death could end.
@@ -42,7 +45,7 @@ pub(crate) struct Reclaiming {
     known: Mutex<HashMap<ElectionName, Known>>,
 }
 
-/// What is known of one election.
+/// The facts known about one election.
 #[derive(Default)]
 struct Known {
     /// The id that was noted last.
@@ -145,7 +148,9 @@ impl Reclaiming {
         };
         self.deaths.holds(election, found.as_ref().map(|(note, _)| note.place.clone()));
         let found = found.filter(|(_, can_be_taken)| *can_be_taken).map(|(note, _)| note);
-        let lease = found.as_ref().map_or(LeaseState::Held, |note| LeaseState::Reclaimable { holder: note.id });
+        let lease = found.as_ref().map_or(LeaseState::Held, |note| {
+            note.newest_id().map_or(LeaseState::Held, |holder| LeaseState::Reclaimable { holder })
+        });
         self.known(election, |known| known.found = found);
         lease
     }
@@ -161,27 +166,51 @@ impl Reclaiming {
         self.known(election, |known| known.noted = Some(id).filter(|_| is_noted));
     }
 
-    async fn reclaim(&self, election: &ElectionName, id: LeaseId, version: Version) -> Result<Reply, StoreError> {
-        let (is_taken, found) = self.known(election, |known| {
-            let is_taken = known.taken.as_ref().is_some_and(|taken| taken.note.id == id);
-            (is_taken, known.found.clone().filter(|note| note.id == id))
+    async fn reclaim(
+        &self,
+        election: &ElectionName,
+        from: LeaseId,
+        id: LeaseId,
+        version: Version,
+    ) -> Result<Reply, StoreError> {
+        let (taken, found) = self.known(election, |known| {
+            let taken =
+                known.taken.as_ref().map(|taken| taken.note.clone()).filter(|note| note.newest_id() == Some(id));
+            (taken, known.found.clone().filter(|note| note.newest_id() == Some(from)))
         });
-        if !is_taken {
+        let note = if let Some(note) = taken {
+            note
+        } else {
             let Some(note) = found else { return Err(StoreError::Held) };
-            let taken = match self.ask(move |notes| notes.take(&note)).await {
+            let taken = match self.ask(move |notes| notes.take(&note, id)).await {
                 Some(Some(taken)) => taken,
-                // Another host of this machine goes on with it, or who held it is not gone.
+                // Another host of this machine reclaims it, or the holder is alive.
                 Some(None) => return Err(StoreError::Held),
-                // The disk has not answered: what was read is to be read again. Nothing is in doubt, since nothing was sent.
+                // The disk has not answered. Nothing is in doubt, since nothing was sent: the elector reads again.
                 None => return Err(StoreError::Conflict),
             };
+            let note = taken.note.clone();
             self.known(election, |known| known.taken = Some(taken));
-        }
+            note
+        };
         self.note(election, id).await;
-        let answer = self.store.request(election, Op::Reclaim { id, version }).await;
-        if !matches!(answer, Ok(_) | Err(StoreError::Unknown(_))) {
-            self.known(election, |known| known.taken = None);
+        let mut answer = Err(StoreError::Held);
+        // The lease has one of these ids, most likely the newest. The last of all is the fresh one.
+        for from in note.ids.iter().rev().skip(1).copied() {
+            answer = self.store.request(election, Op::Reclaim { from, id, version: version.clone() }).await;
+            if !matches!(answer, Err(StoreError::Lost(_))) {
+                break;
+            }
         }
+        self.known(election, |known| {
+            if !matches!(answer, Ok(_) | Err(StoreError::Unknown(_))) {
+                known.taken = None;
+            }
+            // The lease has none of these ids: another holds it, or it has ended.
+            if matches!(answer, Err(StoreError::Lost(_))) {
+                known.without_note = Some(note.place.incarnation);
+            }
+        });
         answer
     }
 
@@ -227,7 +256,7 @@ impl LeaseStore for Reclaiming {
             },
             // The answer waits for the note: who reads the record that follows looks for it once.
             Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
-            Op::Reclaim { id, version } => self.reclaim(election, id, version).await,
+            Op::Reclaim { from, id, version } => self.reclaim(election, from, id, version).await,
             Op::Write { ref record, .. } if record.released => {
                 futures::join!(self.leaves(election), self.store.request(election, op)).1
             }
@@ -261,6 +290,10 @@ impl LeaseStore for Reclaiming {
 
     fn lease_range(&self) -> (Duration, Duration) {
         self.store.lease_range()
+    }
+
+    fn slow_step(&self) -> Option<String> {
+        self.store.slow_step()
     }
 
     async fn hint(&self, election: &ElectionName) {

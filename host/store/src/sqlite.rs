@@ -1,22 +1,25 @@
 //! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
 //!
 //! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state,
-//! `DIR/modules.db` the modules, `DIR/control.db` what elections are told about them, and `DIR/history.db` what has become
-//! of their terms.
+//! `DIR/modules.db` the modules, `DIR/control.db` what elections are told about them, `DIR/history.db` what has become
+//! of their terms, and `DIR/nodes` the announcements of the nodes, a file each.
 //! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
 //! changed on another boot clock (before a reboot, in another time namespace), or at a moment that ours has not
 //! come to, counts from when this store first saw it as it is, by the slowest of the clocks.
 
+mod announcements;
 mod batch;
 mod boot;
 mod database;
 mod file;
 pub(crate) mod foreign;
+mod lock_holders;
 mod moves;
 mod objects;
 mod operator;
 mod readings;
 mod renewals;
+mod rights;
 mod row;
 
 use std::collections::HashMap;
@@ -31,8 +34,10 @@ use tokio::sync::Semaphore;
 
 use super::file_events::FileEvents;
 use super::lease::{LeaseObject, apply};
+use super::modules::LONGEST_ANNOUNCEMENT;
 use super::witness::{self, Deaths, LockFile, Place};
 use super::{LeaseStore, VersionedObject, check_length, recall};
+use announcements::Announcements;
 pub use boot::Boot;
 use database::{Database, FILES, Intent, Step, files_in};
 use moves::Moves;
@@ -51,17 +56,18 @@ const LANES: usize = 4;
 const LEASES_BUSY: Duration = Duration::from_millis(100);
 
 /// The same for state. A coordinator that commits all the time leaves short gaps, and an operator's request must
-/// find one.
-const STATES_BUSY: Duration = Duration::from_secs(2);
+/// find one. A standby waits 2 s for a recall: the error that names the holder of the lock must come before.
+const STATES_BUSY: Duration = Duration::from_millis(1500);
 
 /// The same for what elections are told and for their history, which many read and few write.
-const CONTROL_BUSY: Duration = Duration::from_secs(2);
+const CONTROL_BUSY: Duration = STATES_BUSY;
 
 /// The same for modules: as long as a slow disk takes for a large one that another is writing, and less than a command
 /// waits for, which is then told.
 const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
+pub use rights::Reached;
 
 /// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime; each request runs on one
 /// of its blocking threads, on a connection of its own.
@@ -82,13 +88,18 @@ impl SqliteStore {
         files_in(dir.as_ref()).next().is_some()
     }
 
-    /// The files that a store in the folder `dir` has lost: it has those that are made before its leases are.
+    /// The parts that a store in the folder `dir` has lost: it has those that are made before its leases are.
     #[must_use]
     pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
         let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
-        let found: Vec<_> = files_in(dir.as_ref()).collect();
-        let is_there = |file: &PathBuf| found.contains(file);
-        if is_there(&leases) { others.into_iter().filter(|file| !is_there(file)).collect() } else { Vec::new() }
+        let parts = others.into_iter().chain([dir.as_ref().join(announcements::FOLDER)]);
+        if leases.exists() { parts.filter(|part| !part.exists()).collect() } else { Vec::new() }
+    }
+
+    /// The part of the store in the folder `dir` that other users of the machine can reach, if any.
+    #[must_use]
+    pub fn reached_by_others(dir: impl AsRef<Path>) -> Option<Reached> {
+        rights::reached_by_others(dir.as_ref())
     }
 
     /// The same on a given boot clock.
@@ -121,6 +132,7 @@ impl SqliteStore {
                 control,
                 history,
                 modules,
+                announcements: Announcements::new(dir.join(announcements::FOLDER)),
                 boot,
                 witness: lock_file
                     .map(|own| Witness { own, deaths: Deaths::new(dir.join(witness::FOLDER), Arc::clone(&events)) }),
@@ -130,6 +142,7 @@ impl SqliteStore {
                 readings: Readings::default(),
                 moves: Moves::new(events),
                 module_lane: Arc::new(Semaphore::new(LANES)),
+                announcement_lane: Arc::new(Semaphore::new(LANES)),
             }),
         }
     }
@@ -171,9 +184,14 @@ impl SqliteStore {
         self.in_turn(self.shared.lane(election), work).await
     }
 
-    /// The lane of what belongs to no election: modules, and nothing else.
+    /// The lane of modules, which belong to no election.
     fn module_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.module_lane)
+    }
+
+    /// The lane of all elections' announcements. Many are read at the same time, and no request for a lease may wait for that.
+    fn announcement_lane(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.shared.announcement_lane)
     }
 
     async fn in_turn<T: Send + 'static>(
@@ -232,8 +250,10 @@ impl LeaseStore for SqliteStore {
         self.blocking(|shared| {
             // The leases come last: a node that can read them can ask the other files for terms, too. But a file that
             // cannot be made is no reason to have no leases.
-            let files = [&shared.states, &shared.control, &shared.history, &shared.modules, &shared.leases];
-            files.map(Database::create).into_iter().collect::<Result<(), _>>()?;
+            let others = [&shared.states, &shared.control, &shared.history, &shared.modules].map(Database::create);
+            let announcements = shared.announcements.create();
+            let leases = shared.leases.create();
+            others.into_iter().chain([announcements, leases]).collect::<Result<(), _>>()?;
             shared.tidy_up();
             Ok(())
         })
@@ -267,6 +287,7 @@ struct Databases {
     /// Apart from all else, since nothing waits for it.
     history: Database,
     modules: Database,
+    announcements: Announcements,
     boot: Boot,
     witness: Option<Witness>,
     /// Leases whose stamp says nothing about our boot clock, and since when, by what has passed here at the least, they
@@ -278,6 +299,7 @@ struct Databases {
     readings: Readings,
     moves: Moves,
     module_lane: Arc<Semaphore>,
+    announcement_lane: Arc<Semaphore>,
 }
 
 /// What tells whether hosts are gone.
@@ -368,8 +390,8 @@ impl Databases {
     /// The highest term that anything names beside the record, which names this one.
     fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
-        let said = self.control.transact(Intent::Read, |db| objects::announcements(db, election).map(Ok))?;
-        recall::highest(recorded, state.as_deref(), said.iter().map(|content| recall::announced(content)))
+        let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
+        recall::highest(recorded, state.as_deref(), announced.iter().map(|content| recall::announced(content)))
     }
 
     /// Lets `step` change an election's object, and writes down what it changed.

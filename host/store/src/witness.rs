@@ -27,11 +27,11 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, fstatfs, open, openat, stat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, stat, unlinkat};
 use rustix::io::Errno;
 
 use crate::StoreUrl;
-use crate::file_system::network;
+use crate::file_system::foreign;
 pub(crate) use deaths::Deaths;
 
 /// How often it is tried to make a lock file while others tidy up.
@@ -72,13 +72,13 @@ pub enum LockFileError {
         #[source]
         source: io::Error,
     },
-    /// Locks are not what they seem there.
-    #[error("no lock file in {folder}: it is on a {kind} file system")]
-    Network {
+    /// The file system is not known to be this machine's own.
+    #[error("no lock file in {folder}: its file system is not known to be local: {kind}")]
+    Foreign {
         /// Where it should be.
         folder: PathBuf,
         /// The file system.
-        kind: &'static str,
+        kind: String,
     },
 }
 
@@ -117,9 +117,8 @@ impl LockFile {
             let path = folder.join(incarnation);
             let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;
             let own = fstat(&file).map_err(|error| failed(error.into()))?;
-            let found = fstatfs(&file).map_err(|error| failed(error.into()))?;
-            if let Some(kind) = network(&found) {
-                return Err(LockFileError::Network { folder: folder.to_owned(), kind });
+            if let Some(kind) = foreign(&file).map_err(failed)? {
+                return Err(LockFileError::Foreign { folder: folder.to_owned(), kind });
             }
             // Who tidies up may take a file that is not locked yet for one that is not needed any more.
             let is_locked = lock(file.as_fd(), libc::F_WRLCK, 0, 1).map_err(failed)?;
@@ -173,10 +172,21 @@ impl Place {
             let folder = open_folder(folder)?;
             let (file, found) = open_lock_file(&folder, &self.incarnation)?;
             let is_it = (found.st_dev, found.st_ino) == (self.device, self.inode);
-            Ok(is_it && network(&fstatfs(&file)?).is_none() && is_unlocked(file.as_fd())?)
+            Ok(is_it && foreign(&file)?.is_none() && is_unlocked(file.as_fd())?)
         };
         look().unwrap_or(false)
     }
+}
+
+/// True if the kernel says that all processes of that incarnation have ended. False if it cannot say: there is no lock file in
+/// that [`folder`], or its file system is not this machine's.
+#[must_use]
+pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
+    let look = || -> io::Result<bool> {
+        let (file, _) = open_lock_file(&open_folder(folder)?, incarnation)?;
+        Ok(foreign(&file)?.is_none() && is_unlocked(file.as_fd())?)
+    };
+    look().unwrap_or(false)
 }
 
 /// Removes the lock files of incarnations that are gone, but for those that somebody still has to hear of. What cannot be

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::crypto::ring;
@@ -22,15 +22,17 @@ use crate::guests::{Guest, effects_without_state};
 use crate::http::server::{Reply, Server};
 use crate::node::{Node, finish, until};
 use crate::store::Store;
-use crate::{on_both_stores, skipped};
+use crate::{scenarios, skipped};
 use baton_test_support::server::free_port;
 
-on_both_stores! {
-    each_node_says_who_leads_and_could_take_over,
-    an_outage_is_counted_and_undoes_no_readiness,
-    what_operators_ask_is_counted_as_what_it_is,
-    what_is_swapped_is_timed,
-    what_the_store_refuses_is_counted,
+scenarios! {
+    on_sqlite: [
+        an_outage_is_counted_and_undoes_no_readiness,
+        what_operators_ask_is_counted_as_what_it_is,
+        what_is_swapped_is_timed,
+        what_the_store_refuses_is_counted,
+    ],
+    with_crashes: [each_node_says_who_leads_and_could_take_over],
 }
 
 /// More connections than a host has descriptors for, if it kept them.
@@ -52,6 +54,15 @@ fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
         let value = sample(&at.ask("/metrics").body, name);
         if test(value) { Ok(value) } else { Err(value) }
     })
+}
+
+/// Scrapes until that sample is there and is 1.
+fn becomes_one(at: Endpoint, name: &str) {
+    until(&format!("{name} to be 1"), || {
+        let page = at.ask("/metrics").body;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        if value == Some(1.0) { Ok(()) } else { Err(page) }
+    });
 }
 
 fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
@@ -80,7 +91,7 @@ fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
     assert_eq!(sample(&page, &format!("leader_election_master_status{{name=\"{ELECTION}\"}}")), 1.0);
     assert!(sample(&page, &of("baton_guest_memory_bytes", "")) > 0.0);
     assert_eq!(sample(&page, &of("baton_guest_memory_limit_bytes", "")), f64::from(64 << 20));
-    assert_eq!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")), 1.0);
+    assert!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")) >= 1.0, "{page}");
     assert_eq!(sample(&at_beta.ask("/metrics").body, &of("baton_leader", "")), 0.0);
     scraped(at_alpha, &of("baton_effects_total", "kind=\"output\",result=\"passed\""), |passed| passed > 0.0);
     scraped(at_alpha, &of("baton_renewal_duration_seconds_count", ""), |renewals| renewals > 0.0);
@@ -142,20 +153,20 @@ fn what_is_swapped_is_timed(fleet: Fleet) {
         assert_eq!(pushed.code, Some(0), "{pushed:?}");
         pushed.stdout.split(' ').next().expect("a digest").to_owned()
     };
-    let node = fleet.launch_from("alpha", format!("store://{ELECTION}"), &[]).start();
+    let node = fleet.launch_from("alpha", format!("store://{ELECTION}"), &[("--lease", "60s")]).start();
     let at = Endpoint::of(&node);
     // Nothing is pushed yet: a rolling update waits for nobody to do so.
     at.ask_until("/readyz", 200);
     let module = |digest: &str| of("baton_module_info", &format!("digest=\"{digest}\""));
     let first = build(1);
     fleet.beat_above(0);
-    assert_eq!(sample(&at.ask("/metrics").body, &module(&first)), 1.0);
+    becomes_one(at, &module(&first));
     let second = build(2);
     node.event("the swap", |event| event.name == "swapped");
+    becomes_one(at, &of("baton_swap_gap_seconds_count", ""));
+    becomes_one(at, &module(&second));
     let page = at.ask("/metrics").body;
-    assert_eq!(sample(&page, &of("baton_swap_gap_seconds_count", "")), 1.0);
-    assert_eq!(sample(&page, &module(&second)), 1.0);
-    assert_eq!(sample(&page, &of("baton_instance_starts_total", "")), 2.0);
+    assert!(sample(&page, &of("baton_instance_starts_total", "")) >= 2.0, "{page}");
     assert_eq!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")), 1.0);
     fleet.check_promises();
 }
@@ -215,7 +226,7 @@ fn ends_and_kills_are_counted_by_what_led_to_them() {
         let at = Endpoint::of(&node);
         scraped(at, &of("baton_instance_ends_total", &format!("outcome=\"{outcome}\"")), |ends| ends > 0.0);
     }
-    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops).heavy();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let node = fleet.node("alpha");
     node.after(0, "started");
     let at = Endpoint::of(&node);
@@ -229,7 +240,7 @@ fn ends_and_kills_are_counted_by_what_led_to_them() {
 
 #[test]
 fn lines_that_are_dropped_are_counted() {
-    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let node = fleet.node("alpha");
     node.event("lines that are dropped", |event| event.name == "dropped");
     scraped(Endpoint::of(&node), &of("baton_output_lines_dropped_total", ""), |lines| lines > 0.0);
@@ -285,16 +296,14 @@ fn effects(kind: &str, result: &str) -> String {
     of("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Nobody ends the instance at its deadline: neither the host, of which the threads stand still that would, nor the warden, nor
-/// the thread of its own that would.
+/// Nobody ends the instance at its deadline: the threads of host and instance that would stand still.
 #[test]
 fn effects_that_come_too_late_are_counted_as_refused() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (alpha, _server) = has_effects(&fleet);
     for runner in alpha.runners() {
         freeze_in(runner.as_raw_nonzero().get().unsigned_abs(), "deadline");
     }
-    kill_process(alpha.warden(), Signal::STOP).expect("it can be stopped");
     freeze(&alpha, "watchdog");
     freeze(&alpha, "control");
     for kind in EFFECTS {
@@ -315,7 +324,7 @@ fn effects_that_come_too_late_are_counted_as_refused() {
 
 #[test]
 fn effects_and_usage_are_counted_by_their_kind() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (alpha, _server) = has_effects(&fleet);
     let at = Endpoint::of(&alpha);
     let usage = |name: &str, limit: &str| of(name, &format!("limit=\"{limit}\""));
@@ -415,8 +424,7 @@ fn a_host_that_was_stopped_is_live_once_it_goes_on() {
     // Longer than it may go without turning.
     std::thread::sleep(Duration::from_secs(22));
     alpha.resume();
-    let answer = at.ask("/livez");
-    assert_eq!(answer.status, 200, "{answer:?}");
+    at.ask_until("/livez", 200);
 }
 
 #[test]
@@ -488,7 +496,7 @@ fn only_reading_is_answered() {
 
 #[test]
 fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
     // None of them is ever closed by its client. Of most, the host does not even have a descriptor any more.

@@ -156,7 +156,7 @@ fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_proce
 
 #[test]
 fn a_version_that_never_begins_is_rejected() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let home = fleet.home.path();
     let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
     std::fs::copy(Guest::Beats.module(), &file).expect("copied");

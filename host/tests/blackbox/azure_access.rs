@@ -53,7 +53,7 @@ fn enough() -> BlobSasPermissions {
 }
 
 /// What is said of a container that is forbidden.
-const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "its rights"];
+const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "the rights"];
 
 #[test]
 fn a_signature_that_may_not_write_is_said_once_and_waited_for() {

@@ -80,7 +80,9 @@ fn no_such_file() {
 #[test]
 fn a_folder_in_place_of_a_module() {
     let folder = tempfile::tempdir().expect("a folder");
-    unfit(folder.path(), &[&folder.path().display().to_string(), "regular file"]);
+    let path = folder.path().join("folder");
+    std::fs::create_dir(&path).expect("a folder");
+    unfit(&path, &[&path.display().to_string(), "regular file"]);
 }
 
 #[test]
@@ -311,7 +313,7 @@ fn a_store_that_nobody_answers_for() {
 fn a_read_only_folder() {
     let fleet = Fleet::new(Store::sqlite());
     let folder = fleet.store.folder().display().to_string();
-    let launch = fleet.launch("alpha").with_mounts(&format!("mount -t tmpfs -o ro tmpfs {folder}"));
+    let launch = fleet.launch("alpha").with_mounts(&format!("mount -t tmpfs -o ro,mode=700 tmpfs {folder}"));
     let mut node = launch.start();
     stays_and_says(&mut node, &[&folder]);
 }
@@ -321,7 +323,8 @@ fn a_full_disk_is_said_and_survived() {
     let fleet = Fleet::new(Store::sqlite());
     let folder = fleet.store.folder().display().to_string();
     // The disk is filled before the host starts, and freed from the outside later.
-    let fill = format!("mount -t tmpfs -o size=1M tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
+    let fill =
+        format!("mount -t tmpfs -o size=1M,mode=700 tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
     let mut node = fleet.launch("alpha").with_mounts(&fill).start();
     stays_and_says(&mut node, &["full"]);
     fs::remove_file(format!("/proc/{}/root/{folder}/ballast", node.pid())).expect("the disk is freed");

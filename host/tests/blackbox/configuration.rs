@@ -64,9 +64,10 @@ fn the_file_of_a_secret_is_read_for_each_term() {
     replace("new\r\n");
     let line = told(&fleet, &["config token=new"]);
     assert!(!line.text("line").contains('\r'), "the end of the last line is no part of it: {line:?}");
-    // Gone while the host runs: that term fails, says why, and a later one finds it again.
+    // Missing while the host runs: no instance of that term starts, the log says why, and a later term finds the secret again.
     fs::remove_file(&file).expect("it is removed");
-    let gone = fleet.journal.event("a failed term", |e| e.name == "gone" && e.text("outcome") == "failed");
+    let gone =
+        fleet.journal.event("a term that it cannot start", |e| e.name == "gone" && e.text("outcome") == "unable");
     for word in ["the secret \\\"token\\\"", "token", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }

@@ -12,7 +12,7 @@ use crate::node::{Finished, baton, finish, until, wait_for_end, with_mounts};
 use crate::proxy::Mode;
 use crate::skipped::skipped;
 use crate::store::Store;
-use crate::{modules, on_both_stores};
+use crate::{modules, scenarios};
 
 /// The finding of that check.
 #[track_caller]
@@ -58,7 +58,11 @@ fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
     fleet.check_promises();
 }
 
-on_both_stores!(a_store_is_tried_beside_an_election_that_does_not_notice);
+scenarios! {
+    on_both_stores: [
+        a_store_is_tried_beside_an_election_that_does_not_notice,
+    ],
+}
 
 #[test]
 fn people_read_what_was_found_and_the_module_is_looked_at() {

@@ -16,11 +16,11 @@ use crate::endpoint::{Answer, Endpoint};
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{GUARD, Node, until};
-use crate::on_both_stores;
+use crate::scenarios;
 use crate::store::Store;
 
-on_both_stores! {
-    a_reader_follows_the_leader_and_prints_nothing_twice,
+scenarios! {
+    with_crashes: [a_reader_follows_the_leader_and_prints_nothing_twice],
 }
 
 const TOKEN: &str = "0123456789abcdef";
@@ -323,7 +323,7 @@ fn a_stream_goes_on_after_the_last_id_and_says_what_is_lost() {
     drop(node);
 
     // What has made room for others is lost, and that is said.
-    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let file = token(&fleet);
     let node = fleet.launch_with("alpha", &[("--admin-token-file", &file), ("--max-output", "100000")]).start();
     let at = Endpoint::of(&node);
@@ -386,7 +386,7 @@ fn whatever_is_printed_is_one_line_of_text() {
 /// More streams than there are places for, none of which is read.
 #[test]
 fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
-    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods).heavy();
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let file = token(&fleet);
     // A lease that outlasts what else this machine may be busy with.
     let flags = [("--admin-token-file", &*file), ("--max-output", "1000"), ("--lease", "60s")];
@@ -428,7 +428,7 @@ fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
 /// A stream does not count among the connections of which the oldest is cut off.
 #[test]
 fn a_stream_outlives_those_who_only_hold_connections() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (node, _) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
     let mut stream = Stream::open(at, "/v1/events?tail=1", "");

@@ -9,7 +9,6 @@ use tempfile::TempDir;
 
 use crate::guests::Guest;
 use crate::node::{Event, Finished, Journal, Launch, Node, baton, finish, until};
-use crate::share::Share;
 use crate::store::Store;
 
 /// The election that every scenario contends for.
@@ -24,22 +23,27 @@ pub struct Fleet {
     /// Home and working folder of all nodes.
     pub home: TempDir,
     guest: Guest,
-    share: Share,
+    /// False if no node learns of another's death from the kernel, as between machines.
+    has_witness: bool,
 }
 
 impl Fleet {
     /// A fleet on that store, with a guest that prints a beat every few milliseconds.
     pub fn new(store: Store) -> Self {
         let home = tempfile::tempdir().expect("a folder");
-        Self { store, journal: Journal::default(), home, guest: Guest::Beats, share: Share::light() }
+        Self { store, journal: Journal::default(), home, guest: Guest::Beats, has_witness: true }
     }
 
-    /// The same fleet for a scenario that keeps a processor busy, and gets one to itself.
+    /// The same fleet, in which a successor waits until a dead leader's lease has expired.
     #[must_use]
-    pub fn heavy(self) -> Self {
-        let Self { store, journal, home, guest, share } = self;
-        drop(share);
-        Self { store, journal, home, guest, share: Share::heavy() }
+    pub fn without_witness(mut self) -> Self {
+        self.has_witness = false;
+        self
+    }
+
+    /// True if the death of a leader ends its lease at once.
+    pub fn sees_deaths(&self) -> bool {
+        self.has_witness && self.store.is_sqlite()
     }
 
     /// The same fleet with another guest.
@@ -73,6 +77,7 @@ impl Fleet {
         let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(source);
         let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
+        let launch = if self.has_witness { launch } else { launch.arg("--witness=false") };
         let launch = env.iter().fold(launch, |launch, pair| launch.flag("--env", pair));
         usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
@@ -145,6 +150,9 @@ impl Fleet {
             if let Err(broken) = check(&events) {
                 self.journal.fail(&broken);
             }
+        }
+        if !self.has_witness && events.iter().any(|event| event.name == "took_over") {
+            self.journal.fail("a lease was taken over before it expired, and no node has a witness");
         }
     }
 }

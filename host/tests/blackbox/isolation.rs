@@ -74,10 +74,13 @@ fn doctor_names_what_the_kernel_lacks() {
         let mut doctor = fleet.baton(&["doctor", "--quick", "--json"]);
         without(&mut doctor, lacks);
         let finished = finish(doctor);
-        assert_eq!(finished.code, if level == "problem" { Some(1) } else { Some(0) }, "{finished:?}");
-        let findings = finished.json()["findings"].clone();
+        let findings = finished.json()["findings"].as_array().expect("an array").clone();
+        let problems = || findings.iter().filter(|finding| finding["level"] == "problem");
+        assert_eq!(finished.code, Some(i32::from(problems().count() > 0)), "{finished:?}");
+        // On a busy machine the store's latency may be another problem.
+        assert_eq!(problems().any(|finding| finding["check"] != "latency"), level == "problem", "{finished:?}");
         let isolation = |finding: &&Value| finding["check"] == "isolation";
-        let lacking = findings.as_array().and_then(|all| all.iter().find(isolation)).expect("it is looked at");
+        let lacking = findings.iter().find(isolation).expect("it is looked at");
         assert_eq!(lacking["level"], level, "{lacking:#}");
         let says = |field: &str, word: &str| lacking[field].as_str().is_some_and(|text| text.contains(word));
         assert!(says("found", found) && says("remedy", remedy), "{lacking:#}");

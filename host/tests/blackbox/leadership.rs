@@ -9,18 +9,22 @@ use crate::fleet::Fleet;
 use crate::frozen::writes_in_vain;
 use crate::guests::Guest;
 use crate::node::Event;
-use crate::on_both_stores;
+use crate::scenarios;
 use crate::sources::announced;
 
-on_both_stores! {
-    a_killed_leader_is_replaced,
-    a_terminated_leader_hands_off,
-    a_paused_leader_causes_no_effect_when_it_wakes,
-    lines_that_wait_for_their_reader_are_not_written_after_their_term,
-    lines_that_nobody_reads_hold_up_no_hand_off,
-    a_broken_lease_ends_the_instance_and_is_waited_out,
-    a_deleted_record_ends_the_instance_and_terms_still_rise,
-    a_deleted_record_is_known_to_a_node_that_has_never_seen_it,
+scenarios! {
+    on_both_stores: [
+        a_killed_leader_is_replaced,
+        a_terminated_leader_hands_off,
+        a_broken_lease_ends_the_instance_and_is_waited_out,
+        a_deleted_record_ends_the_instance_and_terms_still_rise,
+    ],
+    on_sqlite: [
+        a_paused_leader_causes_no_effect_when_it_wakes,
+        lines_that_wait_for_their_reader_are_not_written_after_their_term,
+        lines_that_nobody_reads_hold_up_no_hand_off,
+        a_deleted_record_is_known_to_a_node_that_has_never_seen_it,
+    ],
 }
 
 fn a_killed_leader_is_replaced(fleet: Fleet) {

@@ -21,8 +21,6 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// With it a renewal is due each second, and a standby that hears of one asks nothing for two.
-const LEASE: (&str, &str) = ("--lease", "6s");
 /// With it a renewal is due each ten seconds.
 const MINUTE: (&str, &str) = ("--lease", "60s");
 
@@ -120,19 +118,24 @@ pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, rea
     });
 }
 
+/// Ends the leader, and checks that the node takes over after the end of its instance, and has heard from it since.
+pub fn is_told_of_the_end(node: &Node, leader: &mut Node, term: u64) {
+    let heard = || sample(&Endpoint::of(node).ask("/metrics").body, &of("baton_link_hints_total", ""));
+    let before = heard();
+    assert!(leader.terminate().success());
+    let next = node.after(term, "elected");
+    let gone = leader.event("the end of its instance", |event| event.name == "gone" && event.term >= term);
+    assert!(next.ts >= gone.ts, "{gone:?}, {next:?}");
+    until("it to be told", || (heard() > before).then_some(()).ok_or(before));
+}
+
 #[test]
 fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_given_up() {
     let fleet = Fleet::new(Store::sqlite());
-    let (mut alpha, beta, term) = pair(&fleet, &[LEASE]);
-    // A second apart.
-    hardly_asks(&fleet, &beta, &alpha, 6.0, 3.0);
-    // There and back.
-    assert!(alpha.terminate().success());
-    let next = beta.after(term, "elected");
-    let gone = alpha.event("the end of its instance", |event| event.name == "gone" && event.term == term);
-    // It would have looked within ten seconds. The order of the events is what counts; that it is far less shows that it
-    // was told.
-    assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(5), "{gone:?}, {next:?}");
+    let (mut alpha, beta, term) = pair(&fleet, &[LONGER]);
+    // 2.5 s apart.
+    hardly_asks(&fleet, &beta, &alpha, 3.0, 2.0);
+    is_told_of_the_end(&beta, &mut alpha, term);
     // One that reads at the very moment at which it is told recalls what it would have surveyed, and one that asks for the
     // lease before it is released does so once more. It never asks without.
     let page = Endpoint::of(&beta).ask("/metrics").body;
@@ -184,23 +187,29 @@ fn who_begins_to_listen_is_told_at_once_of_the_last_renewal() {
 #[test]
 fn a_command_tells_every_host_of_its_machine_and_not_the_leader_alone() {
     let fleet = Fleet::new(Store::sqlite());
-    let alpha = linked(&fleet, "alpha", &[LONGER]).start();
+    let alpha = linked(&fleet, "alpha", &[MINUTE]).start();
     fleet.beat_above(0);
     let listener = UnixListener::bind(folder(&fleet).join("ee")).unwrap();
     listener.set_nonblocking(true).unwrap();
     // Those of a host that is gone, and of one that is just starting.
     drop(UnixListener::bind(folder(&fleet).join("cc")).unwrap());
     let _unfinished = UnixListener::bind(folder(&fleet).join(".dd")).unwrap();
-    for what in ["suspend", "resume"] {
-        let done = fleet.command(&[what, ELECTION]);
-        assert_eq!(done.code, Some(0), "{done:?}");
-        // It is told by the time that the command returns.
-        let (mut told, mut said) = (listener.accept().expect("somebody has called").0, String::new());
-        told.read_to_string(&mut said).unwrap();
-        let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!((&said[0]["hello"]["to"], &said[0]["hello"]["election"]), (&"ee".into(), &ELECTION.into()));
-        assert_eq!(said[1..], ["look"]);
-    }
+    // On a machine that is too busy, a command gives up before it has told everybody.
+    until("both commands to tell", || {
+        let told = ["suspend", "resume"].map(|what| {
+            let done = fleet.command(&[what, ELECTION]);
+            assert_eq!(done.code, Some(0), "{done:?}");
+            // It is told by the time that the command returns.
+            let (mut told, mut said) = (listener.accept().ok()?.0, String::new());
+            told.read_to_string(&mut said).unwrap();
+            let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let [first, rest @ ..] = &said[..] else { return None };
+            assert_eq!((&first["hello"]["to"], &first["hello"]["election"]), (&"ee".into(), &ELECTION.into()));
+            assert_eq!(*rest, ["look"]);
+            Some(())
+        });
+        if told.iter().all(Option::is_some) { Ok(()) } else { Err(told) }
+    });
     assert_eq!(alpha.event("to lead again", |event| event.name == "elected" && event.term > 1).from, "alpha");
     fleet.check_promises();
 }
@@ -228,7 +237,7 @@ fn what_carries_the_links_may_die_and_is_started_again() {
 
 #[test]
 fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (alpha, _beta, term) = pair(&fleet, &[LONGER]);
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
@@ -292,7 +301,7 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
 /// Those that say that they could take the lease, with the highest priority, have all the first places, and take nothing.
 #[test]
 fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let launch =
         |name: &str| linked(&fleet, name, &[MINUTE, ("--priority", "50")]).arg("--preempt").arg("--witness=false");
     let (mut alpha, beta, term) = pair_of(&fleet, launch);
@@ -320,11 +329,7 @@ fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
     goes_on(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.name == "transferring";
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
-    assert!(alpha.terminate().success());
-    let next = beta.after(term, "elected");
-    let gone = alpha.event("the end of its instance", |event| event.name == "gone" && event.term == term);
-    // Without a word it looks 22 s after the last time at the earliest.
-    assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(15), "{gone:?}, {next:?}");
+    is_told_of_the_end(&beta, &mut alpha, term);
     drop(liars);
     fleet.check_promises();
 }
@@ -336,7 +341,7 @@ fn another_user_is_not_heard() {
         return skipped("only root may be another user");
     }
     let fleet = Fleet::new(Store::sqlite());
-    let alpha = linked(&fleet, "alpha", &[LONGER]).start();
+    let alpha = linked(&fleet, "alpha", &[MINUTE]).start();
     let term = fleet.beat_above(0).term;
     let socket = socket(&fleet);
     let to = incarnation_of(&socket);
@@ -351,7 +356,11 @@ fn another_user_is_not_heard() {
         says.args(["-c", SAYS, socket.to_str().expect("a path"), &hello]).uid(user);
         finish(says)
     };
-    assert_eq!(told_to(0).stdout, "b'{'\n", "this user is greeted");
+    // A host hangs up on who says nothing for a second.
+    until("this user to be greeted", || {
+        let told = told_to(0);
+        if told.stdout == "b'{'\n" { Ok(()) } else { Err(told) }
+    });
     let refused = told_to(65_534);
     // It is hung up on before or after it has spoken.
     let is_hung_up =
@@ -366,7 +375,7 @@ fn another_user_is_not_heard() {
 fn no_more_are_heard_than_there_is_room_for() {
     /// As the host has it.
     const MOST: usize = 1024;
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (alpha, _beta, term) = pair(&fleet, &[MINUTE]);
     let socket = socket(&fleet);
     let to = incarnation_of(&socket);
@@ -402,7 +411,7 @@ fn no_more_are_heard_than_there_is_room_for() {
 
 #[test]
 fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let (alpha, beta, term) = pair_of(&fleet, |name| linked(&fleet, name, &[LONGER]).arg("--witness=false"));
     // Its socket is another's from now on.
     let socket = socket(&fleet);

@@ -9,6 +9,7 @@ mod admin;
 mod any_component;
 mod azure_access;
 mod bad_input;
+mod cli;
 mod commands;
 mod configuration;
 mod coordinators;
@@ -23,10 +24,12 @@ mod history;
 mod hoards;
 mod http;
 mod isolation;
+mod languages;
 mod leadership;
 mod limits;
 mod links;
 mod maintenance;
+mod new;
 mod otlp;
 mod outage;
 mod output;
@@ -38,6 +41,7 @@ mod preference;
 mod proxy;
 mod publish;
 mod reclaim;
+mod sdk;
 mod self_abort;
 mod service_manager;
 mod sources;
@@ -53,24 +57,39 @@ mod when_it_dies;
 mod witness;
 
 use baton_test_support::{
-    azurite, endpoint, fuse, guests, kernel, minisign, modules, node, patience, publisher, registry, share, skipped,
+    azurite, endpoint, fuse, guests, kernel, minisign, modules, node, patience, publisher, registry, skipped,
 };
 
-/// Runs each scenario on the embedded store and on Azurite.
-macro_rules! on_both_stores {
-    ($($scenario:ident),+ $(,)?) => {
+/// Makes the tests of scenarios, each of which takes a [`fleet::Fleet`]. The store's own promises are the conformance suite's,
+/// so a scenario runs on Azurite only if Azurite shows something that SQLite does not. `STORES=all make test` runs all on
+/// both.
+///
+/// - `on_both_stores`: on SQLite and on Azurite.
+/// - `on_sqlite`: on SQLite.
+/// - `with_crashes`: on SQLite, where the kernel reports deaths, and again where it does not, as between machines: a
+///   successor waits until the lease has expired.
+macro_rules! scenarios {
+    (
+        $(on_both_stores: [$($both:ident),+ $(,)?],)?
+        $(on_sqlite: [$($sqlite:ident),+ $(,)?],)?
+        $(with_crashes: [$($crashes:ident),+ $(,)?],)?
+    ) => {
         mod on_sqlite {
-            $(#[test]
-            fn $scenario() {
-                super::$scenario($crate::fleet::Fleet::new($crate::store::Store::sqlite()));
-            })+
+            use crate::{fleet::Fleet, store::Store};
+            $($(#[test] fn $both() { super::$both(Fleet::new(Store::sqlite())); })+)?
+            $($(#[test] fn $sqlite() { super::$sqlite(Fleet::new(Store::sqlite())); })+)?
+            $($(#[test] fn $crashes() { super::$crashes(Fleet::new(Store::sqlite())); })+)?
         }
+        $(mod on_sqlite_without_witness {
+            use crate::{fleet::Fleet, store::Store};
+            $(#[test] fn $crashes() { super::$crashes(Fleet::new(Store::sqlite()).without_witness()); })+
+        })?
         mod on_azurite {
-            $(#[test]
-            fn $scenario() {
-                super::$scenario($crate::fleet::Fleet::new($crate::store::Store::azurite()));
-            })+
+            use crate::{fleet::Fleet, store::Store};
+            $($(#[test] fn $both() { super::$both(Fleet::new(Store::azurite())); })+)?
+            $($(#[test] #[ignore = "STORES=all"] fn $sqlite() { super::$sqlite(Fleet::new(Store::azurite())); })+)?
+            $($(#[test] #[ignore = "STORES=all"] fn $crashes() { super::$crashes(Fleet::new(Store::azurite())); })+)?
         }
     };
 }
-use on_both_stores;
+use scenarios;

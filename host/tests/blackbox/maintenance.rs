@@ -13,10 +13,12 @@ use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::node::{Launch, until};
 use crate::store::Store;
-use crate::{on_both_stores, skipped::skipped};
+use crate::{scenarios, skipped::skipped};
 
-on_both_stores! {
-    a_node_steps_down_before_its_machine_is_frozen,
+scenarios! {
+    on_sqlite: [
+        a_node_steps_down_before_its_machine_is_frozen,
+    ],
 }
 
 /// What Azure calls the machine.

@@ -8,11 +8,15 @@ use time::OffsetDateTime;
 use crate::fleet::Fleet;
 use crate::frozen::freeze;
 use crate::node::Node;
-use crate::on_both_stores;
+use crate::scenarios;
 
-on_both_stores! {
-    a_broken_lease_that_a_write_frees_is_waited_out,
-    a_lease_that_an_outside_client_took_and_released_is_waited_out,
+scenarios! {
+    on_both_stores: [
+        a_broken_lease_that_a_write_frees_is_waited_out,
+    ],
+    on_sqlite: [
+        a_lease_that_an_outside_client_took_and_released_is_waited_out,
+    ],
 }
 
 fn a_broken_lease_that_a_write_frees_is_waited_out(fleet: Fleet) {

@@ -18,7 +18,6 @@ use crate::node::{Node, until};
 use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
-use baton_test_support::server::free_port;
 
 /// The variable with the file for a picture of the page, as seen from the repository.
 const PICTURE: &str = "BATON_PAGE_PICTURE";
@@ -182,7 +181,7 @@ fn token(fleet: &Fleet) -> String {
 
 #[test]
 fn the_page_shows_who_leads_while_that_changes() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let Some(browser) = Browser::start() else { return };
     // Published, so that the picture of the page shows no path of this machine.
     let module = fleet.home.path().join("beats.wasm");
@@ -326,7 +325,7 @@ const CONTRASTS: &str = "(() => {
 fn it_comes_back_with_its_host() {
     let fleet = Fleet::new(Store::sqlite());
     let Some(browser) = Browser::start() else { return };
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = Endpoint::free().0.to_string();
     let token = token(&fleet);
     let start = || fleet.launch_with("alpha", &[("--admin-token-file", &token), ("--admin", &address)]).start();
     let mut alpha = start();
@@ -397,7 +396,7 @@ fn logs_come_live_and_by_level() {
 /// Each asks for the token and a reason, and says what came of it.
 #[test]
 fn its_buttons_steer() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let Some(browser) = Browser::start() else { return };
     let alpha = launch(&fleet, "alpha");
     let term = fleet.beat_above(0).term;

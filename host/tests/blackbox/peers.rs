@@ -23,7 +23,7 @@ use baton_test_support::server::free_port;
 
 use crate::fleet::{ELECTION, Fleet};
 use crate::http;
-use crate::links::{goes_on, hardly_asks, hello, incarnation_of, socket};
+use crate::links::{goes_on, hardly_asks, hello, incarnation_of, is_told_of_the_end, socket};
 use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
 use crate::store::Store;
@@ -58,11 +58,7 @@ fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up
     is_linked(&gamma, "beta");
     // 2.5 s apart.
     hardly_asks(&fleet, &gamma, &beta, 3.0, 2.0);
-    assert!(beta.terminate().success());
-    let next = gamma.after(term, "elected");
-    let gone = beta.event("the end of its instance", |event| event.name == "gone" && event.term >= term);
-    // Without a word it looks 22 s after the last time at the earliest.
-    assert!(next.ts >= gone.ts && next.ts - gone.ts < Duration::from_secs(15), "{gone:?}, {next:?}");
+    is_told_of_the_end(&gamma, &mut beta, term);
     let is_said = |event: &&Event| event.name == "error" && event.text("error").contains("cannot be reached");
     let said: Vec<String> = fleet.journal.events().iter().filter(is_said).map(|event| event.from.clone()).collect();
     assert_eq!(said, ["beta"], "it is said once, and of nobody who is found");
@@ -180,7 +176,7 @@ fn told(mut peer: impl io::Read + io::Write, said: &str) -> (String, bool) {
 
 #[test]
 fn who_connects_over_the_network_is_in_nobodys_way() {
-    let fleet = Fleet::new(Store::sqlite()).heavy();
+    let fleet = Fleet::new(Store::sqlite());
     let launch = |name: &str| launch(&fleet, name);
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;

@@ -231,8 +231,8 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     let node = fleet.launch_with("alpha", &[("--dir", &granted), ("--env", script)]).start();
     let term = fleet.beat("the file", |event| event.text("line") == "read /in/token: data/in/token").term;
     let fails = |above: u64, word: &str| {
-        let gone = node.event("a failed term", |event| {
-            event.name == "gone" && event.term > above && event.text("outcome") == "failed"
+        let gone = node.event("a term that it cannot start", |event| {
+            event.name == "gone" && event.term > above && event.text("outcome") == "unable"
         });
         for word in ["data/in", "--dir", word] {
             assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");

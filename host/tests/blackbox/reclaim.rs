@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
 
 #[test]
 fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
-    let fleet = Fleet::new(Store::azurite()).heavy();
+    let fleet = Fleet::new(Store::azurite());
     let elsewhere = tempfile::tempdir().expect("a folder");
     let (mut alpha, term, _, first) = leader(&fleet);
     // It is of another machine, as far as it can tell.
@@ -65,7 +66,7 @@ fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
 
 #[test]
 fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
-    let fleet = Fleet::new(Store::azurite()).heavy();
+    let fleet = Fleet::new(Store::azurite());
     let (mut alpha, term, note, incarnation) = leader(&fleet);
     let lock_file = note.with_file_name(incarnation);
     // It is stopped, and may go on.
@@ -101,6 +102,43 @@ fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
     let elected = zeta.after(term, "elected");
     assert!(elected.ts < killed + Duration::from_secs(40), "{elected:?} after {killed}");
     fleet.check_promises();
+}
+
+/// A machine is cloned with its boot id and its state folder, and each side takes the other for dead.
+#[test]
+fn leader_that_only_seemed_dead_is_fenced_off_by_a_reclaim() {
+    let fleet = Fleet::new(Store::azurite());
+    let (alpha, term, note, incarnation) = leader(&fleet);
+    let clone = fleet.home.path().join("clone");
+    let leases = clone.join("baton/leases");
+    fs::create_dir_all(&leases).expect("a folder");
+    let lock_file = leases.join(&incarnation);
+    fs::copy(note.with_file_name(&incarnation), &lock_file).expect("a lock file");
+    let noted = fs::read_to_string(&note).expect("a note");
+    let inode = fs::metadata(&lock_file).expect("a lock file").ino();
+    let lines =
+        noted.lines().map(|line| if line.starts_with("inode=") { format!("inode={inode}") } else { line.to_owned() });
+    let cloned = lines.map(|line| line + "\n").collect::<String>();
+    fs::write(leases.join(note.file_name().expect("a name")), cloned).expect("it can be written");
+    let clone = clone.to_str().expect("a path");
+    let beta = fleet.launch_with("beta", &MINUTE).env("XDG_STATE_HOME", clone);
+    let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
+    let took = beta.event("to take over", |event| event.name == "took_over");
+    assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
+    // Its next renewal, within D/6, is refused.
+    let lost = alpha.event("to lose its lease", |event| event.name == "lost");
+    assert_eq!(lost.term, term, "{lost:?}");
+    let gone = alpha.event("its end", |event| event.name == "gone" && event.term == term);
+    assert!(gone.ts < took.ts + Duration::from_secs(30), "{gone:?} after {took:?}");
+    follows(&alpha, "beta");
+    let next = fleet.beat_above(term);
+    fleet.beat("a beat of beta alone", |event| event.term == next.term && event.ts > gone.ts);
+    let late = fleet
+        .journal
+        .events()
+        .into_iter()
+        .find(|event| event.term == term && event.ts > gone.ts && event.name == "output");
+    assert!(late.is_none(), "{late:?} after {gone:?}");
 }
 
 fn follows(node: &Node, leader: &str) {

@@ -9,26 +9,24 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
 
-use crate::fleet::Fleet;
+use crate::endpoint::{Endpoint, sample};
+use crate::fleet::{ELECTION, Fleet};
 use crate::frozen::{freeze, hold, writes_in_vain};
 use crate::guests::Guest;
 use crate::node::{Event, Launch, Node, until};
 use crate::store::Store;
 
-/// D. From 0.93 D, when a host ends itself, to D there is little; more than on a busy machine may be lost.
+/// D.
 const LEASE: Duration = Duration::from_secs(40);
 
 fn launch(fleet: &Fleet) -> Launch {
     fleet.launch_with("alpha", &[("--lease", "40s")])
 }
 
-/// Waits for the end of a host that was last renewed before `safe`, and checks that it came by its own hand and before the
-/// store could give the lease away.
-fn ends_itself(node: &mut Node, safe: OffsetDateTime) {
+/// Waits for the end of a host, and checks that it came by its own hand.
+fn ends_itself(node: &mut Node) {
     let status = node.wait();
-    let ended = OffsetDateTime::now_utc();
-    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status:?}");
-    assert!(ended < safe + LEASE, "it ended {} after its last safe moment", ended - safe);
+    assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status:?}");
 }
 
 /// Checks that the lease of a host that has ended itself was left to run out.
@@ -64,10 +62,13 @@ fn leaves_its_lease(node: &Node) -> Event {
 fn a_killed_instance_that_the_system_does_not_end_costs_its_lease_and_not_its_host() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let (mut node, term, held) = held(&fleet);
+    fleet.store.renewed();
+    let cut = OffsetDateTime::now_utc();
     let outage = fleet.store.cut();
     let killed = node.after(0, "killed");
     let left = leaves_its_lease(&node);
-    assert!(left.ts - killed.ts > LEASE / 10, "0.93 D, not the kill, is its time: {left:?} {killed:?}");
+    // The kill comes soon after 0.7 D.
+    assert!(left.ts > cut + LEASE * 8 / 10, "0.93 D, not the kill, is its time: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);
     let mut beta = fleet.node("beta");
@@ -102,10 +103,10 @@ fn an_instance_that_ends_by_itself_and_is_not_gone_does_not_lead_for_ever() {
     fleet.check_promises();
 }
 
-/// Keeps an instance from ending itself at its deadline, and the warden from ending it then.
+/// Keeps an instance from ending itself at its deadline.
 fn is_ended_by_nobody(node: &Node) {
-    for process in node.runners().into_iter().chain([node.warden()]) {
-        kill_process(process, Signal::STOP).expect("it can be stopped");
+    for runner in node.runners() {
+        kill_process(runner, Signal::STOP).expect("it can be stopped");
     }
 }
 
@@ -117,9 +118,12 @@ fn a_host_whose_supervisor_does_not_run_is_ended_by_its_watchdog() {
     is_ended_by_nobody(&node);
     // Nobody renews, stops or kills any more.
     freeze(&node, "control");
-    ends_itself(&mut node, OffsetDateTime::now_utc());
+    let safe = OffsetDateTime::now_utc();
+    ends_itself(&mut node);
     is_not_released(&fleet, term);
     let words = last_words(&fleet);
+    // The store could not give the lease away yet.
+    assert!(words.ts < safe + LEASE, "{words:?} is not within D of {safe}");
     assert!(words.text("reason").contains("the host ends itself"), "{words:?}");
     fleet.check_promises();
 }
@@ -127,12 +131,17 @@ fn a_host_whose_supervisor_does_not_run_is_ended_by_its_watchdog() {
 #[test]
 fn words_that_nobody_reads_do_not_delay_the_end() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FloodsThenLoops);
-    let mut node = launch(&fleet).start_unread();
+    // From 0.93 D, when a host ends itself, there are 4 s to D.
+    let lease = Duration::from_secs(60);
+    let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     writes_in_vain(&node, "baton-log");
     is_ended_by_nobody(&node);
     freeze(&node, "control");
-    ends_itself(&mut node, OffsetDateTime::now_utc());
+    let safe = OffsetDateTime::now_utc();
+    ends_itself(&mut node);
+    let ended = OffsetDateTime::now_utc();
+    assert!(ended < safe + lease, "it ended {} after its last safe moment", ended - safe);
     is_not_released(&fleet, held["term"].as_u64().expect("a term"));
 }
 
@@ -163,18 +172,42 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
     fleet.check_promises();
 }
 
-#[test]
-fn an_instance_ends_at_its_deadline_though_its_host_is_stopped() {
-    ends_at_its_deadline(|node| {
-        node.pause_host();
-        kill_process(node.warden(), Signal::STOP).expect("it can be stopped");
-    });
+/// Stops a host that has reported the time left to its deadline. Returns the time from that deadline to the end of
+/// its runner, plus at most what the question took.
+fn ends_late_by() -> time::Duration {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
+    let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();
+    node.after(0, "started");
+    let (at, runners) = (Endpoint::of(&node), node.runners());
+    // The host computes the time left later than this.
+    let asked = OffsetDateTime::now_utc();
+    let left = sample(&at.ask("/metrics").body, &format!("baton_lease_remaining_seconds{{election=\"{ELECTION}\"}}"));
+    node.signal(Signal::STOP);
+    while runners.iter().all(|runner| node.runners().contains(runner)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let late = OffsetDateTime::now_utc() - (asked + Duration::from_secs_f64(left));
+    node.signal(Signal::KILL);
+    node.wait();
+    late
 }
 
 #[test]
-fn a_runner_that_does_not_end_itself_is_ended_by_the_warden() {
-    ends_at_its_deadline(|node| {
-        node.pause();
-        kill_process(node.warden(), Signal::CONT).expect("it can go on");
-    });
+fn runner_ends_within_50_ms_of_its_deadline_while_its_host_is_stopped() {
+    const BAR: time::Duration = time::Duration::milliseconds(50);
+    // The wall clock may be slewed, and the host counts by its fastest clock.
+    const EARLY: time::Duration = time::Duration::milliseconds(-20);
+    // A renewal between the question and the stop moves the deadline, and a busy machine is late: but not each time.
+    let mut tries = Vec::new();
+    let is_good = |late: &time::Duration| *late < BAR;
+    while tries.len() < 10 && tries.iter().filter(|late| is_good(late)).count() < 3 {
+        tries.push(ends_late_by());
+    }
+    assert!(tries.iter().all(|late| *late > EARLY), "{tries:?}");
+    assert!(tries.iter().filter(|late| is_good(late)).count() == 3, "{tries:?}");
+}
+
+#[test]
+fn an_instance_ends_at_its_deadline_though_its_host_is_stopped() {
+    ends_at_its_deadline(Node::pause_host);
 }

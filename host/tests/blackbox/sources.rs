@@ -8,15 +8,17 @@ use time::OffsetDateTime;
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, Node, until};
-use crate::on_both_stores;
+use crate::scenarios;
 use crate::store::Store;
 
 /// The source of all nodes here.
 const PUSHED: &str = "store://fleet";
 
-on_both_stores! {
-    what_is_pushed_is_held_by_every_node,
-    a_push_that_cannot_run_takes_nothing_away,
+scenarios! {
+    on_sqlite: [
+        what_is_pushed_is_held_by_every_node,
+        a_push_that_cannot_run_takes_nothing_away,
+    ],
 }
 
 fn what_is_pushed_is_held_by_every_node(fleet: Fleet) {

@@ -14,25 +14,29 @@ use crate::endpoint::Endpoint;
 use crate::fleet::{ELECTION, Fleet};
 use crate::guests::Guest;
 use crate::node::{Event, Finished, Node, baton, finish, until};
-use crate::on_both_stores;
+use crate::scenarios;
 use crate::store::Store;
 
-on_both_stores! {
-    a_step_down_hands_over_and_the_reason_is_told,
-    nobody_leads_while_it_is_suspended,
-    a_lease_is_transferred_to_whom_it_should,
-    a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on,
-    a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes,
-    a_transfer_waits_out_a_leader_that_hangs,
-    a_store_that_goes_away_has_what_it_was_asked,
-    a_leader_that_is_gone_is_waited_out,
-    a_leader_that_heeds_no_stop_is_killed,
-    what_is_spoilt_is_told_once_and_made_anew,
-    a_suspension_that_is_put_back_holds,
-    an_outside_clients_lease_is_broken_and_a_hosts_is_not,
-    hosts_that_do_not_know_steering_are_named,
-    an_id_that_two_hosts_have_is_refused,
-    an_endpoint_steers_for_who_has_the_token,
+scenarios! {
+    on_both_stores: [
+        a_step_down_hands_over_and_the_reason_is_told,
+        an_outside_clients_lease_is_broken_and_a_hosts_is_not,
+    ],
+    on_sqlite: [
+        nobody_leads_while_it_is_suspended,
+        a_lease_is_transferred_to_whom_it_should,
+        a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on,
+        a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes,
+        a_transfer_waits_out_a_leader_that_hangs,
+        a_store_that_goes_away_has_what_it_was_asked,
+        a_leader_that_is_gone_is_waited_out,
+        a_leader_that_heeds_no_stop_is_killed,
+        what_is_spoilt_is_told_once_and_made_anew,
+        a_suspension_that_is_put_back_holds,
+        hosts_that_do_not_know_steering_are_named,
+        an_id_that_two_hosts_have_is_refused,
+        an_endpoint_steers_for_who_has_the_token,
+    ],
 }
 
 fn steer(fleet: &Fleet, args: &[&str]) -> Finished {
@@ -307,6 +311,14 @@ fn a_leader_that_pauses_between_terms_gives_its_lease_up() {
     listed(&fleet, "beta", is_ready);
     done(&steer(&fleet, &["step-down"]), &["beta leads in term"]);
     says(&beta, "pausing");
+    // Nor does a crash run the job again before its time.
+    let gamma = fleet.launch_with("gamma", &paused).start();
+    gamma.event("to follow", |event| event.name == "standby" && event.text("leader") == "beta");
+    listed(&fleet, "gamma", is_ready);
+    drop(beta);
+    gamma.event("the rest of the pause", |event| event.name == "pausing");
+    let starts = fleet.journal.events().iter().filter(|event| event.name == "started").count();
+    assert_eq!(starts, 1, "one run an hour");
     fleet.check_promises();
 }
 

@@ -183,19 +183,27 @@ impl Store {
         }
     }
 
-    /// Deletes all that there is: what is in the folder, or the container.
+    /// Deletes the whole content of the store: all files of the folder, or the container.
     pub fn delete(&self) {
         match self {
             Self::Sqlite(folder) => {
-                for entry in std::fs::read_dir(folder.path()).expect("the folder") {
-                    let entry = entry.expect("an entry");
-                    let (path, is_folder) = (entry.path(), entry.file_type().is_ok_and(|kind| kind.is_dir()));
-                    match if is_folder { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) } {
-                        // A journal, which SQLite had done with by then.
-                        Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        deleted => deleted.expect("it is deleted"),
+                // A host that still runs may write a journal or an announcement into a folder that is
+                // being emptied, so a folder that is not empty is emptied again.
+                until("the store to be empty", || {
+                    for entry in std::fs::read_dir(folder.path())? {
+                        let entry = entry?;
+                        let deleted = if entry.file_type()?.is_dir() {
+                            std::fs::remove_dir_all(entry.path())
+                        } else {
+                            std::fs::remove_file(entry.path())
+                        };
+                        match deleted {
+                            Err(error) if error.kind() == ErrorKind::NotFound => {}
+                            deleted => deleted?,
+                        }
                     }
-                }
+                    std::io::Result::Ok(())
+                });
             }
             Self::Azurite { .. } => self.azure(async |container, _| {
                 container.delete().await.expect("the container is deleted");

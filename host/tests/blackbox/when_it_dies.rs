@@ -79,7 +79,6 @@ fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
 #[test]
 fn a_large_memory_leaves_a_core_dump_too() {
     let (fleet, folder) = fleet(Guest::Allocates);
-    let fleet = fleet.heavy();
     let flags = [("--max-memory", "200MiB"), ("--lease", "60s")];
     let _node = fleet.launch_with("alpha", &flags).flag("--coredump", &folder).start();
     let saved = told(&fleet, "saved", "core dump");
@@ -132,7 +131,7 @@ fn what_did_not_trap_leaves_no_core_dump() {
 fn a_core_dump_that_may_take_longer_than_there_is_time_is_not_made() {
     let (fleet, folder) = fleet(Guest::Allocates);
     // For so short a lease, that is much.
-    let flags = [("--max-memory", "128MiB"), ("--lease", "2s")];
+    let flags = [("--max-memory", "384MiB"), ("--lease", "6s")];
     let node = fleet.launch_with("alpha", &flags).flag("--coredump", &folder).start();
     let not_saved = told(&fleet, "not_saved", "core dump");
     assert!(not_saved.text("error").contains("until the deadline"), "{not_saved:?}");
@@ -241,7 +240,7 @@ fn an_instance_that_is_killed_leaves_its_profile_before_the_host_ends() {
     let (fleet, folder) = fleet(Guest::Loops);
     let file = folder.join("profile.json");
     // It ends itself before its grace does, for which a busy machine needs time.
-    let node = fleet.launch_with("alpha", &[("--grace", "4s"), ("--lease", "30s")]);
+    let node = fleet.launch_with("alpha", &[("--grace", "20s"), ("--lease", "60s")]);
     let mut node = node.flag("--profile", &file).start();
     node.after(0, "started");
     assert_eq!(node.terminate().code(), Some(0));

@@ -18,6 +18,7 @@ use std::process::{Child, Command, Output, Stdio, exit};
 use baton_runtime::confine::{
     Code, Reach, close_others, missing, to_computing, to_forking, to_linking, to_loading, to_running,
 };
+use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal};
 
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};
@@ -181,7 +182,13 @@ impl Targets {
 
 fn main() {
     match std::env::var(AS) {
-        Err(_) => test(),
+        Err(_) => {
+            let trial = Trial::test("each_kind_of_process_reaches_only_what_it_may", || {
+                test();
+                Ok(())
+            });
+            libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit()
+        }
         Ok(victim) if victim == VICTIM => be_a_victim(),
         Ok(way) => {
             let (_, way) = WAYS.iter().find(|(name, _)| *name == way).expect("a way");

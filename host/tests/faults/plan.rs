@@ -27,7 +27,7 @@ impl Parts {
     pub const LINKS: Self = Self(16);
 
     /// What each is called, and which bit stands for it.
-    const ALL: [(u8, &'static str); 5] = [(1, "host"), (2, "runner"), (4, "warden"), (8, "template"), (16, "links")];
+    const ALL: [(u8, &'static str); 4] = [(1, "host"), (2, "runner"), (8, "template"), (16, "links")];
 
     /// Whether the host is one of them.
     pub fn has_host(self) -> bool {

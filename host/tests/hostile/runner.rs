@@ -50,6 +50,7 @@ mod says {
 /// Ways to end, in the order in which `How` has them.
 const DONE: u8 = 0;
 const KILLED: u8 = 4;
+const UNABLE: u8 = 5;
 
 /// What it was given.
 struct Runner {
@@ -285,6 +286,10 @@ impl Runner {
             "ends and goes on" => {
                 self.ends(DONE);
                 spin();
+            }
+            "begins and could not begin" => {
+                self.say(says::STARTED, &[]);
+                self.say(says::ENDED, &[vec![UNABLE], text("because"), vec![0, 0, 0]]);
             }
             "is killed though nobody kills it" => self.ends(KILLED),
             "is late though it is not" => exit(3),

@@ -15,10 +15,10 @@ use super::{
     STANDBY_TIMEOUT, UNKNOWN_LEASE, answered,
 };
 use crate::hint::{Hint, LISTENING_POLL};
-use crate::port::{Input, Report};
+use crate::port::{Input, Report, Settings};
 use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
-use crate::timing::Time;
+use crate::timing::{Time, Timing};
 
 /// A standby: reads every second, and asks for the lease only when it looks free, or is given up.
 #[derive(Debug, Clone, Hash)]
@@ -179,9 +179,9 @@ impl Standby {
         }
         self.is_hinted |= self.lacks_a_module && matches!(input, Some(Input::Plan(_)));
         if let Some(Input::Answer { id, result }) = input
-            && answered(&mut self.pending, id).is_some()
+            && let Some(pending) = answered(&mut self.pending, id)
         {
-            return self.answer(context, result);
+            return self.answer(context, pending, result);
         }
         if self.timers(context).is_due(Timer::Poll, context.time()) {
             if self.is_hinted {
@@ -204,16 +204,18 @@ impl Standby {
         None
     }
 
-    fn answer(&mut self, context: &mut Context, result: Result<Reply, StoreError>) -> Option<Role> {
+    fn answer(&mut self, context: &mut Context, pending: Pending, result: Result<Reply, StoreError>) -> Option<Role> {
         match (core::mem::take(&mut self.asked), result) {
             (Asked::Reading, Ok(Reply::Read(snapshot))) => {
-                if let Some(snapshot) = self.has_read(context, snapshot) {
+                let took = context.time().since(pending.sent);
+                if let Some(snapshot) = self.has_read(context, snapshot, took) {
                     self.asked = Asked::Recall(snapshot);
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
             (Asked::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
-                if let Some(opening) = self.has_read(context, read) {
+                // It takes longer than a renewal.
+                if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
                 // What is named is known, whatever follows.
@@ -255,23 +257,32 @@ impl Standby {
         None
     }
 
-    /// Takes what was read. Returns it where this node is to ask for the lease, or to make the object.
-    fn has_read(&mut self, context: &mut Context, snapshot: Snapshot) -> Option<Snapshot> {
+    /// Takes a snapshot whose reading took that long. Returns it if this node should ask for the lease or create the object.
+    fn has_read(&mut self, context: &mut Context, snapshot: Snapshot, took: Duration) -> Option<Snapshot> {
         let snapshot = held_unless_all_is_clear(context, snapshot);
         self.failures = 0;
-        context.store_answers(READ);
+        let is_in_time = took <= context.settings.timing.try_timeout();
+        if is_in_time {
+            context.store_answers(READ);
+        }
         context.memory.note(&snapshot, context.now.time);
         context.note_death(&snapshot);
         context.listening.note(&snapshot, context.memory.silent_since.is_some());
         self.say(context, &snapshot);
         self.lacks_a_module = context.versions.module().is_none() && is_dead(&snapshot);
         if may_contend(context, &snapshot) {
-            return Some(snapshot);
+            if is_in_time {
+                return Some(snapshot);
+            }
+            // This node could not keep the lease.
+            context.store_trouble(READ, &too_slow(context, took));
+            self.next_poll = context.time() + context.jittered(POLL);
+            return None;
         }
         // Nothing more is asked for, so that nothing is refused any more, or asked for in vain.
         context.refused = 0;
         context.memory.unrecalled_since = None;
-        context.nothing_is_refused();
+        context.store_is_back();
         self.next_poll = context.time() + context.jittered(POLL);
         None
     }
@@ -389,6 +400,25 @@ fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     Snapshot::Object { lease, version, record }
 }
 
+/// The error of a reading that took longer than a renewal may. The lease that it names is rounded up, so that the text stays
+/// the same while the store's answers vary.
+fn too_slow(context: &Context, took: Duration) -> StoreError {
+    const STEP: u64 = 15;
+    let Settings { timing, lease_range, .. } = &context.settings;
+    let (lease, longest) = (timing.lease(), timing.try_timeout());
+    let remedy = match Timing::lease_for(took, *lease_range) {
+        Some(enough) => {
+            let enough = Duration::from_secs(enough.as_secs().next_multiple_of(STEP)).min(lease_range.1);
+            format!("`--lease {}s` would do", enough.as_secs())
+        }
+        None => "no lease is long enough".to_string(),
+    };
+    StoreError::Unknown(format!(
+        "the store answers more slowly than a lease of {lease:?} allows ({longest:.1?} for each renewal), so this node does \
+         not take it: {remedy}"
+    ))
+}
+
 /// Whether the lease has the length that this node would ask for. A store may keep whole seconds, rounded up.
 fn is_as_long(record: &Record, context: &Context) -> bool {
     let lease = context.settings.timing.lease();
@@ -481,8 +511,7 @@ impl Acquiring {
         // If this holder dies while it waits another's lease out, the expiry that the next one reads must
         // not come before the wait would have ended.
         let length = opening.unclear.map_or(own, |unclear| own.max(unclear.wait.clamp(shortest, longest)));
-        let id = if let Way::Reclaim(holder) = opening.way { holder } else { context.fresh_lease_id() };
-        let now = context.time();
+        let (id, now) = (context.fresh_lease_id(), context.time());
         Self { id, opening, length, started: now, next_try: now, pending: None, in_doubt: false }
     }
 
@@ -511,8 +540,9 @@ impl Acquiring {
             return None;
         }
         // A release would tell the next one that nothing can still run. Unless that is known, a lease that
-        // may have been acquired is left to run out.
-        if context.shutting_down && self.in_doubt && self.opening.unclear.is_none() {
+        // may have been acquired is left to run out. After a reclaim in doubt, the dead holder's note serves the next host.
+        let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, Way::Reclaim(_));
+        if context.shutting_down && self.in_doubt && can_release {
             let Opening { version, record, .. } = self.opening.clone();
             let until = self.started + self.length;
             let writer = RecordWriter::new(version, record.clone());
@@ -529,7 +559,7 @@ impl Acquiring {
             let op = match self.opening.way {
                 Way::Acquire | Way::OnceReleased => Op::Acquire { id, length, version, instead_of: None },
                 Way::InsteadOf(holder) => Op::Acquire { id, length, version, instead_of: Some(holder) },
-                Way::Reclaim(_) => Op::Reclaim { id, version },
+                Way::Reclaim(from) => Op::Reclaim { from, id, version },
             };
             self.pending = Some(context.urgent(op));
         }
@@ -566,10 +596,10 @@ impl Acquiring {
                 self.next_try = context.retry_at();
                 None
             }
-            Err(StoreError::Held | StoreError::Lost(_)) if matches!(self.opening.way, Way::Reclaim(_)) => {
+            Err(StoreError::Held | StoreError::Lost(_)) if let Way::Reclaim(holder) = self.opening.way => {
                 context.refused = 0;
-                // It is another's by now, or of nobody, and is looked at as if it had never been reclaimable.
-                context.memory.refused_reclaim = Some(self.id);
+                // The lease has ended or changed hands: from now on this node reads it as held.
+                context.memory.refused_reclaim = Some(holder);
                 Some(Role::Standby(Standby::new(context.time())))
             }
             // An earlier try may be carried out yet: once that is released which has this one refused.

@@ -42,6 +42,8 @@ const LATEST_WALL: u64 = 1 << 40;
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.
 const FAILURES_TO_STEP_DOWN: u32 = 5;
+/// Starts in a row of which this node was not able, after which it steps down. Others may be able.
+const UNABLE_TO_STEP_DOWN: u32 = 3;
 /// The wait from one term that failed to the next doubles with each failure in a row, so often at the most.
 const LONGEST_REST: u32 = 3;
 /// The first cool-off; each further one is twice as long.
@@ -449,7 +451,14 @@ impl Context {
             outcome: None,
             failures: same.map_or(0, |record| record.failures),
             released: false,
+            rests_until: None,
         }
+    }
+
+    /// The rest of the pause that a record names, if its module is to be served: `--pause` at most.
+    fn pause_left(&self, record: Option<&Record>) -> Duration {
+        let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.rests_until);
+        until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
     }
 
     /// A record without a holder: it goes on from the highest term seen, and leaves what `basis` says of its module.
@@ -465,6 +474,7 @@ impl Context {
             outcome: basis.and_then(|record| record.outcome),
             failures: basis.map_or(0, |record| record.failures),
             released: false,
+            rests_until: basis.and_then(|record| record.rests_until),
         }
     }
 
@@ -477,35 +487,48 @@ impl Context {
     }
 
     fn store_trouble(&mut self, asked: &'static str, error: &StoreError) {
-        let known = self.trouble.take();
+        // Since a reading has succeeded in between, a failed reading is news.
+        let known = self.trouble.take().filter(|known| !(known.has_read_since && asked == READ));
         // What people must correct is the same trouble, whatever it was that met it.
         let is_told = known.as_ref().is_some_and(|known| {
             &known.error == error && (known.asked == asked || matches!(error, StoreError::Misconfigured(_)))
         });
         let since = known.map_or_else(|| self.time(), |known| known.since);
-        self.trouble = Some(Trouble { since, asked, error: error.clone() });
+        self.trouble = Some(Trouble { since, asked, error: error.clone(), has_read_since: false });
         if !is_told {
             self.report(Report::StoreTrouble { error: error.clone(), asked });
         }
     }
 
-    /// The store has answered this. That it can be read says nothing of what else it refuses, and what becomes of the lease
-    /// nothing of what else names a term: that is kept elsewhere.
+    /// The store has carried out this operation. That ends an outage that other operations met, too, except that reading
+    /// says nothing about the lease, and the lease nothing about the announcements that a recall reads.
+    ///
+    /// A refusal by the store (`Misconfigured`) ends only if that operation succeeds, or an acquire, after which the node
+    /// asks for all others again but the recall.
     fn store_answers(&mut self, asked: &'static str) {
-        self.is_settled(|trouble| match asked {
-            READ => trouble == READ,
-            RECALL => trouble == READ || trouble == RECALL,
-            _ => trouble != RECALL,
+        self.trouble_ends(|trouble| match (&trouble.error, asked) {
+            (StoreError::Misconfigured(_), _) => {
+                asked == trouble.asked || (asked == ACQUIRE && trouble.asked != RECALL)
+            }
+            (_, READ) => trouble.asked == READ,
+            (_, RECALL) => trouble.asked == READ || trouble.asked == RECALL,
+            _ => trouble.asked != RECALL,
+        });
+        if let (READ, Some(trouble)) = (asked, &mut self.trouble) {
+            trouble.has_read_since = true;
+        }
+    }
+
+    /// Ends an outage after a reading that needs no further request. Nobody needs to create the object any more. A refused
+    /// acquire stays refused.
+    fn store_is_back(&mut self) {
+        self.trouble_ends(|trouble| {
+            [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))
         });
     }
 
-    /// Nothing is asked for any more that was refused.
-    fn nothing_is_refused(&mut self) {
-        self.is_settled(|_| true);
-    }
-
-    fn is_settled(&mut self, settles: impl Fn(&'static str) -> bool) {
-        if let Some(trouble) = self.trouble.take_if(|trouble| settles(trouble.asked)) {
+    fn trouble_ends(&mut self, is_over: impl FnOnce(&Trouble) -> bool) {
+        if let Some(trouble) = self.trouble.take_if(|trouble| is_over(trouble)) {
             self.report(Report::StoreBack { after: self.time().since(trouble.since) });
         }
     }
@@ -559,6 +582,8 @@ const RECALL: &str = "recall";
 const CREATE: &str = "create";
 /// See [`READ`].
 const ACQUIRE: &str = "acquire";
+/// See [`READ`].
+const RELEASE: &str = "release";
 
 /// The store is not as it should be.
 #[derive(Debug, Clone, Hash)]
@@ -566,6 +591,8 @@ struct Trouble {
     since: Time,
     asked: &'static str,
     error: StoreError,
+    /// True if a reading has succeeded since.
+    has_read_since: bool,
 }
 
 /// A request without an answer so far.

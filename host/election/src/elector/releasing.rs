@@ -6,7 +6,7 @@ use alloc::string::ToString;
 use super::candidate::back_to_standby;
 use super::record_writer::{News, Purpose, RecordWriter};
 use super::timer::{Timer, Timers};
-use super::{Context, Pending, Role, answered};
+use super::{Context, Pending, RELEASE, Role, answered};
 use crate::hint::Word;
 use crate::port::{Input, Report};
 use crate::record::{LeaseId, Record};
@@ -26,6 +26,8 @@ pub(super) struct Releasing {
     until: Time,
     /// The host has no patience: one more try, then no other.
     hurried: bool,
+    /// A release was sent, and its outcome is unknown.
+    in_doubt: bool,
 }
 
 impl Releasing {
@@ -42,7 +44,7 @@ impl Releasing {
             let record = last.unwrap_or_else(|| context.record_without_holder(None, lease));
             writer.want(Record { released: true, ..record }, Purpose::Note, context.time());
         }
-        Self { id, writer, pending: None, next_try: Time::default(), until, hurried: false }
+        Self { id, writer, pending: None, next_try: Time::default(), until, hurried: false, in_doubt: false }
     }
 
     pub(super) fn timers(&self) -> Timers<3> {
@@ -67,7 +69,13 @@ impl Releasing {
             }
             Some(Input::Answer { id, result }) if answered(&mut self.pending, id).is_some() => match result {
                 Ok(_) => {
+                    context.store_answers(RELEASE);
                     context.tell(Word::GivesUp);
+                    context.report(Report::Released);
+                    return back_to_standby(context, "the lease was released".to_string());
+                }
+                // The lease was held until an earlier release was carried out, whose answer was lost.
+                Err(StoreError::Lost(_)) if self.in_doubt => {
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
                 }
@@ -81,7 +89,8 @@ impl Releasing {
                 }
                 Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
                     context.tell(Word::GivesUp);
-                    context.store_trouble("release", &error);
+                    context.store_trouble(RELEASE, &error);
+                    self.in_doubt |= matches!(error, StoreError::Unknown(_));
                     self.next_try = context.retry_at();
                 }
             },

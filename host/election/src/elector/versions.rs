@@ -102,7 +102,7 @@ impl Context {
             return;
         }
         let reason = match end {
-            End::Killed | End::Superseded { .. } => return,
+            End::Killed | End::Superseded { .. } | End::Unable(_) => return,
             End::Done => return self.prove(term),
             End::Failed(why) => {
                 let probation = &mut self.versions.probation;

@@ -92,6 +92,7 @@ pub enum Ending {
     Failed,
     Crashed,
     Fatal,
+    Unable,
     /// Somebody else has claimed its state.
     Superseded,
     /// As it was asked to.
@@ -233,7 +234,14 @@ impl World {
                     actions.push(Action::EndBy(place, Ending::Stopped));
                 }
                 if self.left.guest > 0 {
-                    let endings = [Ending::Done, Ending::Failed, Ending::Crashed, Ending::Fatal, Ending::Superseded];
+                    let endings = [
+                        Ending::Done,
+                        Ending::Failed,
+                        Ending::Crashed,
+                        Ending::Fatal,
+                        Ending::Unable,
+                        Ending::Superseded,
+                    ];
                     actions.extend(endings.map(|ending| Action::EndBy(place, ending)));
                     actions.push(Action::Stall(place));
                 }
@@ -579,12 +587,12 @@ impl World {
             Effect::Request { id, op, timeout } => {
                 // What its machine says before it asks the store.
                 let record = self.store.record().cloned();
-                let is_refused = matches!(&op, Op::Reclaim { id, .. }
-                    if !self.store.notes.take(*id, record.as_ref(), &name(place, incarnation)));
+                let is_refused = matches!(&op, Op::Reclaim { from, id, .. }
+                    if !self.store.notes.take(*from, *id, record.as_ref(), &name(place, incarnation)));
                 let answer = is_refused.then_some(Err(StoreError::Held));
                 let mut may_be_put_off = matches!(op, Op::Acquire { .. } | Op::Reclaim { .. });
                 if let (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, true) = (&op, self.keeps_notes) {
-                    self.store.notes.ids.insert(name(place, incarnation), *id);
+                    self.store.notes.ids.insert(name(place, incarnation), vec![*id]);
                 }
                 if let Op::Release { .. } = &op {
                     self.store.notes.remove(&name(place, incarnation));
@@ -761,6 +769,7 @@ impl Ending {
             Ending::Failed => End::Failed(String::new()),
             Ending::Crashed => End::Crashed(String::new()),
             Ending::Fatal => End::Fatal(String::new()),
+            Ending::Unable => End::Unable(String::new()),
             Ending::Superseded => End::Superseded { term: last + 1 },
         }
     }

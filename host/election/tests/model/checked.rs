@@ -1,12 +1,11 @@
 //! A model of the elector that is checked exhaustively: its own code, on two and three nodes, over one store with the
 //! leases of Azure, and every order in which requests arrive, answers are lost, processes pause and end, what they tell each
-//! other is heard late, again or never, and others lie, or meddle with the lease and its record, as far as the time goes.
-//! [`stateright`] tries them.
+//! other is heard late, again or never, and others lie, or meddle with the lease and its record. [`stateright`] tries them.
 //!
 //! It complements the simulation, which goes far in each of its runs and takes some of them: here no order is left out,
 //! but of clocks that run wrong and of waits that chance decides it knows nothing.
 //!
-//! - `make model` tries for ten minutes, `make model SECONDS=3600` for an hour.
+//! - The gate tries the same states every time. `make model MINUTES=60` goes on for an hour.
 //! - A promise that is broken is printed with the shortest way to it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
@@ -25,15 +24,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use checker::Bound;
 use starts::STARTS;
 
-/// For how long all starts together are tried on each thread, unless `BATON_MODEL_SECONDS` says otherwise.
-const SECONDS: u64 = 60;
+/// The states whose actions the gate tries from each start: some 15 s of CPU time in all.
+const STATES: usize = 100_000;
 
 #[test]
 fn every_interleaving_keeps_every_promise() {
-    let seconds = std::env::var("BATON_MODEL_SECONDS").map_or(SECONDS, |value| value.parse().unwrap());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let bound = match std::env::var("BATON_MODEL_SECONDS") {
+        Ok(seconds) => {
+            let seconds: u64 = seconds.parse().unwrap();
+            Bound::Time(Duration::from_millis(seconds * threads as u64 * 1000 / STARTS.len() as u64))
+        }
+        Err(_) => Bound::States(STATES),
+    };
     let began = Instant::now();
     let next = AtomicUsize::new(0);
     let lines = Mutex::new(Vec::new());
@@ -41,8 +47,7 @@ fn every_interleaving_keeps_every_promise() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(start) = STARTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let share = seconds * threads as u64 * 1000 / STARTS.len() as u64;
-                    let found = checker::check(start, Duration::from_millis(share), || {});
+                    let found = checker::check(start, bound, || {});
                     lines.lock().unwrap().push((start.name, found));
                 }
             });

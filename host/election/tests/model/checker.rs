@@ -21,9 +21,19 @@ pub struct Election {
     effort: Arc<Effort>,
 }
 
-/// How long it is tried.
+/// Limits a check.
+#[derive(Clone, Copy)]
+pub enum Bound {
+    /// Stops after this time.
+    Time(Duration),
+    /// Stops after the actions of this many states, which are the same in each run.
+    States(usize),
+}
+
+/// The progress of a check, against its limits.
 struct Effort {
-    ends: Instant,
+    ends: Option<Instant>,
+    most: usize,
     /// States whose actions were asked for.
     tried: AtomicUsize,
     /// The least depth at which something was left untried when the time was over.
@@ -35,7 +45,8 @@ struct Effort {
 impl Effort {
     fn is_exhausted(&self) -> bool {
         let tried = self.tried.fetch_add(1, Ordering::Relaxed);
-        !self.is_over.load(Ordering::Relaxed) && (tried >= MOST || Instant::now() >= self.ends)
+        !self.is_over.load(Ordering::Relaxed)
+            && (tried >= self.most || self.ends.is_some_and(|ends| Instant::now() >= ends))
     }
 }
 
@@ -85,13 +96,18 @@ impl Model for Election {
 const KEPT: &str = "every promise is kept";
 const LED_AGAIN: &str = "a term begins";
 
-/// Tries what follows from that start for so long, or until a promise is broken.
-pub fn check(start: &Start, length: Duration, before: fn()) -> Found {
+/// Tries what follows from that start within the bound, or until a promise is broken.
+pub fn check(start: &Start, bound: Bound, before: fn()) -> Found {
     before();
     let mut world = (start.world)();
     world.left = start.faults;
+    let (ends, most) = match bound {
+        Bound::Time(length) => (Some(Instant::now() + length), MOST),
+        Bound::States(states) => (None, states),
+    };
     let effort = Arc::new(Effort {
-        ends: Instant::now() + length,
+        ends,
+        most,
         tried: AtomicUsize::new(0),
         untried: AtomicUsize::new(usize::MAX),
         is_over: AtomicBool::new(false),

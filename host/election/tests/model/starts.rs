@@ -180,7 +180,7 @@ fn noted(mut world: World) -> World {
     world.keeps_notes = true;
     for (place, node) in world.nodes.iter().enumerate() {
         if let Some(id) = node.process.as_ref().and_then(|process| process.leases.last()) {
-            world.store.notes.ids.insert(name(place, node.incarnation), *id);
+            world.store.notes.ids.insert(name(place, node.incarnation), vec![*id]);
         }
     }
     world

@@ -64,8 +64,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a release of unknown outcome is checked by a renewal",
         file: RELEASING,
-        old: "context.store_trouble(\"release\", &error);",
-        new: "context.store_trouble(\"release\", &error);\n                    if MUTANT { context.urgent(Op::Renew { id: self.id }); }",
+        old: "context.store_trouble(RELEASE, &error);",
+        new: "context.store_trouble(RELEASE, &error);\n                    if MUTANT { context.urgent(Op::Renew { id: self.id }); }",
         breaks: "lease_id_never_reused_after_release_sent",
     },
     // ---- A holder that is gone is followed at once, but only where nothing of another's can run. ----
@@ -104,20 +104,20 @@ pub const MUTANTS: &[Mutant] = &[
         new: "let wait = if failures == 0 || MUTANT { Duration::ZERO } else { self.rest_after(failures) };",
         breaks: "crash_loop_is_slow",
     },
-    // ---- A lease is gone on with under its id, by a renewal, and only where nothing is unclear. ----
+    // ---- A lease is reclaimed under a fresh id, and only if nothing is unclear. ----
     Mutant {
         name: "a lease is reclaimed by an acquire",
         file: CANDIDATE,
-        old: "                Way::Reclaim(_) => Op::Reclaim { id, version },",
-        new: "                Way::Reclaim(_) if MUTANT => Op::Acquire { id, length, version, instead_of: None },\n                Way::Reclaim(_) => Op::Reclaim { id, version },",
+        old: "                Way::Reclaim(from) => Op::Reclaim { from, id, version },",
+        new: "                Way::Reclaim(_) if MUTANT => Op::Acquire { id, length, version, instead_of: None },\n                Way::Reclaim(from) => Op::Reclaim { from, id, version },",
         breaks: "reclaims_what_it_read",
     },
     Mutant {
-        name: "a lease is reclaimed under an id of its own",
+        name: "a lease is reclaimed under the id of its dead holder",
         file: CANDIDATE,
-        old: "if let Way::Reclaim(holder) = opening.way { holder }",
-        new: "if let (Way::Reclaim(holder), false) = (opening.way, MUTANT) { holder }",
-        breaks: "reclaims_what_it_read",
+        old: "Way::Reclaim(from) => Op::Reclaim { from, id, version },",
+        new: "Way::Reclaim(from) if MUTANT => Op::Reclaim { from, id: from, version },\n                Way::Reclaim(from) => Op::Reclaim { from, id, version },",
+        breaks: "lease_id_is_fresh",
     },
     Mutant {
         name: "a lease is reclaimed though a release of it may be under way",
@@ -451,8 +451,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what else the store names is not asked for",
         file: CANDIDATE,
-        old: "if let Some(snapshot) = self.has_read(context, snapshot) {",
-        new: "if let Some(snapshot) = self.has_read(context, snapshot) {\n                    if MUTANT { return self.contend(context, snapshot, true); }",
+        old: "if let Some(snapshot) = self.has_read(context, snapshot, took) {",
+        new: "if let Some(snapshot) = self.has_read(context, snapshot, took) {\n                    if MUTANT { return self.contend(context, snapshot, true); }",
         breaks: "recalls_before_it_asks",
     },
     Mutant {
@@ -586,8 +586,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a standby polls without a pause",
         file: CANDIDATE,
-        old: "        context.nothing_is_refused();\n        self.next_poll = context.time() + context.jittered(POLL);",
-        new: "        context.nothing_is_refused();\n        self.next_poll = context.time() + if MUTANT { POLL / 10 } else { context.jittered(POLL) };",
+        old: "        context.store_is_back();\n        self.next_poll = context.time() + context.jittered(POLL);",
+        new: "        context.store_is_back();\n        self.next_poll = context.time() + if MUTANT { POLL / 10 } else { context.jittered(POLL) };",
         breaks: "polls_every_second",
     },
     Mutant {
@@ -645,6 +645,13 @@ pub const MUTANTS: &[Mutant] = &[
         old: "Err(StoreError::Held) if self.in_doubt && self",
         new: "Err(StoreError::Held) if !MUTANT && self.in_doubt && self",
         breaks: "acquire_repeated_only_with_same_id_when_unknown",
+    },
+    Mutant {
+        name: "a node that reads more slowly than it may renew takes the lease",
+        file: CANDIDATE,
+        old: "            if is_in_time {\n                return Some(snapshot);",
+        new: "            if is_in_time || MUTANT {\n                return Some(snapshot);",
+        breaks: "takes_only_what_it_can_keep",
     },
     Mutant {
         name: "a mark counts once the lease is free",
@@ -926,8 +933,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a try takes D/6",
         file: TIMING,
-        old: "(self.lease / 12).clamp(",
-        new: "(self.lease / if MUTANT { 6 } else { 12 }).clamp(",
+        old: "(lease / 12).clamp(",
+        new: "(lease / if MUTANT { 6 } else { 12 }).clamp(",
         breaks: "a_try_is_short",
     },
     Mutant {
@@ -1171,6 +1178,34 @@ pub const MUTANTS: &[Mutant] = &[
         old: "if probation.failures < FAILURES_TO_REJECT {",
         new: "if probation.failures + u32::from(MUTANT) < FAILURES_TO_REJECT {",
         breaks: "a_bad_version_is_rejected",
+    },
+    Mutant {
+        name: "a pause ends with its leader",
+        file: CONTEXT,
+        old: "until.saturating_sub(self.now.wall).min(self.settings.pause)",
+        new: "if MUTANT { Duration::ZERO } else { until.saturating_sub(self.now.wall).min(self.settings.pause) }",
+        breaks: "rests_between_terms",
+    },
+    Mutant {
+        name: "a pause is not written down",
+        file: TERMS,
+        old: "(is_pause && !rest.is_zero())",
+        new: "(!MUTANT && is_pause && !rest.is_zero())",
+        breaks: "rests_between_terms",
+    },
+    Mutant {
+        name: "a version is rejected by a node that cannot start it",
+        file: VERSIONS,
+        old: "            End::Killed | End::Superseded { .. } | End::Unable(_) => return,",
+        new: "            End::Unable(why) if MUTANT => why.clone(),\n            End::Killed | End::Superseded { .. } | End::Unable(_) => return,",
+        breaks: "a_bad_version_is_rejected",
+    },
+    Mutant {
+        name: "a node that cannot start an instance tries a fourth time",
+        file: SERVING,
+        old: "if self.unable >= UNABLE_TO_STEP_DOWN =>",
+        new: "if self.unable >= UNABLE_TO_STEP_DOWN + u32::from(MUTANT) =>",
+        breaks: "failures_counted_in_record",
     },
     Mutant {
         name: "a version that traps is tried again",

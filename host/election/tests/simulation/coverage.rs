@@ -24,7 +24,7 @@ pub struct Coverage {
     pub proven: u64,
     pub rejected: u64,
     pub supervisors_stopped: u64,
-    pub ended_by_warden: u64,
+    pub ended_at_its_deadline: u64,
     pub ended_by_watchdog: u64,
     pub slewed: u64,
     pub not_sent: u64,
@@ -61,7 +61,7 @@ impl Coverage {
             ("versions proven", self.proven),
             ("versions rejected", self.rejected),
             ("supervisors stopped alone", self.supervisors_stopped),
-            ("instances ended by the warden", self.ended_by_warden),
+            ("instances that ended themselves at their deadline", self.ended_at_its_deadline),
             ("processes ended by the watchdog", self.ended_by_watchdog),
             ("clocks slewed", self.slewed),
             ("acquires not sent", self.not_sent),
@@ -97,7 +97,7 @@ impl Coverage {
         self.proven += other.proven;
         self.rejected += other.rejected;
         self.supervisors_stopped += other.supervisors_stopped;
-        self.ended_by_warden += other.ended_by_warden;
+        self.ended_at_its_deadline += other.ended_at_its_deadline;
         self.ended_by_watchdog += other.ended_by_watchdog;
         self.slewed += other.slewed;
         self.not_sent += other.not_sent;

@@ -29,7 +29,7 @@ pub struct Host {
     pub stopped_until: Instant,
     /// Until then it lets others ask for the lease first.
     pub lets_others_ask_until: Instant,
-    /// Its watchdog and warden do nothing before.
+    /// Its watchdog does nothing before.
     pub unwatched_until: Instant,
     /// By how much one of its clocks is made faster or slower, in millionths, and until when.
     pub slewed: (i64, Instant),

@@ -172,8 +172,13 @@ fn maybe(value: &Option<Duration>) -> String {
     value.map_or("never".to_string(), length)
 }
 
-const ENDINGS: [(&str, Ending); 4] =
-    [("done", Ending::Done), ("failed", Ending::Failed), ("crashed", Ending::Crashed), ("fatal", Ending::Fatal)];
+const ENDINGS: [(&str, Ending); 5] = [
+    ("done", Ending::Done),
+    ("failed", Ending::Failed),
+    ("crashed", Ending::Crashed),
+    ("fatal", Ending::Fatal),
+    ("unable", Ending::Unable),
+];
 const OUTAGES: [(&str, Outage); 5] = [
     ("hang", Outage::Hang),
     ("refuse", Outage::Refuse),

@@ -32,8 +32,9 @@ pub struct Store {
 /// What the hosts of a machine have noted of the lease; an incarnation is called as the record calls it.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Notes {
-    /// Under which id each incarnation has asked for the lease last.
-    pub ids: BTreeMap<String, LeaseId>,
+    /// The ids under which each incarnation may hold the lease, or whoever reclaims it from that incarnation. The newest is
+    /// the last.
+    pub ids: BTreeMap<String, Vec<LeaseId>>,
     /// Those that are known to be gone.
     pub gone: BTreeSet<String>,
     /// Whose note was taken, and by whom.
@@ -43,7 +44,7 @@ pub struct Notes {
 impl Notes {
     /// The state of a lease that is held, with that record, for `reader`.
     pub fn judged(&self, record: Option<&Record>, reader: &str) -> LeaseState {
-        let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?)));
+        let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?.last()?)));
         match noted {
             Some((incarnation, holder))
                 if incarnation != reader
@@ -56,17 +57,24 @@ impl Notes {
         }
     }
 
-    /// `by` takes the note with that id, unless another has.
-    pub fn take(&mut self, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
-        if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && self.ids.get(of) == Some(&id)) {
+    /// `by` takes the note whose newest id is `from`, and adds `id` to it. False if another has taken it.
+    pub fn take(&mut self, from: LeaseId, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
+        let is_noted = |of: &String| self.ids.get(of).is_some_and(|ids| ids.last() == Some(&id));
+        if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && is_noted(of)) {
             return true;
         }
         let incarnation = record.map(|record| record.incarnation.clone()).unwrap_or_default();
-        let is_free = self.judged(record, by) == (LeaseState::Reclaimable { holder: id });
+        let is_free = self.judged(record, by) == (LeaseState::Reclaimable { holder: from });
         if is_free {
+            self.ids.entry(incarnation.clone()).or_default().push(id);
             self.taken = Some((incarnation, by.to_string()));
         }
         is_free
+    }
+
+    /// True if a note names both ids: a host that knows one then tries the other, too.
+    fn are_of_one(&self, one: LeaseId, other: LeaseId) -> bool {
+        self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
 
     /// Who has taken a note is gone.
@@ -115,10 +123,7 @@ impl Store {
             }
             Op::Create { record } => self.create(Some(record.clone())),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
-            Op::Reclaim { id, version: wanted } => match &self.object {
-                Some(object) if version(object.version) != *wanted => Err(StoreError::Conflict),
-                _ => self.renew(now, *id),
-            },
+            Op::Reclaim { from, id, version } => self.reclaim(now, *from, *id, version),
             Op::Renew { id } => self.renew(now, *id),
             Op::Write { id, version, record } => self.write(now, *id, version, record),
             Op::Release { id } => self.release(*id),
@@ -256,6 +261,22 @@ impl Store {
             }
             lease => Err(StoreError::Lost(format!("not held under this id: {lease:?}"))),
         }
+    }
+
+    /// Replaces the holder's id. An expired lease has no id that could be replaced.
+    fn reclaim(&mut self, now: Instant, from: LeaseId, fresh: LeaseId, wanted: &Version) -> Result<Reply, StoreError> {
+        let holder = match self.object.as_ref().ok_or_else(missing)? {
+            object if version(object.version) != *wanted => return Err(StoreError::Conflict),
+            Object { lease: Lease::Held { id, until, .. }, .. } if *id == fresh || *until > now => *id,
+            Object { lease, .. } => return Err(StoreError::Lost(format!("nobody holds it: {lease:?}"))),
+        };
+        if ![from, fresh].contains(&holder) && !self.notes.are_of_one(from, holder) {
+            return Err(StoreError::Lost(format!("held under another id: {holder:?}")));
+        }
+        if let Some(Object { lease: Lease::Held { id, .. }, .. }) = &mut self.object {
+            *id = fresh;
+        }
+        self.renew(now, fresh)
     }
 
     fn write(&mut self, now: Instant, wanted: LeaseId, old: &Version, record: &Record) -> Result<Reply, StoreError> {

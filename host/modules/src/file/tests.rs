@@ -10,6 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use tempfile::TempDir;
 
 use baton_test_support::fuse::Fuse;
+use baton_test_support::patience::Patience;
 
 use super::*;
 
@@ -44,7 +45,7 @@ fn patient(path: &Path) -> FileSource {
 }
 
 async fn next(source: &mut FileSource) -> Result<Offer, SourceError> {
-    tokio::time::timeout(Duration::from_secs(60), source.next()).await.expect("nothing is offered")
+    Patience::of_future(source.next()).await.expect("nothing is offered")
 }
 
 async fn offered(source: &mut FileSource) -> Vec<u8> {
@@ -58,11 +59,19 @@ async fn says_nothing(source: &mut FileSource) {
 
 /// What is offered when this is changed while it waits: what is changed before is seen without a hint.
 async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8> {
-    let mut waits = std::pin::pin!(offered(source));
-    let early = tokio::time::timeout(A_WHILE, &mut waits).await;
-    assert!(early.is_err(), "{early:?}");
+    let mut patience = Patience::default();
+    loop {
+        let early = tokio::time::timeout(PACE.settle, source.next()).await;
+        assert!(early.is_err(), "{early:?}");
+        // Until there is a hint, if it gets hints.
+        let rests = if source.watch.is_some() { NEVER / 2 } else { Duration::ZERO };
+        if source.looks_at.is_some_and(|at| at > Instant::now() + rests) {
+            break;
+        }
+        assert!(patience.lasts(), "it does not rest");
+    }
     change();
-    waits.await
+    offered(source).await
 }
 
 fn folder() -> (TempDir, PathBuf) {
@@ -158,8 +167,7 @@ async fn a_file_overwritten_in_place_is_offered_once_it_is_complete() {
 async fn what_changes_all_the_time_is_not_offered() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
-    let settle = Duration::from_secs(10);
-    let mut source = FileSource { pace: Pace { settle, ..PACE }, ..source(&path) };
+    let mut source = FileSource { pace: Pace { settle: NEVER, ..PACE }, ..source(&path) };
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
     says_nothing(&mut source).await;
@@ -373,12 +381,12 @@ async fn whoever_stops_waiting_loses_nothing() {
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
     // Each time too short for it to settle.
-    let mut tries = std::iter::repeat_n(PACE.settle / 2, 100);
+    let mut patience = Patience::default();
     let offer = loop {
-        let wait = tries.next().expect("each time it begins anew");
-        if let Ok(offer) = tokio::time::timeout(wait, source.next()).await {
+        if let Ok(offer) = tokio::time::timeout(PACE.settle / 2, source.next()).await {
             break offer.unwrap();
         }
+        assert!(patience.lasts(), "each time it begins anew");
     };
     assert_eq!(offer.bytes, component("new"));
 }

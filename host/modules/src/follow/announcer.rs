@@ -12,7 +12,7 @@ use super::in_flight::InFlight;
 use crate::Presence;
 use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
-use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw, withdraw_gone};
 
 /// News is said so long after it came: a term that begins needs the machine for its instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
@@ -25,6 +25,9 @@ const EVERY: Duration = Duration::from_secs(60);
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(10);
+/// Interval at which a leader withdraws the announcements of dead nodes, and the limit on one withdrawal.
+const TIDIES_EVERY: Duration = Duration::from_secs(600);
+const TIDIES_WITHIN: Duration = Duration::from_secs(120);
 
 pub(super) struct Announcer {
     store: Arc<dyn ObjectStore>,
@@ -43,6 +46,10 @@ pub(super) struct Announcer {
     /// Failures in a row.
     failures: u32,
     saying: InFlight<Result<Heard, StoreError>>,
+    /// The withdrawal of dead nodes' announcements.
+    tidying: InFlight<()>,
+    /// The time of a leader's next withdrawal.
+    tidies_at: Instant,
     /// Another start of a host that says the same id, and until when it counts as there unless it is heard again.
     rival: Option<(String, Instant)>,
 }
@@ -98,6 +105,8 @@ impl Announcer {
             again: Instant::now(),
             failures: 0,
             saying: InFlight::none(),
+            tidying: InFlight::none(),
+            tidies_at: Instant::now() + TIDIES_EVERY,
             rival: None,
         }
     }
@@ -110,6 +119,15 @@ impl Announcer {
             return;
         }
         self.news = None;
+        if what.presence.runs.is_some() && now >= self.tidies_at && self.tidying.is_idle() {
+            self.tidies_at = now + TIDIES_EVERY;
+            let (leases, store, election) = (Arc::clone(&self.leases), Arc::clone(&self.store), self.election.clone());
+            self.tidying.begin(async move {
+                let withdrawn = withdraw_gone(&*leases, &*store, &election);
+                // What is left is tried again.
+                let _ = timeout(TIDIES_WITHIN, withdrawn).await;
+            });
+        }
         self.said = Some(what.clone());
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
@@ -135,23 +153,43 @@ impl Announcer {
         });
     }
 
+    /// Waits for what is under way: until something was said, of which it returns what [`Self::said`] does, or until
+    /// announcements of dead nodes were withdrawn. May be dropped, and then nothing is lost.
+    pub async fn attend(&mut self) -> Option<String> {
+        let heard = tokio::select! {
+            heard = self.saying.done() => heard,
+            () = self.tidying.done() => return None,
+        };
+        self.heard(heard)
+    }
+
     /// When it is to be said anew; none while it is being said.
     pub fn due(&self) -> Option<Instant> {
         self.saying.is_idle().then(|| self.news.map_or(self.again, |news| news.min(self.again)))
     }
 
-    /// Waits until it is said, or not.
-    pub async fn said(&mut self) {
-        match self.saying.done().await {
+    /// Waits until it is said, or not. Returns another start of a host that calls itself the same, the first time that it is
+    /// heard.
+    pub async fn said(&mut self) -> Option<String> {
+        let heard = self.saying.done().await;
+        self.heard(heard)
+    }
+
+    fn heard(&mut self, heard: Result<Heard, StoreError>) -> Option<String> {
+        match heard {
             Ok(Heard { named, rival }) => {
                 self.named = Some(named);
+                let known = self.rival.as_ref().map(|(known, _)| known);
+                let news = rival.clone().filter(|rival| Some(rival) != known);
                 // Each says something once a minute.
                 self.rival = rival.map(|rival| (rival, Instant::now() + 2 * EVERY)).or_else(|| self.rival.take());
                 self.failures = 0;
+                news
             }
             Err(_) => {
                 self.again = Instant::now() + doubled(AGAIN, self.failures);
                 self.failures = self.failures.saturating_add(1);
+                None
             }
         }
     }

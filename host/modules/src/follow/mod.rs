@@ -264,7 +264,11 @@ impl Follower {
                 prepared = self.preparing.done() => self.prepared(prepared),
                 (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
-                () = self.announcer.said() => {}
+                rival = self.announcer.attend() => {
+                    if let Some(rival) = rival {
+                        self.reporter.error(another_has_this_id(&self.given.node, &self.given.incarnation, &rival));
+                    }
+                }
                 // What does not answer is left alone. What comes while it is read may be newer than the answer, and is a
                 // reason to read once more afterwards.
                 at = self.tidings.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
@@ -533,6 +537,11 @@ async fn hash(offer: Offer) -> (Digest, Offer) {
         // The runtime is ending, and this task with it.
         Err(_) => std::future::pending().await,
     }
+}
+
+/// Error text for two hosts with the same id: nobody can tell them apart, and each overwrites the other's announcement.
+fn another_has_this_id(node: &str, own: &str, other: &str) -> String {
+    format!("another host has the id {node} ({other}; this one is {own}): give one of the two another one with --node")
 }
 
 #[cfg(test)]

@@ -105,13 +105,15 @@ impl Transport {
         url.origin() == self.registry.origin()
     }
 
-    /// Whether the registry may lead there: over TLS only, or within this machine, never from elsewhere to this
-    /// machine, and never to where a cloud gives out credentials. What its name leads to, [`Lookup`] sees.
+    /// True if the registry may lead to this URL: over TLS or within this machine, never from elsewhere to this machine, and
+    /// never to where a cloud gives out credentials. Over TLS it may always lead to itself, since the operator chose its
+    /// address. [`Lookup`] checks the addresses of a name.
     pub fn may_lead_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {
             _ if has_user => false,
+            "https" if self.is_registry(url) => true,
             "https" => match url.host().map(|host| address::kind_of_host(&host)) {
                 Some(AddressKind::Public | AddressKind::Private) => true,
                 Some(AddressKind::Loopback) => from_here,
@@ -215,8 +217,9 @@ fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) 
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
     }
-    let is_allowed =
-        |address: &SocketAddr| matches!(address::kind(address.ip()), AddressKind::Public | AddressKind::Private);
+    let is_allowed = |address: &SocketAddr| {
+        matches!(address::kind_from_here(address.ip()), AddressKind::Public | AddressKind::Private)
+    };
     let allowed: Vec<_> = found.iter().copied().filter(is_allowed).collect();
     match found.first() {
         Some(first) if allowed.is_empty() => {
@@ -292,6 +295,18 @@ mod tests {
             let url = place.parse()?;
             assert_eq!((far.may_lead_to(&url), near.may_lead_to(&url)), (of_far, of_near), "{place}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn registry_at_address_of_no_name_leads_to_itself() -> Result<(), Box<dyn Error>> {
+        let registry: Url = "https://[::ffff:127.0.0.1]:5000/".parse()?;
+        let transport = Transport { client: reqwest::Client::new(), registry: registry.clone() };
+        assert!(transport.may_lead_to(&registry.join("/token")?));
+        for elsewhere in ["https://[::ffff:127.0.0.1]:5001/", "http://[::ffff:127.0.0.1]:5000/"] {
+            assert!(!transport.may_lead_to(&elsewhere.parse()?), "{elsewhere}");
+        }
+        assert!(!transport.may_lead_to(&"https://ali@[::ffff:127.0.0.1]:5000/".parse()?));
         Ok(())
     }
 

@@ -7,7 +7,6 @@
 //! - [`to_loading`], then [`to_running`]: beyond those the descriptors that it was given, and the folders and the network
 //!   that its coordinator was granted.
 //! - [`to_linking`]: to take connections at the sockets that it has, and to make others on its machine, or over TCP.
-//! - [`to_watching`]: to read memory that it is handed over, and to end processes that it is handed over.
 //!
 //! The kernel does all of it: Landlock (files, TCP, signals, abstract sockets), a seccomp filter (every call that is not
 //! needed is unknown), no capabilities and no way to new ones. A kernel that lacks some of it leaves the rest;
@@ -17,7 +16,6 @@ mod computing;
 mod filter;
 mod linking;
 mod running;
-mod watching;
 
 use std::io;
 
@@ -32,7 +30,6 @@ use seccompiler::BackendError;
 pub use computing::{Code, to_computing};
 pub use linking::to_linking;
 pub use running::{Reach, to_forking, to_loading, to_running};
-pub use watching::to_watching;
 
 /// The newest Landlock whose rights are known here. What the kernel lacks of it is left out.
 const LANDLOCK: ABI = ABI::V6;
@@ -102,16 +99,6 @@ fn give_up_files(reach: &Reach<'_>) -> Result<RestrictionStatus, RulesetError> {
         rules = rules.add_rule(PathBeneath::new(folder, if *read_only { READ } else { WRITE }))?;
     }
     rules.restrict_self()
-}
-
-/// No file by its path and no TCP; but signals to processes outside, of which there are others like this one.
-fn give_up_all_files() -> Result<RestrictionStatus, RulesetError> {
-    Ruleset::default()
-        .handle_access(AccessFs::from_all(LANDLOCK))?
-        .handle_access(AccessNet::from_all(LANDLOCK))?
-        .scope(Scope::AbstractUnixSocket)?
-        .create()?
-        .restrict_self()
 }
 
 /// Whether a process is kept to the folders that it was granted, whatever it has become.

@@ -20,7 +20,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use url::Host;
 use wasmtime_wasi_http::Error;
 
+use baton_store::address::kind;
+
 use super::super::page::Gate;
+use super::super::protocol::Resolved;
 use super::super::runner::Lookups;
 use super::grant::{Origin, Reach, Scheme};
 use super::told;
@@ -39,7 +42,7 @@ pub(super) struct Connector {
 /// Why a connection was not opened.
 pub(super) enum NotOpened {
     /// The name has addresses, and none of them is within reach. This is one.
-    OutOfReach(IpAddr),
+    OutOfReach(Resolved),
     /// For the guest.
     Failed(Error),
 }
@@ -95,10 +98,10 @@ impl Connector {
     ) -> Result<(Box<dyn Io>, Signals), NotOpened> {
         let addresses = self.addresses(origin, gate).await?;
         let mut not = match addresses.first() {
-            Some(address) => NotOpened::OutOfReach(address.ip()),
+            Some(found) => NotOpened::OutOfReach(*found),
             None => Error::DestinationNotFound.into(),
         };
-        for address in addresses.into_iter().filter(|address| reach.includes(address.ip())) {
+        for Resolved { address, .. } in addresses.into_iter().filter(|found| reach.includes(*found)) {
             match Gated::connect(address, gate).await {
                 Ok((stream, signals)) => return Ok((self.secure(origin, stream).await?, signals)),
                 Err(error) => not = error.into(),
@@ -122,10 +125,12 @@ impl Connector {
         }
     }
 
-    async fn addresses(&self, origin: &Origin, gate: &Gate) -> Result<Vec<SocketAddr>, Error> {
+    async fn addresses(&self, origin: &Origin, gate: &Gate) -> Result<Vec<Resolved>, Error> {
+        let itself =
+            |address: IpAddr| Ok(vec![Resolved { address: (address, origin.port).into(), kind: kind(address) }]);
         let name = match &origin.host {
-            Host::Ipv4(address) => return Ok(vec![SocketAddr::new(IpAddr::V4(*address), origin.port)]),
-            Host::Ipv6(address) => return Ok(vec![SocketAddr::new(IpAddr::V6(*address), origin.port)]),
+            Host::Ipv4(address) => return itself((*address).into()),
+            Host::Ipv6(address) => return itself((*address).into()),
             Host::Domain(name) => name,
         };
         gate.check().map_err(told)?;

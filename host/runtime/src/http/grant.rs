@@ -10,9 +10,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
+use super::super::protocol::Resolved;
 use super::path::is_ambiguous;
 use crate::shell;
-use baton_store::address::{AddressKind, is_certainly_loopback, kind};
+use baton_store::address::{AddressKind, is_certainly_loopback};
 
 /// No name of a server is longer, in bytes, nor is an address.
 const LONGEST_HOST: usize = 255;
@@ -63,12 +64,12 @@ pub(super) enum Reach {
 
 impl Reach {
     /// Whether a connection may go there.
-    pub(super) fn includes(self, address: IpAddr) -> bool {
+    pub(super) fn includes(self, Resolved { address, kind }: Resolved) -> bool {
         match self {
-            Self::Exactly(granted) => granted == address,
-            Self::Public => kind(address) == AddressKind::Public,
-            Self::Loopback => kind(address) == AddressKind::Loopback,
-            Self::Private => kind(address) != AddressKind::Special,
+            Self::Exactly(granted) => granted == address.ip(),
+            Self::Public => kind == AddressKind::Public,
+            Self::Loopback => kind == AddressKind::Loopback,
+            Self::Private => kind != AddressKind::Special,
         }
     }
 }

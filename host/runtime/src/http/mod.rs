@@ -22,7 +22,6 @@ mod types;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::ready;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,6 +38,7 @@ use super::guest::TermContext;
 use super::limits::{Effect, Tally};
 use super::output::{Notice, Output};
 use super::page::Gate;
+use super::protocol::Resolved;
 use super::runner::{Begun, Lookups};
 use super::shared::SharedMemory;
 use baton_store::clock::Clock;
@@ -323,9 +323,10 @@ impl Common {
         }
     }
 
-    fn refuse_address(&self, origin: &Origin, address: IpAddr) -> Error {
+    fn refuse_address(&self, origin: &Origin, found: Resolved) -> Error {
+        let address = found.address.ip();
         let reason = format!("{} has the address {address}, which a granted name may not have", origin.host);
-        let private = self.policy.grants.wanted_private(origin).filter(|_| grant::Reach::Private.includes(address));
+        let private = self.policy.grants.wanted_private(origin).filter(|_| grant::Reach::Private.includes(found));
         self.refuse(origin, reason, private)
     }
 

@@ -13,7 +13,7 @@ use wasmtime_wasi::{I32Exit, WasiCtx};
 use super::super::backtrace::shortened;
 use super::super::denied::Denials;
 use super::super::engine::Engine;
-use super::super::files::Folders;
+use super::super::files::{Folders, NoFolder};
 use super::super::guest::{CALL_BYTES, Coordinator, Failure, Guest, StopNotice, TermContext};
 use super::super::holdings::Holdings;
 use super::super::http::Http;
@@ -370,6 +370,7 @@ fn judge(returned: Returned, limits: Limits) -> (How, Option<String>) {
             Some(I32Exit(1)) => How::Failed(ERROR_STATUS.to_owned()),
             Some(I32Exit(status)) => How::Failed(format!("it exited with status {status}")),
             None if error.downcast_ref() == Some(&wasmtime::Trap::Interrupt) => How::Killed,
+            None if error.is::<NoFolder>() => How::Unable(error.to_string()),
             None => {
                 let backtrace =
                     error.downcast_ref::<WasmBacktrace>().map(|backtrace| shortened(&backtrace.to_string()));

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::super::output::{Notice, Output};
-use super::super::protocol::{Change, Changes, FromRunner, NotCommitted, frame};
+use super::super::protocol::{Change, Changes, FromRunner, NotCommitted, Resolved, frame};
 
 /// Lookups of names that are under way at a time. Each holds a thread of the host, for as long as the system's resolver
 /// likes.
@@ -78,7 +77,7 @@ pub(in super::super) struct Lookups {
 
 /// Who waits for an answer. The place is taken until there is one, even if nobody waits any more.
 struct Waiting {
-    answer: oneshot::Sender<Result<Vec<SocketAddr>, String>>,
+    answer: oneshot::Sender<Result<Vec<Resolved>, String>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -98,7 +97,7 @@ impl Lookups {
     ///
     /// # Errors
     /// What the system's resolver says.
-    pub(in super::super) async fn look_up(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    pub(in super::super) async fn look_up(&self, host: &str, port: u16) -> Result<Vec<Resolved>, String> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -108,7 +107,7 @@ impl Lookups {
     }
 
     /// The host has an answer.
-    pub(super) fn resolved(&self, number: u64, addresses: Result<Vec<SocketAddr>, String>) {
+    pub(super) fn resolved(&self, number: u64, addresses: Result<Vec<Resolved>, String>) {
         if let Some(Waiting { answer, .. }) = lock(&self.waiting).remove(&number) {
             // The request that asked may have given up.
             let _ = answer.send(addresses);

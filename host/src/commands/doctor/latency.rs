@@ -43,11 +43,9 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     Latency { renewals: took.len(), median_ms: milliseconds(at(took, 50)), p99_ms: milliseconds(at(took, 99)) }
 }
 
-/// The shortest lease of whole seconds that such a store keeps and such renewals fit into twice: one try may take D/12.
+/// The lease for a store whose renewals take that long, if there is one.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
-    let enough = at(took, 99) * 2;
-    let seconds = range.0.as_secs()..=range.1.as_secs();
-    seconds.map(Duration::from_secs).find(|lease| try_timeout(*lease, range).is_some_and(|longest| longest >= enough))
+    Timing::lease_for(at(took, 99), range)
 }
 
 /// Whether they go with that lease; `quicker` is what would make the store answer sooner.
@@ -123,7 +121,9 @@ mod tests {
         let slow = of(700, 15);
         assert!(slow.level == Level::Warning && slow.remedy.unwrap_or_default().contains("--lease 17s"));
         assert_eq!(of(700, 17).level, Level::Ok);
-        let too_slow = of(1500, 15);
+        let fits_once = of(1500, 15);
+        assert!(fits_once.level == Level::Problem && fits_once.remedy.unwrap_or_default().contains("--lease 24s"));
+        let too_slow = of(2500, 60);
         assert!(too_slow.level == Level::Problem && too_slow.remedy.unwrap_or_default().contains("no lease"));
         let out_of_range = of(20, 5);
         assert!(out_of_range.level == Level::Problem && out_of_range.remedy.unwrap_or_default().contains("15 to 60 s"));

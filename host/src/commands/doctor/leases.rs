@@ -100,6 +100,29 @@ pub(super) async fn lease_release(scratch: Scratch) -> Verdict {
     kept("a release frees it at once, and its id is of no use any more")
 }
 
+/// Checks that a lease can be given another id, as a host does that reclaims a dead host's lease, and that the id before is
+/// of no use any more.
+pub(super) async fn lease_reclaim(scratch: Scratch) -> Verdict {
+    let held = scratch.held().await?;
+    let (id, version) = (random_id()?, &held.version);
+    let reclaim = |from, id| Op::Reclaim { from, id, version: version.clone() };
+    let Answer { result, answered, .. } = scratch.ask(reclaim(random_id()?, id)).await?;
+    scratch.still(&held, answered)?;
+    if !matches!(result, Err(StoreError::Lost(_))) {
+        return broken(format!("a lease is given another id by a client that does not hold it: {}", said(&result)));
+    }
+    let Answer { result, answered, .. } = scratch.ask(reclaim(held.id, id)).await?;
+    scratch.still(&held, answered)?;
+    if result.is_err() {
+        return broken(format!("the holder of a lease gives it another id, and {}", said(&result)));
+    }
+    let Answer { result, .. } = scratch.ask(Op::Renew { id: held.id }).await?;
+    if !matches!(result, Err(StoreError::Lost(_))) {
+        return broken(format!("a lease is renewed under the id that it had before: {}", said(&result)));
+    }
+    kept("a lease whose id is changed is renewed under the new id alone")
+}
+
 /// That an operator can take it away.
 pub(super) async fn lease_break(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;

@@ -16,7 +16,7 @@ use crate::config::Examined;
 use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::clock::nanoseconds_on;
-use baton_store::network_file_system;
+use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
 /// A wall clock that has moved against the others by so much was set, and not slewed.
 const STEP: Duration = Duration::from_millis(50);
@@ -101,6 +101,34 @@ pub(super) fn time_namespace() -> Finding {
     }
 }
 
+/// Checks that the kernel reports changed files.
+pub(super) fn file_events() -> Finding {
+    const CHECK: &str = "file-events";
+    match no_file_events() {
+        None => Finding::ok(CHECK, "the kernel reports changed files (inotify)"),
+        Some(found) => Finding::warning(
+            CHECK,
+            found,
+            "a takeover, a push and a new file are noticed later; no promise depends on it",
+            "what it says",
+        ),
+    }
+}
+
+/// Checks that other users do not reach the store in that folder.
+pub(super) fn store_folder(folder: &Path) -> Finding {
+    const CHECK: &str = "store-folder";
+    match SqliteStore::reached_by_others(folder) {
+        None => Finding::ok(CHECK, format!("other users of this machine do not reach {}", folder.display())),
+        Some(reached) => Finding::warning(
+            CHECK,
+            reached.text,
+            "a user who may open a file of the store reads what coordinators save, and stops all elections with one lock",
+            "what it says; the hosts need no restart",
+        ),
+    }
+}
+
 /// Whether hosts can keep there what outlives them.
 pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     const CHECK: &str = "state-folder";
@@ -110,10 +138,10 @@ pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     };
     match try_folder(folder) {
         Ok(None) => Finding::ok(CHECK, format!("{} can be written, and is local", folder.display())),
-        Ok(Some(network)) => Finding::warning(
+        Ok(Some(kind)) => Finding::warning(
             CHECK,
-            format!("{} is on a {network} file system", folder.display()),
-            "file locks are not safe there: two hosts may get one name, and it holds no store",
+            format!("the file system of {} is not known to be local: {kind}", folder.display()),
+            "file locks may not be safe there: two hosts may get one name, and it holds no store",
             "set XDG_STATE_HOME to a folder on a local disk; or name --store and --node",
         ),
         Err(error) => Finding::warning(
@@ -125,8 +153,8 @@ pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     }
 }
 
-/// Writes a file there, and removes it; returns the name of a file system that others may write from elsewhere.
-fn try_folder(folder: &Path) -> io::Result<Option<&'static str>> {
+/// Writes a file there and removes it. Returns the file system if it is not known to be local.
+fn try_folder(folder: &Path) -> io::Result<Option<String>> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let path = folder.join(format!("doctor-{}", getpid().as_raw_nonzero()));
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).and_then(|mut file| {
@@ -135,7 +163,7 @@ fn try_folder(folder: &Path) -> io::Result<Option<&'static str>> {
         written
     });
     written?;
-    network_file_system(folder)
+    foreign_file_system(folder)
 }
 
 /// Whether compiled modules can be kept.
@@ -148,11 +176,11 @@ pub(super) fn cache(examined: &Examined) -> Finding {
     };
     let key = examined.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
     match key.and_then(|key| Cache::open(folder, key)) {
-        Ok(_) => match network_file_system(folder) {
-            Ok(Some(network)) => Finding::warning(
+        Ok(_) => match foreign_file_system(folder) {
+            Ok(Some(kind)) => Finding::warning(
                 CHECK,
-                format!("{} is on a {network} file system", folder.display()),
-                "a server that does not answer keeps hosts from starting",
+                format!("the file system of {} is not known to be local: {kind}", folder.display()),
+                "if it is on a server that does not answer, hosts do not start",
                 "name a folder on a local disk with --cache",
             ),
             Ok(None) => Finding::ok(CHECK, format!("{} can be written, and is private and local", folder.display())),

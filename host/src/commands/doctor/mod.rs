@@ -201,13 +201,18 @@ async fn machine(command: &Doctor, progress: &Progress) -> anyhow::Result<Vec<Fi
     let examined = command.examined.clone();
     // A folder on a server that does not answer keeps a thread, and not the command.
     let looked = tokio::task::spawn_blocking(move || {
-        vec![
+        let mut findings = vec![
             machine::time_namespace(),
             machine::state_folder(examined.state.as_deref()),
             machine::cache(&examined),
             machine::descriptors(),
+            machine::file_events(),
             machine::isolation(),
-        ]
+        ];
+        if let StoreUrl::Sqlite(folder) = &examined.store {
+            findings.push(machine::store_folder(folder));
+        }
+        findings
     });
     let mut findings =
         progress.during("looking at this machine", looked).await.context("this machine could not be looked at")?;

@@ -205,6 +205,7 @@ impl Scratch {
             outcome: None,
             failures: 0,
             released: false,
+            rests_until: None,
         }
     }
 

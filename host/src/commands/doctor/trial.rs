@@ -109,6 +109,7 @@ const CHECKS: &[Check] = checks![
     "lease-exclusive", leases::lease_exclusive, "two nodes could lead at once";
     "lease-own-id", leases::lease_own_id, "a node that lost an answer could not find out that it leads";
     "lease-wrong-id", leases::lease_wrong_id, "a former leader could hold a lease that another has, or end it";
+    "lease-reclaim", leases::lease_reclaim, "a host that seems dead and is not would keep leading next to the one that reclaims its lease";
     "lease-release", leases::lease_release, "a hand-off would take a whole lease, or a former leader could come back";
     "lease-break", leases::lease_break, "an operator could not take a lease away, or its holder would go on";
     "create-once", leases::create_once, "two nodes could begin one election twice, and a term's number could come again";

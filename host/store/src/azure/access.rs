@@ -4,11 +4,14 @@
 //! All of it comes from the environment, under the names that the Azure CLI and SDKs use. A connection
 //! string says both; for the rest, one variable says where the account is if it is not in the public cloud.
 
+use std::fmt;
 use std::sync::Arc;
 
 use azure_core::Url;
 use azure_core::auth::Secret;
 use azure_storage::{CloudLocation, ConnectionString, EndpointProtocol, StorageCredentials};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::tokens::KeptToken;
 use crate::address::is_certainly_loopback;
@@ -52,13 +55,62 @@ pub(super) struct AccountAccess {
     pub credentials: StorageCredentials,
     /// The token that these are, if they are one.
     pub token: Option<Arc<KeptToken>>,
+    pub shown: ShownCredentials,
+}
+
+/// Credentials as messages show them: where they come from, and what a SAS says of itself. No part is secret.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct ShownCredentials {
+    source: String,
+    /// The end of a SAS (`se`), and the rights that it gives (`sp`).
+    sas: Option<(Option<OffsetDateTime>, Option<String>)>,
+}
+
+/// The rights that a host needs: read, create, write and list.
+const RIGHTS: &str = "rcwl";
+
+impl ShownCredentials {
+    /// A key or a token of that source.
+    fn of(source: impl Into<String>) -> Self {
+        Self { source: source.into(), sas: None }
+    }
+
+    /// A SAS in that variable.
+    fn of_sas(name: &str, sas: &str) -> Self {
+        let value = |wanted: &str| {
+            let pairs = url::form_urlencoded::parse(sas.trim().trim_start_matches('?').as_bytes());
+            pairs.into_iter().find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+        };
+        let end = value("se").and_then(|end| OffsetDateTime::parse(&end, &Rfc3339).ok());
+        Self { source: format!("the SAS of {name}"), sas: Some((end, value("sp"))) }
+    }
+
+    /// The remedy if this is a SAS that has expired.
+    pub(super) fn expired(&self, now: OffsetDateTime) -> Option<String> {
+        let end = self.sas.as_ref()?.0.filter(|end| *end <= now)?;
+        Some(format!("it expired at {}: make another one", end.format(&Rfc3339).ok()?))
+    }
+
+    /// The remedy if this is a SAS that gives fewer rights than a host needs.
+    pub(super) fn lacks(&self) -> Option<String> {
+        let given = self.sas.as_ref()?.1.as_ref()?;
+        let missing: Vec<String> = RIGHTS.chars().filter(|right| !given.contains(*right)).map(String::from).collect();
+        (!missing.is_empty())
+            .then(|| format!("it lacks the rights {} (sp={given}): make another one", missing.join(", ")))
+    }
+}
+
+impl fmt::Display for ShownCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
 }
 
 impl AccountAccess {
     /// By a connection string, a key or a SAS, else by tokens of the workload's, the managed or the command
     /// line's identity.
     pub fn of_account(account: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
-        if let Some((name, text)) = first_of(variables, &CONNECTION_STRING) {
+        if let Some((name, text)) = first_of(variables, &CONNECTION_STRING)? {
             let parsed = parse(name, &text, account)?;
             if parsed.use_development_storage == Some(true) {
                 return Err(CredentialError(format!("{name} is for the emulator: write --store azurite")));
@@ -66,31 +118,30 @@ impl AccountAccess {
             let uri = endpoint_of(&parsed, account)
                 .and_then(|uri| check_endpoint(&uri, account))
                 .map_err(|problem| CredentialError(format!("the endpoint in {name} {problem}")))?;
-            return Ok(Self {
-                location: location(account, &uri),
-                credentials: credentials_of(name, &parsed, account)?,
-                token: None,
-            });
+            let (credentials, shown) = credentials_of(name, &parsed, account)?;
+            return Ok(Self { location: location(account, &uri), credentials, token: None, shown });
         }
-        let uri = match variables(ENDPOINT) {
-            Some(uri) => uri,
+        let uri = match first_of(variables, &[ENDPOINT])? {
+            Some((_, uri)) => uri,
             None => format!("https://{account}.blob.{PUBLIC_SUFFIX}"),
         };
         let uri = check_endpoint(&uri, account).map_err(|problem| CredentialError(format!("{ENDPOINT} {problem}")))?;
-        let credentials = if let Some((name, key)) = first_of(variables, &KEY) {
-            StorageCredentials::access_key(account, checked_key(name, &key)?)
-        } else if let Some((name, sas)) = first_of(variables, &SAS) {
-            sas_token(&sas).ok_or_else(|| unusable(name))?
+        let (credentials, shown) = if let Some((name, key)) = first_of(variables, &KEY)? {
+            let key = StorageCredentials::access_key(account, checked_key(name, &key)?);
+            (key, ShownCredentials::of(format!("the key of {name}")))
+        } else if let Some((name, sas)) = first_of(variables, &SAS)? {
+            (sas_token(&sas).ok_or_else(|| unusable(name))?, ShownCredentials::of_sas(name, &sas))
         } else if is_safe_for_tokens(&uri) {
             let token = Arc::new(KeptToken::of_this_machine());
             let credentials = StorageCredentials::token_credential(Arc::<KeptToken>::clone(&token));
-            return Ok(Self { location: location(account, &uri), credentials, token: Some(token) });
+            let shown = ShownCredentials::of("the token of this machine's, workload's or user's identity");
+            return Ok(Self { location: location(account, &uri), credentials, token: Some(token), shown });
         } else {
             return Err(CredentialError(format!(
                 "{ENDPOINT} is an http:// address, and a token is not sent to another machine unencrypted: write https://"
             )));
         };
-        Ok(Self { location: location(account, &uri), credentials, token: None })
+        Ok(Self { location: location(account, &uri), credentials, token: None, shown })
     }
 
     /// Of the emulator at an address: by its well-known key, unless a connection string gives another.
@@ -98,20 +149,35 @@ impl AccountAccess {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "10000"));
         let port = port.parse().map_err(|_| CredentialError(format!("`{port}` is not a port")))?;
         let location = CloudLocation::Emulator { address: host.to_owned(), port };
-        let Some((name, text)) = first_of(variables, &CONNECTION_STRING) else {
-            return Ok(Self { location, credentials: StorageCredentials::emulator(), token: None });
+        let well_known = || (StorageCredentials::emulator(), ShownCredentials::of("the emulator's well-known key"));
+        let (credentials, shown) = match first_of(variables, &CONNECTION_STRING)? {
+            None => well_known(),
+            Some((name, text)) => {
+                let parsed = parse(name, &text, EMULATOR_ACCOUNT)?;
+                match parsed.use_development_storage {
+                    Some(true) => well_known(),
+                    _ => credentials_of(name, &parsed, EMULATOR_ACCOUNT)?,
+                }
+            }
         };
-        let parsed = parse(name, &text, EMULATOR_ACCOUNT)?;
-        let credentials = match parsed.use_development_storage {
-            Some(true) => StorageCredentials::emulator(),
-            _ => credentials_of(name, &parsed, EMULATOR_ACCOUNT)?,
-        };
-        Ok(Self { location, credentials, token: None })
+        Ok(Self { location, credentials, token: None, shown })
     }
 }
 
-fn first_of(variables: Variables<'_>, names: &[&'static str]) -> Option<(&'static str, String)> {
-    names.iter().find_map(|name| Some((*name, variables(name)?)))
+/// The first of these variables that is set, without what files and shells leave around a value.
+///
+/// # Errors
+/// If it is in quotation marks, which the environment keeps: an `--env-file` of Docker does not take them away.
+fn first_of(
+    variables: Variables<'_>,
+    names: &[&'static str],
+) -> Result<Option<(&'static str, String)>, CredentialError> {
+    let Some((name, value)) = names.iter().find_map(|name| Some((*name, variables(name)?))) else { return Ok(None) };
+    let value = value.trim_start_matches('\u{feff}').trim();
+    if value.starts_with(['"', '\'']) {
+        return Err(CredentialError(format!("the value of {name} begins with a quotation mark: remove the marks")));
+    }
+    Ok(Some((name, value.to_owned())))
 }
 
 /// What is wrong with a secret is not repeated.
@@ -133,10 +199,13 @@ fn credentials_of(
     name: &str,
     parsed: &ConnectionString<'_>,
     account: &str,
-) -> Result<StorageCredentials, CredentialError> {
+) -> Result<(StorageCredentials, ShownCredentials), CredentialError> {
     match (parsed.sas, parsed.account_key) {
-        (Some(sas), _) => sas_token(sas).ok_or_else(|| unusable(name)),
-        (None, Some(key)) => Ok(StorageCredentials::access_key(account, checked_key(name, key)?)),
+        (Some(sas), _) => Ok((sas_token(sas).ok_or_else(|| unusable(name))?, ShownCredentials::of_sas(name, sas))),
+        (None, Some(key)) => Ok((
+            StorageCredentials::access_key(account, checked_key(name, key)?),
+            ShownCredentials::of(format!("the key of {name}")),
+        )),
         (None, None) => {
             Err(CredentialError(format!("{name} has neither an AccountKey nor a SharedAccessSignature: add one")))
         }
@@ -304,6 +373,35 @@ mod tests {
         // A connection string says it by itself.
         let string = (CONNECTION_STRING[0], "AccountName=acct;AccountKey=a2V5");
         assert_eq!(place("acct", &[string, gov]).as_deref(), Ok("https://acct.blob.core.windows.net/"));
+    }
+
+    #[test]
+    fn quotation_marks_are_named_and_line_ends_do_not_count() {
+        for mark in ["\"", "'"] {
+            let quoted = format!("{mark}a2V5{mark}");
+            for name in [CONNECTION_STRING[0], KEY[0], SAS[0], ENDPOINT] {
+                let error = place("acct", &[(name, &quoted)]).unwrap_err();
+                assert!(error.contains(name) && error.contains("quotation mark"), "{error}");
+            }
+        }
+        for end in ["\n", "\r\n", " "] {
+            assert!(place("acct", &[(KEY[0], &format!("a2V5{end}"))]).is_ok());
+            assert!(
+                place("acct", &[(CONNECTION_STRING[0], &format!("AccountName=acct;AccountKey=a2V5{end}"))]).is_ok()
+            );
+        }
+    }
+
+    #[test]
+    fn sas_says_when_it_ends_and_what_it_lacks() {
+        let now = OffsetDateTime::parse("2026-11-27T09:00:00Z", &Rfc3339).unwrap();
+        let shown = ShownCredentials::of_sas("X", "?sv=2024&se=2026-11-27T08%3A00%3A00Z&sp=rl&sig=c2VjcmV0");
+        assert!(shown.expired(now).unwrap().contains("2026-11-27T08:00:00Z"));
+        assert!(shown.lacks().unwrap().contains("c, w"));
+        assert!(!format!("{shown} {shown:?}").contains("c2VjcmV0"));
+        let whole = ShownCredentials::of_sas("X", "se=2026-11-28T08:00:00Z&sp=racwdl&sig=c2VjcmV0");
+        assert_eq!((whole.expired(now), whole.lacks()), (None, None));
+        assert_eq!((ShownCredentials::of("a key").expired(now), ShownCredentials::of("a key").lacks()), (None, None));
     }
 
     #[test]

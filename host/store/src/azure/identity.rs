@@ -33,6 +33,9 @@ const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 /// In place of the address that every virtual machine finds its endpoint at.
 const MACHINE_ENDPOINT: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
+/// Credentials of a service principal, which other tools take and this host does not.
+const UNSUPPORTED: [&str; 2] = ["AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PATH"];
+
 type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
 
 /// Asks each source that this machine may have. Each credential is made anew: one that reads a file would
@@ -51,6 +54,9 @@ pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
             Ok(token) => return Ok(token),
             Err(error) => problems.push(format!("{name}: {}", super::error_chain(&error))),
         }
+    }
+    if let Some(name) = UNSUPPORTED.into_iter().find(|name| of_process(name).is_some()) {
+        problems.push(format!("{name} is set, and Baton does not use it: give the machine or workload an identity"));
     }
     let problem = format!(
         "no credentials: neither a connection string, a key nor a SAS is in the environment, and no identity gave a \

@@ -35,6 +35,10 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if record.released {
         put("released", "true".to_owned());
     }
+    // The same holds for this key.
+    if let Some(until) = record.rests_until {
+        put("rest", since(until));
+    }
     metadata
 }
 
@@ -57,15 +61,16 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
     let number = |key: &str| {
         text(key).and_then(|value| value.parse::<u64>().ok()).ok_or_else(|| format!("the record's `{key}` is damaged"))
     };
-    let since = text("since")
-        .and_then(|value| OffsetDateTime::parse(value, &Rfc3339).ok())
-        .and_then(|since| u64::try_from(since.unix_timestamp_nanos() / 1_000).ok())
-        .ok_or("the record's `since` is damaged")?;
+    let time = |key: &str| {
+        let time = OffsetDateTime::parse(text(key)?, &Rfc3339).ok()?;
+        u64::try_from(time.unix_timestamp_nanos() / 1_000).ok().map(Duration::from_micros)
+    };
+    let since = time("since").ok_or("the record's `since` is damaged")?;
     Ok(Some(Record {
         term: number("term")?,
         node: text("node").map(str::to_owned),
         incarnation: text("incarnation").unwrap_or_default().to_owned(),
-        since: Duration::from_micros(since),
+        since,
         lease: Duration::from_secs(number("lease")?),
         module: text("module").map(str::to_owned),
         outcome: match text("outcome") {
@@ -75,6 +80,7 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
         },
         failures: u32::try_from(number("failures")?).unwrap_or(u32::MAX),
         released: text("released") == Some("true"),
+        rests_until: time("rest"),
     }))
 }
 
@@ -103,6 +109,7 @@ mod tests {
             outcome: Some(Outcome::Done),
             failures: 3,
             released: true,
+            rests_until: Some(Duration::from_micros(1_700_000_060_000_001)),
         };
         let metadata = encode(&record)
             .iter()

@@ -13,6 +13,7 @@ use futures::future::{BoxFuture, FutureExt as _, Shared, TryFutureExt as _};
 use time::OffsetDateTime;
 use tokio::task::AbortHandle;
 
+use super::answers::{refusal, refuse_foreign};
 use super::identity;
 
 /// A token that has less than this left is fetched anew while the old one is still in use.
@@ -83,6 +84,12 @@ impl KeptToken {
         let fetch = fetched.map_err(Arc::new).boxed().shared();
         state.fetching = Some(fetch.clone());
         fetch
+    }
+
+    /// True if there is no token, and one is being fetched.
+    pub fn is_awaited(&self) -> bool {
+        let state = self.lock();
+        state.fetching.is_some() && state.token_that_lasts(Duration::ZERO).is_none()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -170,11 +177,15 @@ impl TokenWatch {
 impl HttpClient for TokenWatch {
     async fn execute_request(&self, request: &Request) -> azure_core::Result<Response> {
         let response = self.client.execute_request(request).await?;
+        refuse_foreign(&response)?;
         if response.status() == StatusCode::Unauthorized
             && let Some(kept) = &self.token
             && let Some(shown) = request.headers().get_optional_str(&AUTHORIZATION)
         {
             kept.refused(shown.strip_prefix("Bearer ").unwrap_or(shown));
+        }
+        if [StatusCode::Unauthorized, StatusCode::Forbidden].contains(&response.status()) {
+            return Err(refusal(response).await);
         }
         Ok(response)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError};
 
-use super::suite::{Bench, a, ask, assert_lost, b, job, record, version_of};
+use super::suite::{Bench, a, ask, assert_lost, b, c, job, record, version_of};
 use super::versioned::text;
 use crate::{Reading, VersionedObject};
 
@@ -140,33 +140,45 @@ pub(super) async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) 
     assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn a_lease_is_gone_on_with_under_its_id_and_over_the_version_that_was_read(bench: Bench) {
+pub(super) async fn a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_know(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
-    assert_eq!(bench.reclaim(a(), &old).await, Err(StoreError::Conflict), "somebody has written since");
-    assert_lost(&bench.reclaim(b(), &new).await);
+    assert_eq!(bench.reclaim(a(), b(), &old).await, Err(StoreError::Conflict), "the holder has written since");
+    assert_lost(&bench.reclaim(b(), c(), &new).await);
+    assert_eq!(bench.renew(a()).await, Ok(Reply::Done), "nothing has changed so far");
     // It counts anew, and the version stays.
     bench.most_of_it().await;
-    assert_eq!(bench.reclaim(a(), &new).await, Ok(Reply::Done));
+    assert_eq!(bench.reclaim(a(), b(), &new).await, Ok(Reply::Done));
     bench.most_of_it().await;
     let seen = bench.see().await;
     assert_eq!((seen.lease, seen.version), (LeaseState::Held, new.clone()));
-    assert!(matches!(bench.write(a(), &new, 2).await, Ok(Reply::Version(_))));
+    // Whoever held it is fenced off, in everything that a holder does.
+    assert_lost(&bench.renew(a()).await);
+    assert_lost(&bench.write(a(), &new, 2).await);
+    assert_lost(&bench.release(a()).await);
+    // An answer may have been lost: the same request is carried out again. So it is for another id.
+    assert_eq!(bench.reclaim(a(), b(), &new).await, Ok(Reply::Done));
+    bench.most_of_it().await;
+    assert_eq!(bench.reclaim(b(), c(), &new).await, Ok(Reply::Done));
+    assert_lost(&bench.reclaim(a(), b(), &new).await);
+    assert!(matches!(bench.write(c(), &new, 2).await, Ok(Reply::Version(_))));
 }
 
 /// An acquire would succeed in each of these cases.
-pub(super) async fn what_another_has_held_since_cannot_be_gone_on_with(bench: Bench) {
+pub(super) async fn a_lease_that_ended_or_changed_hands_cannot_be_reclaimed(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
-    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_lost(&bench.reclaim(a(), c(), &version).await);
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
-    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_lost(&bench.reclaim(a(), c(), &version).await);
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
-    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_lost(&bench.reclaim(a(), c(), &version).await);
+    bench.outlive().await;
+    assert_lost(&bench.reclaim(b(), c(), &version).await);
     assert_eq!(bench.release(b()).await, Ok(Reply::Done));
     assert_eq!(bench.see().await.version, version, "nobody has written");
-    assert_lost(&bench.reclaim(a(), &version).await);
+    assert_lost(&bench.reclaim(a(), c(), &version).await);
 }
 
 pub(super) async fn a_write_under_an_expired_lease_is_lost(bench: Bench) {

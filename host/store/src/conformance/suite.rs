@@ -59,8 +59,8 @@ cases![
     renewing_an_expired_lease_with_a_wrong_id_is_lost,
     a_renewal_counts_anew,
     a_late_renewal_after_another_acquired_is_lost,
-    a_lease_is_gone_on_with_under_its_id_and_over_the_version_that_was_read,
-    what_another_has_held_since_cannot_be_gone_on_with,
+    a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_know,
+    a_lease_that_ended_or_changed_hands_cannot_be_reclaimed,
     a_write_under_an_expired_lease_is_lost,
     a_lease_broken_at_once_is_free_for_others,
     a_lease_being_broken_is_free_after_its_period,
@@ -116,6 +116,11 @@ pub fn b() -> LeaseId {
     LeaseId::from_random(0xb)
 }
 
+/// A third holder's id.
+pub fn c() -> LeaseId {
+    LeaseId::from_random(0xc)
+}
+
 /// The election of every case.
 pub fn job() -> ElectionName {
     ElectionName::new("job").unwrap()
@@ -133,6 +138,7 @@ pub fn record(term: u64) -> Record {
         outcome: Some(Outcome::Done),
         failures: 3,
         released: false,
+        rests_until: None,
     }
 }
 
@@ -211,9 +217,9 @@ impl Bench {
         self.ask(Op::Renew { id }).await
     }
 
-    /// Goes on with the lease of who is gone, over that version.
-    pub async fn reclaim(&self, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
-        self.ask(Op::Reclaim { id, version: version.clone() }).await
+    /// Reclaims the lease that is held under `from`.
+    pub async fn reclaim(&self, from: LeaseId, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
+        self.ask(Op::Reclaim { from, id, version: version.clone() }).await
     }
 
     /// Releases the lease.
@@ -314,7 +320,13 @@ pub(super) async fn elections_are_listed_sorted(bench: Bench) {
 
 pub(super) async fn a_record_is_read_as_it_was_written(bench: Bench) {
     let version = bench.held_by(a()).await;
-    let full = Record { node: Some("Knoten-1".to_owned()), failures: u32::MAX, released: true, ..record(u64::MAX) };
+    let full = Record {
+        node: Some("Knoten-1".to_owned()),
+        failures: u32::MAX,
+        released: true,
+        rests_until: Some(Duration::from_micros(1_700_000_060_000_001)),
+        ..record(u64::MAX)
+    };
     let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };
     let mut version = version;
     for record in [full, bare] {

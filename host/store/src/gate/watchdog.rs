@@ -9,6 +9,7 @@
 //! like a clock that was set). Both give it once, or a host that always wakes late would never end itself.
 
 use std::os::fd::AsFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
@@ -18,7 +19,7 @@ use baton_election::Time;
 use rustix::time::ClockId;
 use tokio::sync::watch;
 
-use super::Gate;
+use super::{Gate, end_this_process};
 use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
 use crate::doorbell::Doorbell;
 
@@ -149,7 +150,13 @@ impl Watchdog {
         let alarm = Alarm::new()?;
         watchdog.threads.push(thread("last-words").spawn(move || spoken.words.speak(&last_words))?);
         let speaker = watchdog.threads[0].thread().clone();
-        watchdog.threads.push(thread("watchdog").spawn(move || watch(&shared, &clock, alarm, &speaker))?);
+        watchdog.threads.push(thread("watchdog").spawn(move || {
+            let watched = AssertUnwindSafe(|| watch(&shared, &clock, alarm, &speaker));
+            // A host that nobody watches leads no longer.
+            if catch_unwind(watched).is_err() {
+                end_this_process();
+            }
+        })?);
         Ok(watchdog)
     }
 
@@ -227,7 +234,7 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
             }
             Look::Overdue(longest) => {
                 watched.words.ask(speaker, clock, longest);
-                std::process::abort();
+                end_this_process();
             }
         }
     }

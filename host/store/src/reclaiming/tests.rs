@@ -80,6 +80,7 @@ fn record(term: u64, incarnation: &str) -> Record {
         outcome: None,
         failures: 0,
         released: false,
+        rests_until: None,
     }
 }
 
@@ -102,6 +103,11 @@ async fn writes(host: &Reclaiming, id: LeaseId, record: Record) {
     let (_, version) = see(host).await;
     let written = host.request(&job(), Op::Write { id, version, record }).await;
     assert!(matches!(written, Ok(Reply::Version(_))), "{written:?}");
+}
+
+/// Reclaims the first leader's lease.
+fn reclaim(version: Version) -> Op {
+    Op::Reclaim { from: id(1), id: id(2), version }
 }
 
 /// Waits until it is reclaimable. A program that another test starts has copies of all descriptors for a moment.
@@ -130,18 +136,18 @@ async fn whoever_is_there_goes_on_with_the_lease_once_all_of_its_holder_is_gone(
     drop(runner);
     let version = is_reclaimable(&beta, 1).await;
     is_reclaimable(&gamma, 1).await;
-    let reclaim = |id| Op::Reclaim { id, version: version.clone() };
-    assert_eq!(beta.request(&job(), reclaim(id(2))).await, Err(StoreError::Held), "nobody has noted that");
-    assert_eq!(beta.request(&job(), reclaim(id(1))).await, Ok(Reply::Done));
-    // Until its term is written nobody else does, and it may ask again.
-    assert_eq!(gamma.request(&job(), reclaim(id(1))).await, Err(StoreError::Held));
+    let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
+    assert_eq!(beta.request(&job(), reclaim(2, 3)).await, Err(StoreError::Held), "no note names that");
+    assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
+    // Until its term is written, no other host reclaims it, and this one may repeat its request.
+    assert_eq!(gamma.request(&job(), reclaim(1, 3)).await, Err(StoreError::Held));
     assert_eq!(see(&gamma).await.0, LeaseState::Held);
     assert_eq!(see(&beta).await.0, LeaseState::Held);
-    assert_eq!(beta.request(&job(), reclaim(id(1))).await, Ok(Reply::Done));
-    writes(&beta, id(1), record(2, "beta")).await;
+    assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
+    writes(&beta, id(2), record(2, "beta")).await;
     assert!(!machine.note("alpha").exists() && machine.note("beta").exists());
     drop((beta, _beta));
-    is_reclaimable(&gamma, 1).await;
+    is_reclaimable(&gamma, 2).await;
 }
 
 #[tokio::test]
@@ -151,16 +157,49 @@ async fn of_two_who_find_the_same_one_goes_on_and_the_others_reading_is_too_old_
     let ((beta, _beta), (gamma, _gamma)) = (machine.host("beta"), machine.host("gamma"));
     let version = is_reclaimable(&beta, 1).await;
     is_reclaimable(&gamma, 1).await;
-    let reclaim = || Op::Reclaim { id: id(1), version: version.clone() };
-    assert_eq!(beta.request(&job(), reclaim()).await, Ok(Reply::Done));
-    // It is gone before its term is written.
+    let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
+    assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
+    // It dies before its term is written.
     drop((beta, _beta));
-    is_reclaimable(&gamma, 1).await;
-    assert_eq!(gamma.request(&job(), reclaim()).await, Ok(Reply::Done));
-    writes(&gamma, id(1), record(2, "gamma")).await;
+    is_reclaimable(&gamma, 2).await;
+    assert_eq!(gamma.request(&job(), reclaim(2, 3)).await, Ok(Reply::Done));
+    writes(&gamma, id(3), record(2, "gamma")).await;
     let (delta, _delta) = machine.host("delta");
-    assert_eq!(delta.request(&job(), reclaim()).await, Err(StoreError::Held));
-    assert_eq!(machine.store.request(&job(), reclaim()).await, Err(StoreError::Conflict));
+    assert_eq!(delta.request(&job(), reclaim(3, 4)).await, Err(StoreError::Held));
+    assert_eq!(machine.store.request(&job(), reclaim(3, 4)).await, Err(StoreError::Conflict));
+}
+
+/// Each host has noted its id, and the store has never heard of it.
+#[tokio::test]
+async fn lease_is_reclaimed_under_whichever_noted_id_it_has() {
+    let machine = Machine::new();
+    drop(machine.leader("alpha", 1).await);
+    for (host, from, fresh) in [("beta", 1, 2), ("gamma", 2, 3)] {
+        let (host, _lock_file) = machine.host(host);
+        let version = is_reclaimable(&host, from).await;
+        machine.store.fail_next(crate::memory::Fault::LoseRequest);
+        let reclaim = Op::Reclaim { from: id(from), id: id(fresh), version };
+        assert!(matches!(host.request(&job(), reclaim).await, Err(StoreError::Unknown(_))));
+    }
+    let (delta, _delta) = machine.host("delta");
+    let version = is_reclaimable(&delta, 3).await;
+    assert_eq!(delta.request(&job(), Op::Reclaim { from: id(3), id: id(4), version }).await, Ok(Reply::Done));
+    writes(&delta, id(4), record(2, "delta")).await;
+    assert!(!machine.note("alpha").exists());
+}
+
+#[tokio::test]
+async fn note_that_is_full_lets_the_lease_expire() {
+    let machine = Machine::new();
+    drop(machine.leader("alpha", 1).await);
+    let text = fs::read_to_string(machine.note("alpha")).unwrap();
+    let line = text.lines().last().unwrap();
+    fs::write(machine.note("alpha"), text.clone() + &format!("{line}\n").repeat(15)).unwrap();
+    let (beta, _beta) = machine.host("beta");
+    let version = is_reclaimable(&beta, 1).await;
+    let reclaim = Op::Reclaim { from: id(1), id: id(2), version };
+    assert_eq!(beta.request(&job(), reclaim).await, Err(StoreError::Held));
+    assert_eq!(fs::read_to_string(machine.note("alpha")).unwrap().lines().count(), text.lines().count() + 15);
 }
 
 #[tokio::test]
@@ -174,8 +213,10 @@ async fn what_another_has_held_since_is_not_gone_on_with() {
     let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
     assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));
     is_reclaimable(&beta, 1).await;
-    let answer = beta.request(&job(), Op::Reclaim { id: id(1), version }).await;
+    let answer = beta.request(&job(), reclaim(version)).await;
     assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
+    // The note named the fresh id before the store was asked. No host asks the store again under one id after another.
+    assert_eq!(see(&beta).await.0, LeaseState::Held);
 }
 
 #[tokio::test]
@@ -239,7 +280,7 @@ async fn what_is_no_note_of_that_very_lease_is_none() {
         let (beta, _beta) = machine.host("beta");
         assert_eq!(see(&beta).await.0, LeaseState::Held, "{what}");
         let (_, version) = see(&beta).await;
-        assert_eq!(beta.request(&job(), Op::Reclaim { id: id(1), version }).await, Err(StoreError::Held), "{what}");
+        assert_eq!(beta.request(&job(), reclaim(version)).await, Err(StoreError::Held), "{what}");
     }
 }
 
@@ -277,7 +318,7 @@ async fn a_disk_that_hangs_when_a_lease_is_gone_on_with_costs_a_reading() {
     let version = is_reclaimable(&beta, 1).await;
     let hangs = Arc::clone(&beta.asks).acquire_owned().await.unwrap();
     beta.disk_within = DISK_WITHIN;
-    let reclaim = Op::Reclaim { id: id(1), version };
+    let reclaim = reclaim(version);
     assert_eq!(beta.request(&job(), reclaim.clone()).await, Err(StoreError::Conflict));
     beta.disk_within = Duration::MAX;
     drop(hangs);
@@ -310,9 +351,9 @@ async fn who_goes_on_with_a_lease_and_gives_it_up_leaves_no_note_of_it() {
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
-    assert_eq!(beta.request(&job(), Op::Reclaim { id: id(1), version }).await, Ok(Reply::Done));
+    assert_eq!(beta.request(&job(), reclaim(version)).await, Ok(Reply::Done));
     assert!(machine.note("alpha").exists() && machine.note("beta").exists());
-    assert_eq!(beta.request(&job(), Op::Release { id: id(1) }).await, Ok(Reply::Done));
+    assert_eq!(beta.request(&job(), Op::Release { id: id(2) }).await, Ok(Reply::Done));
     assert!(!machine.note("alpha").exists() && !machine.note("beta").exists());
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::file::{self, File};
 use crate::file_events::Watches;
 
-/// The files of a store.
+/// The databases of a store.
 pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
 
 /// Those of them that are in the folder `dir`.
@@ -88,7 +88,9 @@ impl Database {
             Some(_) if access == Intent::Holder => return Err(self.moved(access)),
             Some(_) | None => {}
         }
-        let Some(file) = File::open(&self.path, self.busy)? else { return Err(self.missing(current.is_some())) };
+        let Some(file) = File::open(&self.path, self.busy)? else {
+            return Err(missing(&self.path, self.keeps, current.is_some()));
+        };
         let file = Arc::new(file);
         *current = Some(Arc::clone(&file));
         self.files.send_modify(|files| *files += 1);
@@ -118,26 +120,6 @@ impl Database {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody makes a file anew who was not started for it: hosts that run would go on without what was in it, the
-    /// suspension of an election say, and nobody had decided that.
-    fn missing(&self, was_there: bool) -> StoreError {
-        const MAKES: &str = "let a host that you start or `baton push` make";
-        let Self { path, keeps, .. } = self;
-        let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));
-        file::misconfigured(
-            path,
-            if is_part {
-                format!(
-                    "is missing beside the store's other files: put it back, or {MAKES} an empty one, without {keeps}"
-                )
-            } else if was_there {
-                format!("the store that was here is gone: put it back, or {MAKES} an empty one")
-            } else {
-                format!("there is no store yet: correct --store, or {MAKES} it")
-            },
-        )
-    }
-
     fn moved(&self, access: Intent) -> StoreError {
         let why = format!("the file {} was moved or replaced", self.path.display());
         match access {
@@ -145,6 +127,25 @@ impl Database {
             Intent::Read | Intent::Write => StoreError::Unknown(why),
         }
     }
+}
+
+/// The error about a part of the store that is not there, and that had what it `keeps`.
+///
+/// Only a host that is started, or a push, makes a part again. A host that runs would go on without what was in it, the
+/// suspension of an election say, and nobody had decided that.
+pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
+    const MAKES: &str = "let a host that you start or `baton push` make";
+    let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));
+    file::misconfigured(
+        path,
+        if is_part {
+            format!("is missing beside the store's other files: put it back, or {MAKES} an empty one, without {keeps}")
+        } else if was_there {
+            format!("the store that was here is gone: put it back, or {MAKES} an empty one")
+        } else {
+            format!("there is no store yet: correct --store, or {MAKES} it")
+        },
+    )
 }
 
 /// One transaction; `None` if the file was moved away before it could begin.

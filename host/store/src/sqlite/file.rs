@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::DirBuilder;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{FileType, Mode, OFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
+use super::{lock_holders, rights};
 use crate::file_events::{WatchFlags, Watches};
-use crate::file_system::network;
+use crate::file_system::{foreign, foreign_file_system};
 
 /// The layout of the tables, in the file's `user_version`.
 const FORMAT: i64 = 1;
@@ -26,6 +28,10 @@ const BUSY_LOOK: Duration = Duration::from_millis(1);
 const BUSY_CREATING: Duration = Duration::from_secs(5);
 /// So much of a journal is kept, in bytes.
 const JOURNAL_KEPT: i64 = 64 << 10;
+/// Pages that a new database has free, and its journal has room for. A takeover touches fewer.
+const RESERVED: u32 = 8;
+/// SQLite's default page size, in bytes.
+const PAGE: u32 = 4096;
 /// SQLite's own finding that its file is not at its path any more: SQLITE_READONLY_DBMOVED.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 
@@ -50,7 +56,8 @@ impl File {
         };
         let file = Self { path: path.to_owned(), pin, busy, idle: Mutex::default() };
         refuse_other_kinds(path, &rustix::fs::fstat(&file.pin).map_err(|error| file.unreadable(error))?)?;
-        refuse_network(path, rustix::fs::fstatfs(&file.pin))?;
+        refuse_foreign(path, foreign(&file.pin))?;
+        rights::refuse_open_folder(path.parent().unwrap_or(path))?;
         Ok(Some(file))
     }
 
@@ -96,8 +103,7 @@ impl File {
     /// group, they could not read it, and nothing without it.
     fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
-        let (group, others) = (mode >> 3 & 0o7, mode & 0o7);
-        Ok(if group & !others == 0 { "PERSIST" } else { "DELETE" })
+        Ok(if keeps_journal(mode) { "PERSIST" } else { "DELETE" })
     }
 
     fn unreadable(&self, error: Errno) -> StoreError {
@@ -136,11 +142,15 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
     let no_folder = |error| out_of_reach(dir, "the folder cannot be made", &error, Errno::from_io_error(&error));
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_folder)?;
-    refuse_network(dir, rustix::fs::statfs(dir))?;
+    refuse_foreign(dir, foreign_file_system(dir))?;
+    rights::refuse_open_folder(dir)?;
     if let Ok(found) = rustix::fs::stat(path) {
         refuse_other_kinds(path, &found)?;
+    } else {
+        let no_file = |error| out_of_reach(path, "cannot be made", &error, Errno::from_io_error(&error));
+        rights::make_file(path).map_err(no_file)?;
     }
-    let found = connect(path, OpenFlags::SQLITE_OPEN_CREATE, BUSY_CREATING).and_then(|mut db| {
+    let made = connect(path, OpenFlags::SQLITE_OPEN_CREATE, BUSY_CREATING).and_then(|mut db| {
         let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut found = identity(&transaction)?;
         if found.empty {
@@ -150,9 +160,47 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
             found = identity(&transaction)?;
         }
         transaction.commit()?;
-        Ok(found)
+        Ok((found, db))
     });
-    check(path, found.map_err(|error| store_error(path, &error))?)
+    let (found, mut db) = made.map_err(|error| store_error(path, &error))?;
+    check(path, found)?;
+    // Without the reserve, all works while the disk has room.
+    let _ = reserve(path, &mut db);
+    Ok(())
+}
+
+/// See [`File::journal`]: true for a file of this mode.
+fn keeps_journal(mode: u32) -> bool {
+    let (group, others) = (mode >> 3 & 0o7, mode & 0o7);
+    group & !others == 0
+}
+
+/// Reserves room in the database and in its journal, so that a node can take over while the disk is full. A leader needs none:
+/// it writes over what is there.
+fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push("-journal");
+    let free: u32 = db.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+    let has_room = std::fs::metadata(journal).is_ok_and(|found| found.len() >= u64::from(RESERVED * PAGE));
+    let is_kept = rustix::fs::stat(path).is_ok_and(|found| keeps_journal(found.st_mode));
+    if !is_kept || (free >= RESERVED && has_room) {
+        return Ok(());
+    }
+    db.pragma_update(None, "journal_mode", "PERSIST")?;
+    db.pragma_update(None, "journal_size_limit", JOURNAL_KEPT)?;
+    let mut step = |sql: &str| {
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(sql)?;
+        transaction.commit()
+    };
+    // Each row takes a page and a bit. The journal gets its room as they are overwritten, and the database as they are dropped.
+    let fill = format!("INSERT INTO reserve SELECT zeroblob({PAGE}) FROM n");
+    step(&format!(
+        "CREATE TABLE IF NOT EXISTS reserve (page BLOB); DELETE FROM reserve;
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {RESERVED}) {fill};"
+    ))?;
+    step(&format!("UPDATE reserve SET page = randomblob({PAGE});"))?;
+    step("DROP TABLE reserve;")
 }
 
 fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
@@ -210,10 +258,16 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
             format!("is damaged or not a database ({error}): move it away, and the next host to run makes a new one"),
         ),
         Some(CannotOpen | ReadOnly | PermissionDenied) => out_of_reach(path, "cannot be written", error, None),
-        Some(DatabaseBusy | DatabaseLocked) => unknown(
-            "is busy with another request; if this goes on, a process was stopped in the middle of one: end it"
-                .to_owned(),
-        ),
+        Some(DatabaseBusy | DatabaseLocked) => unknown(match lock_holders::described(path) {
+            Some(holders) => format!(
+                "is locked: {holders}; even a reader keeps all others from writing: if this goes on, resume or end the process"
+            ),
+            None => {
+                "is locked, and the kernel names no other process that holds the lock: if this goes on, look for a \
+                 stopped process, also in other containers"
+                    .to_owned()
+            }
+        }),
         Some(DiskFull) => unknown("the disk is full: make room".to_owned()),
         Some(_) => unknown(format!("{error}; if this goes on, check the disk")),
         None => misconfigured(path, format!("holds a row that cannot be read ({error}): correct or delete the row")),
@@ -231,7 +285,7 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
 }
 
 /// The system does not let it be reached, or what is needed beside it be made. SQLite does not say why.
-fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
+pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
     // Of what is not there, the folder that it is to be in. A file system that counts nothing says that all is taken.
     let is_full = |there: &StatVfs| there.f_blocks > 0 && there.f_bavail == 0;
     let has_no_more_files = |there: &StatVfs| there.f_files > 0 && there.f_favail == 0;
@@ -263,16 +317,17 @@ fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), Store
     ))
 }
 
-/// Locks and syncs are not what they seem on these: two hosts could hold one lease.
-fn refuse_network(path: &Path, found: rustix::io::Result<rustix::fs::StatFs>) -> Result<(), StoreError> {
-    let found = found.map_err(|error| misconfigured(path, format!("its file system cannot be told ({error})")))?;
-    match network(&found) {
-        None => Ok(()),
-        Some(name) => Err(misconfigured(
+/// Refuses a file system that is not known to be local: two hosts could hold one lease.
+fn refuse_foreign(path: &Path, found: io::Result<Option<String>>) -> Result<(), StoreError> {
+    match found {
+        Ok(None) => Ok(()),
+        Ok(Some(kind)) => Err(misconfigured(
             path,
             format!(
-                "is on a {name} file system, where file locks are not safe: use a local disk, or an azure:// store"
+                "its file system is not known to be local ({kind}), so file locks may not be safe: use a local disk such as \
+                 ext4 or XFS, or an azure:// store"
             ),
         )),
+        Err(error) => Err(misconfigured(path, format!("its file system cannot be told ({error})"))),
     }
 }

@@ -4,14 +4,11 @@
 //! many megabytes keeps readers out for as long as the disk takes, and what elections are told is read by every node
 //! every few seconds. And so has their history, so that nothing that matters more waits for it.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 use time::OffsetDateTime;
-use tokio::sync::Semaphore;
 
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore, elections, new_version};
@@ -24,8 +21,7 @@ pub(super) const STATES_SCHEMA: &str =
 
 /// Of `control.db`.
 pub(super) const CONTROL_SCHEMA: &str =
-    "CREATE TABLE control (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;
-CREATE TABLE node (election TEXT, node TEXT, content BLOB NOT NULL, PRIMARY KEY (election, node)) STRICT;";
+    "CREATE TABLE control (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;";
 
 /// Of `history.db`.
 pub(super) const HISTORY_SCHEMA: &str =
@@ -110,12 +106,9 @@ impl ObjectStore for SqliteStore {
     }
 
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
-        self.on(object, Intent::Write, move |db, object| match object {
-            PlainObject::Announcement(election, node) => db
-                .prepare_cached("INSERT OR REPLACE INTO node VALUES (?1, ?2, ?3)")?
-                .execute(params![election.as_str(), node, &content[..]])
-                .map(drop),
-            PlainObject::Module(digest) => {
+        self.on(object, move |shared, object| match object {
+            PlainObject::Announcement(election, node) => shared.announcements.put(election, node, &content),
+            PlainObject::Module(digest) => shared.modules.transact(Intent::Write, |db| {
                 let digest = digest.to_string();
                 let known = db
                     .prepare_cached("UPDATE module SET stored = unixepoch() WHERE digest = ?1")?
@@ -124,27 +117,26 @@ impl ObjectStore for SqliteStore {
                     db.prepare_cached("INSERT INTO module VALUES (?1, unixepoch(), ?2)")?
                         .execute(params![digest, &content[..]])?;
                 }
-                Ok(())
-            }
+                Ok(Ok(()))
+            }),
         })
         .await
     }
 
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        self.on(object, Intent::Read, move |db, object| {
-            let content = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0).map(Bytes::from);
-            // What is left of nothing would be NULL.
-            const LIMITED: &str = "CASE WHEN length(content) > ?1 THEN substr(content, 1, ?1) ELSE content END";
-            match object {
-                PlainObject::Announcement(election, node) => db
-                    .prepare_cached(&format!("SELECT {LIMITED} FROM node WHERE election = ?2 AND node = ?3"))?
-                    .query_row(params![limit, election.as_str(), node], content),
-                PlainObject::Module(digest) => db
-                    .prepare_cached(&format!("SELECT {LIMITED} FROM module WHERE digest = ?2"))?
-                    .query_row(params![limit, digest.to_string()], content),
-            }
-            .optional()
+        self.on(object, move |shared, object| match object {
+            PlainObject::Announcement(election, node) => shared.announcements.get(election, node, limit),
+            PlainObject::Module(digest) => shared.modules.transact(Intent::Read, |db| {
+                let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+                // `substr` turns an empty content into NULL.
+                db.prepare_cached(
+                    "SELECT CASE WHEN length(content) > ?1 THEN substr(content, 1, ?1) ELSE content END \
+                     FROM module WHERE digest = ?2",
+                )?
+                .query_row(params![limit, digest.to_string()], |row| row.get::<_, Vec<u8>>(0).map(Bytes::from))
+                .optional()
+                .map(Ok)
+            }),
         })
         .await
     }
@@ -152,20 +144,14 @@ impl ObjectStore for SqliteStore {
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         match listing {
             Listing::Announcements(election) => {
-                let election = election.clone();
-                self.in_lane(&election.clone(), move |shared| {
-                    shared.control.transact(Intent::Read, |db| {
-                        let mut nodes = db.prepare_cached(
-                            "SELECT node, length(content) FROM node WHERE election = ?1 ORDER BY node",
-                        )?;
-                        let nodes = nodes.query_map([election.as_str()], |row| {
-                            let object = PlainObject::Announcement(election.clone(), row.get(0)?);
-                            Ok(Listed { object, size: row.get::<_, i64>(1)?.unsigned_abs(), put: None })
-                        })?;
-                        nodes.collect::<Result<_, _>>().map(Ok)
-                    })
-                })
-                .await
+                let name = election.clone();
+                let list = move |shared: &Databases| shared.announcements.list(&name);
+                let listed = self.in_turn(self.announcement_lane(), list).await?;
+                let of_node = |(node, size)| {
+                    let object = PlainObject::Announcement(election.clone(), node);
+                    Listed { object, size, put: None }
+                };
+                Ok(listed.into_iter().map(of_node).collect())
             }
             Listing::Modules => {
                 self.in_turn(self.module_lane(), |shared| {
@@ -190,44 +176,32 @@ impl ObjectStore for SqliteStore {
 
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         let until = put_until.map_or(i64::MAX, OffsetDateTime::unix_timestamp);
-        self.on(object, Intent::Write, move |db, object| match object {
-            PlainObject::Announcement(election, node) => db
-                .execute("DELETE FROM node WHERE election = ?1 AND node = ?2", [election.as_str(), node])
-                .map(|_| true),
-            PlainObject::Module(digest) => {
+        self.on(object, move |shared, object| match object {
+            PlainObject::Announcement(election, node) => shared.announcements.remove(election, node).map(|()| true),
+            PlainObject::Module(digest) => shared.modules.transact(Intent::Write, |db| {
                 let digest = digest.to_string();
                 db.execute("DELETE FROM module WHERE digest = ?1 AND stored <= ?2", params![digest, until])?;
-                db.query_row("SELECT NOT EXISTS (SELECT 1 FROM module WHERE digest = ?1)", [digest], |row| row.get(0))
-            }
+                let is_gone = "SELECT NOT EXISTS (SELECT 1 FROM module WHERE digest = ?1)";
+                db.query_row(is_gone, [digest], |row| row.get(0)).map(Ok)
+            }),
         })
         .await
     }
 }
 
 impl SqliteStore {
-    /// Works on a plain object in one transaction, in its turn.
+    /// Works on a plain object, in its turn.
     async fn on<T: Send + 'static>(
         &self,
         object: &PlainObject,
-        access: Intent,
-        step: impl FnOnce(&Connection, &PlainObject) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Databases, &PlainObject) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let object = object.clone();
-        self.in_turn(self.lane_of(&object), move |shared| {
-            let database = match object {
-                PlainObject::Announcement(..) => &shared.control,
-                PlainObject::Module(_) => &shared.modules,
-            };
-            database.transact(access, |db| step(db, &object).map(Ok))
-        })
-        .await
-    }
-
-    fn lane_of(&self, object: &PlainObject) -> Arc<Semaphore> {
-        match object {
-            PlainObject::Announcement(election, _) => self.shared.lane(election),
+        let lane = match object {
+            PlainObject::Announcement(..) => self.announcement_lane(),
             PlainObject::Module(_) => self.module_lane(),
-        }
+        };
+        let object = object.clone();
+        self.in_turn(lane, move |shared| work(shared, &object)).await
     }
 }
 
@@ -315,16 +289,10 @@ fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Versi
 pub(super) fn state_head(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<Vec<u8>>> {
     db.prepare_cached("SELECT substr(content, 1, ?2) FROM state WHERE election = ?1")?
         .query_row(params![election.as_str(), i64::try_from(HEAD).unwrap_or(i64::MAX)], |row| {
-            // What is left of nothing is NULL.
+            // `substr` turns an empty content into NULL.
             Ok(row.get::<_, Option<Vec<u8>>>(0)?.unwrap_or_default())
         })
         .optional()
-}
-
-/// What the nodes of an election have said.
-pub(super) fn announcements(db: &Connection, election: &ElectionName) -> rusqlite::Result<Vec<Vec<u8>>> {
-    let mut said = db.prepare_cached("SELECT content FROM node WHERE election = ?1")?;
-    said.query_map([election.as_str()], |row| row.get(0))?.collect()
 }
 
 fn module(digest: &str, size: i64, stored: i64) -> Option<Listed> {

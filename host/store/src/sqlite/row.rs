@@ -26,6 +26,10 @@ CREATE TABLE lease (
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
+/// Made with the first pause, for the same reasons.
+const REST: &str = "
+CREATE TABLE IF NOT EXISTS rest (election TEXT PRIMARY KEY, version TEXT NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
+
 /// Made with the first note, for the same reasons.
 pub(super) const HOLDER: &str = "
 CREATE TABLE IF NOT EXISTS holder (
@@ -49,6 +53,7 @@ pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result
     let Some((mut row, stamp)) = found else { return Ok(None) };
     if let Some(record) = &mut row.record {
         record.released = is_released(db, election, &row.version)?;
+        record.rests_until = rests_until(db, election, &row.version)?;
     }
     Ok(Some((row, stamp)))
 }
@@ -84,13 +89,21 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, 
         db.prepare_cached("INSERT OR REPLACE INTO released VALUES (?1, ?2)")?
             .execute([election.as_str(), &row.version.0])?;
     }
+    if let Some(until) = record.and_then(|record| record.rests_until) {
+        db.execute_batch(REST)?;
+        db.prepare_cached("INSERT OR REPLACE INTO rest VALUES (?1, ?2, ?3)")?.execute(rusqlite::params![
+            election.as_str(),
+            &row.version.0,
+            nanoseconds(until)
+        ])?;
+    }
     Ok(())
 }
 
 /// Removes an election with its lease, record and mark.
 pub(super) fn delete(db: &Connection, election: &ElectionName) -> rusqlite::Result<()> {
     db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()])?;
-    for table in ["released", "holder"] {
+    for table in ["released", "rest", "holder"] {
         if has(db, table)? {
             db.execute(&format!("DELETE FROM {table} WHERE election = ?1"), [election.as_str()])?;
         }
@@ -171,6 +184,17 @@ fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> r
         .query_row([election.as_str(), &version.0], |row| row.get(0))
 }
 
+fn rests_until(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<Option<Duration>> {
+    if !has(db, "rest")? {
+        return Ok(None);
+    }
+    let until = db
+        .prepare_cached("SELECT until FROM rest WHERE election = ?1 AND version = ?2")?
+        .query_row([election.as_str(), &version.0], |row| row.get(0))
+        .optional()?;
+    Ok(until.map(duration))
+}
+
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
     let record = match row.get::<_, Option<i64>>("term")? {
         None => None,
@@ -183,8 +207,9 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
-            // In the other table.
+            // In tables of their own.
             released: false,
+            rests_until: None,
         }),
     };
     let lease = Lease {

@@ -181,7 +181,7 @@ impl Claimant {
                 None => (self.read().await, false),
             };
             let (version, found) = match read {
-                Ok(Some((version, content))) => (Some(version), Document::decode(&content)),
+                Ok(Some((version, content))) => (Some(version), Document::decode_aside(content).await),
                 Ok(None) => (None, Ok(Document::default())),
                 Err(error) => {
                     pace.wait(&error).await.map_err(ClaimError::Store)?;
@@ -203,11 +203,11 @@ impl Claimant {
             if is_superseded(&found) {
                 return Err(ClaimError::Superseded(found.term));
             }
-            let document = found.claimed(term, claim);
-            let content = document.encode()?;
+            let document = Arc::new(found.claimed(term, claim));
+            let content = document.encode_aside().await?;
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             match self.write(version.as_ref(), content).await {
-                Ok(version) => return Ok((version, Arc::new(document))),
+                Ok(version) => return Ok((version, document)),
                 // Somebody else wrote, or an earlier try of this did: the next reading tells.
                 Err(StoreError::Conflict) => {}
                 Err(error) => pace.wait(&error).await.map_err(ClaimError::Store)?,
@@ -369,7 +369,7 @@ impl History {
     /// have been.
     async fn settle(&mut self, mut in_doubt: bool) -> Result<(), CommitError> {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
-        let content = next.encode().map_err(|error| CommitError::Unavailable(error.to_string()))?;
+        let content = next.encode_aside().await.map_err(|error| CommitError::Unavailable(error.to_string()))?;
         let tell = Arc::clone(&self.home.tell);
         let mut pace = Pace::new(&*tell);
         loop {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use baton_election::{HIGHEST_TERM, Term};
 use bytes::Bytes;
@@ -129,9 +130,41 @@ impl Document {
         }
     }
 
+    /// [`encode`](Self::encode), where other work of this thread must not wait for a large document.
+    pub(super) async fn encode_aside(self: &Arc<Self>) -> Result<Bytes, DocumentError> {
+        if self.size() < LARGE {
+            return self.encode();
+        }
+        let document = Arc::clone(self);
+        aside(move || document.encode()).await
+    }
+
+    /// [`decode`](Self::decode), where other work of this thread must not wait for a large document.
+    pub(super) async fn decode_aside(content: Bytes) -> Result<Self, DocumentError> {
+        if (content.len() as u64) < LARGE {
+            return Self::decode(&content);
+        }
+        aside(move || Self::decode(&content)).await
+    }
+
     /// The size that counts against [`Limits::total`]: all keys and values, in bytes.
     pub fn size(&self) -> u64 {
         self.entries.iter().map(|(key, value)| key.len() as u64 + value.len() as u64).sum()
+    }
+}
+
+/// A smaller document is encoded and decoded within a millisecond or two, in bytes.
+const LARGE: u64 = 256 << 10;
+
+/// Runs `work` on a thread that may block.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(_) => std::future::pending().await,
+        },
     }
 }
 

@@ -1,9 +1,9 @@
-//! Under which ids a host holds its leases, written down beside its lock file: for the host that is started in its place,
-//! should it be killed.
+//! The ids under which a host holds its leases, noted next to its lock file for whichever host replaces it after a kill.
 //!
-//! A lease's id is told nobody else, so a note is what lets a lease be gone on with, and nothing in it is believed: the store
-//! says whether the lease is still held under that id, and the kernel whether who wrote the note is gone. Notes are for this
-//! boot, and are never synced.
+//! Lease ids are secret, so reclaiming a dead holder's lease needs its note. The note is untrusted: the store checks the id,
+//! and the kernel checks that the holder is dead. Whoever reclaims a lease first adds its own id to the note: if it dies
+//! before its term is written, the next host knows both ids that the lease may have. Notes are for this boot, and are never
+//! synced.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -23,6 +23,10 @@ use super::{
 /// No note is longer.
 const LONGEST: u64 = 4096;
 
+/// Bound on a note's ids. That many hosts in a row died while each reclaimed the lease: the next one waits until the lease
+/// has expired.
+const MOST_IDS: usize = 16;
+
 /// The first line of each.
 const TITLE: &str = "a lease of baton, format 1";
 
@@ -37,18 +41,24 @@ pub(crate) struct Note {
     pub(crate) election: ElectionName,
     /// The incarnation that holds the lease, and its lock file.
     pub(crate) place: Place,
-    /// The id that it is held under.
-    pub(crate) id: LeaseId,
+    /// The ids under which the lease may be held. The holder's own is the first. Each host that tried to reclaim the lease
+    /// has added the id that it proposed.
+    pub(crate) ids: Vec<LeaseId>,
 }
 
 impl Note {
     pub(crate) fn encode(&self) -> String {
-        let Self { boot, store, election, place: Place { incarnation, device, inode }, id } = self;
+        let Self { boot, store, election, place: Place { incarnation, device, inode }, ids } = self;
+        let ids: String = ids.iter().map(|id| id_line(*id)).collect();
         format!(
             "{TITLE}\nboot={boot}\nstore={store}\nelection={election}\nincarnation={incarnation}\ndevice={device}\n\
-             inode={inode}\nid={:032x}\n",
-            id.as_u128()
+             inode={inode}\n{ids}"
         )
+    }
+
+    /// The id that was added last: the lease is most likely held under it.
+    pub(crate) fn newest_id(&self) -> Option<LeaseId> {
+        self.ids.last().copied()
     }
 
     /// The note in these bytes, if they are one, to the last.
@@ -68,10 +78,16 @@ impl Note {
                 device: value("device")?.parse().ok()?,
                 inode: value("inode")?.parse().ok()?,
             },
-            id: LeaseId::from_random(u128::from_str_radix(value("id")?, 16).ok()?),
+            ids: std::iter::from_fn(|| value("id"))
+                .map_while(|id| Some(LeaseId::from_random(u128::from_str_radix(id, 16).ok()?)))
+                .collect(),
         };
-        (note.encode() == text).then_some(note)
+        (note.encode() == text && (1..=MOST_IDS).contains(&note.ids.len())).then_some(note)
     }
+}
+
+fn id_line(id: LeaseId) -> String {
+    format!("id={:032x}\n", id.as_u128())
 }
 
 /// The notes of this user's hosts. Whatever it does may block for as long as the file system does.
@@ -82,7 +98,7 @@ pub(crate) struct Notes {
     store: String,
 }
 
-/// A note that was taken for gone on with. No other host takes it as long as this is there.
+/// A note by which this host reclaims a lease. No other host takes it while this exists.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) note: Note,
@@ -112,7 +128,7 @@ impl Notes {
             store: self.store.clone(),
             election: election.clone(),
             place: self.own.place().clone(),
-            id,
+            ids: vec![id],
         };
         let folder = open_folder(self.folder())?;
         let (file, _) = open_plain(&folder, &name(&note.place.incarnation, election), OFlags::RDWR | OFlags::CREATE)?;
@@ -142,8 +158,12 @@ impl Notes {
         look().unwrap_or(false) && note.place.is_gone(self.folder())
     }
 
-    /// Takes the note of one who is gone, so that no other host does.
-    pub(crate) fn take(&self, note: &Note) -> Option<Taken> {
+    /// Takes a dead holder's note, so that no other host does, and adds `id` to it. None if another host has it, if the
+    /// holder is alive, or if the note has no room for one more id.
+    pub(crate) fn take(&self, note: &Note, id: LeaseId) -> Option<Taken> {
+        if note.ids.len() >= MOST_IDS {
+            return None;
+        }
         let take = || -> io::Result<Option<Taken>> {
             let folder = open_folder(self.folder())?;
             let (file, _) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDWR)?;
@@ -153,9 +173,20 @@ impl Notes {
             // Who had it before has removed it, if the lease went on.
             let (now, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
             let is_it = is_same(&fstat(&file)?, &fstat(&now)?) && found.as_ref() == Some(note);
-            Ok(is_it.then(|| Taken { note: note.clone(), _file: file }))
+            if !is_it || !note.place.is_gone(self.folder()) {
+                return Ok(None);
+            }
+            let mut taken = note.clone();
+            taken.ids.push(id);
+            let (line, end) = (id_line(id), note.encode().len() as u64);
+            // Half a line would make the file no note for the next host. On a full disk nobody reclaims the lease.
+            if !rustix::io::pwrite(&file, line.as_bytes(), end).is_ok_and(|written| written == line.len()) {
+                ftruncate(&file, end)?;
+                return Ok(None);
+            }
+            Ok(Some(Taken { note: taken, _file: file }))
         };
-        take().ok().flatten().filter(|_| note.place.is_gone(self.folder()))
+        take().ok().flatten()
     }
 
     /// Removes the note of one whose lease has gone on, which nobody needs any more.

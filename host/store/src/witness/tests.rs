@@ -75,7 +75,7 @@ fn a_host_is_gone_when_it_is_and_so_are_all_of_its_runners_in_whatever_order() {
 fn no_lock_of_a_file_system_that_others_share_says_anything() {
     let Some(fuse) = Fuse::mount("a") else { return };
     match LockFile::make(fuse.path(), "a") {
-        Err(error @ LockFileError::Network { .. }) => {
+        Err(error @ LockFileError::Foreign { .. }) => {
             let said = error.to_string();
             for word in [fuse.path().to_str().unwrap(), "FUSE"] {
                 assert!(said.contains(word), "`{word}` is not said: {said}");

@@ -71,12 +71,13 @@ async fn a_lock_that_does_not_end_is_said_before_the_try_is_over() {
     let store = held(folder.path()).await;
     let _lock = locked(folder.path());
     let answer = Patience::of_future(renew(&store)).await;
-    assert!(matches!(&answer, Ok(Err(StoreError::Unknown(why))) if why.contains("is busy")), "{answer:?}");
+    assert!(matches!(&answer, Ok(Err(StoreError::Unknown(why))) if why.contains("is locked")), "{answer:?}");
 }
 
 #[tokio::test]
 async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
     const THREADS: &str = "given-up";
+    const TRIES: usize = 200;
     let folder = TempDir::new().unwrap();
     let store = held(folder.path()).await;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -86,7 +87,7 @@ async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
         .build()
         .unwrap();
     let lock = locked(folder.path());
-    for _ in 0..50 {
+    for _ in 0..TRIES {
         let store = store.clone();
         let give_up = async move {
             let answer = tokio::time::timeout(Duration::from_millis(1), renew(&store)).await;
@@ -98,9 +99,9 @@ async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
     let requests = threads_named(THREADS) - 1;
     drop(lock);
     runtime.shutdown_background();
-    // A thread that has just ended its request may not be free for the next one yet, so a few more than may
-    // be under way; but not one for each try.
-    assert!((1..=16).contains(&requests), "{requests} threads");
+    // A thread that has just ended its request may not be free for the next one yet, so more than may be under way,
+    // many more on a busy machine; but not one for each try.
+    assert!((1..=TRIES / 2).contains(&requests), "{requests} threads");
 }
 
 fn threads_named(name: &str) -> usize {

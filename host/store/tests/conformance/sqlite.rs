@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{LeaseId, LeaseState, Op, Reply, StoreError, Version};
+use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 use baton_store::sqlite::Boot;
-use baton_store::{Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject};
+use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject, withdraw_gone};
 use baton_store::{LeaseStore, SqliteStore, Store};
 use tempfile::TempDir;
 
@@ -90,6 +90,19 @@ async fn a_lock_on_the_state_delays_no_renewal() {
     store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await.unwrap();
 }
 
+/// A host that is frozen while it writes keeps its lock.
+#[tokio::test]
+async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
+    let folder = folder().await;
+    let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("control.db")).unwrap());
+    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    bench.held_by(a()).await;
+    lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let said = Announcement { term: 9, ..Announcement::now("node", "i", "", Vec::new(), None) };
+    store.announce(&job(), "node", said.encode()).await.unwrap();
+    assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(9)));
+}
+
 #[tokio::test]
 async fn keeps_modules() {
     let folder = folder().await;
@@ -103,6 +116,7 @@ async fn modules_get_their_files_where_leases_have_theirs() {
     for file in ["control.db", "modules.db"] {
         std::fs::remove_file(folder.0.path().join(file)).unwrap();
     }
+    std::fs::remove_dir(folder.0.path().join("nodes")).unwrap();
     let (store, job) = (folder.handle(), versioned::election("job"));
     for answer in [
         store.read_control(&job, None).await.map(drop),
@@ -290,12 +304,13 @@ pub struct Disk(TempDir);
 impl Disk {
     /// None, aloud, where this process may not mount.
     pub fn mount() -> Option<Self> {
-        Self::mount_with("size=96k")
+        Self::mount_with("size=512k")
     }
 
     fn mount_with(options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        if mount(&["-t", "tmpfs", "-o", options, "tmpfs"], dir.path()) {
+        // Others may write to a tmpfs by default.
+        if mount(&["-t", "tmpfs", "-o", &format!("{options},mode=700"), "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
         skipped("only root can mount the small disk that it needs");
@@ -375,6 +390,34 @@ async fn a_full_disk_is_unknown_and_can_still_be_read() {
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
 
+/// A takeover writes more than a renewal does: the record, and the mark when it ends, for which there is no table yet.
+#[tokio::test]
+async fn lease_is_taken_over_while_the_disk_is_full() {
+    let Some(disk) = Disk::mount() else { return };
+    let store = disk.store();
+    store.create().await.unwrap();
+    let made = suite::version_of(store.request(&job(), Op::Create { record: record(0) }).await);
+    let length = store.lease_range().0;
+    let acquire = |id, version| Op::Acquire { id, length, version, instead_of: None };
+    assert_eq!(store.request(&job(), acquire(a(), made)).await, Ok(Reply::Done));
+    drop(store);
+    fill(disk.path());
+    let store = disk.store();
+    let version = loop {
+        match store.request(&job(), Op::Read).await {
+            Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Expired, version, .. })) => break version,
+            read => assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(store.request(&job(), acquire(b(), version.clone())).await, Ok(Reply::Done));
+    let write = |version, record| Op::Write { id: b(), version, record };
+    let begun = store.request(&job(), write(version, record(1))).await;
+    let marked = Record { released: true, ..record(1) };
+    suite::version_of(store.request(&job(), write(suite::version_of(begun), marked)).await);
+    assert_eq!(store.request(&job(), Op::Release { id: b() }).await, Ok(Reply::Done));
+}
+
 #[tokio::test]
 async fn a_disk_that_became_read_only_is_said_to_be() {
     let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir), "root may remount");
@@ -383,4 +426,20 @@ async fn a_disk_that_became_read_only_is_said_to_be() {
         matches!(&renewed, Err(StoreError::Misconfigured(why)) if why.contains("cannot be written")),
         "{renewed:?}"
     );
+}
+
+/// This store notes no times of announcements: the nodes' own times count.
+#[tokio::test]
+async fn announcements_of_dead_nodes_are_withdrawn_by_the_time_that_they_name() {
+    let folder = folder().await;
+    let store = folder.handle();
+    for (node, at) in
+        [("fresh", "2026-11-02T12:00:00Z"), ("gone", "2026-11-01T11:00:00Z"), ("slow", "2026-11-01T13:00:00Z")]
+    {
+        let said = Announcement { at: at.to_owned(), ..Announcement::now(node, "i", "", Vec::new(), None) };
+        store.announce(&job(), node, said.encode()).await.unwrap();
+    }
+    assert_eq!(withdraw_gone(&store, &store, &job()).await, Ok(1));
+    let left: Vec<_> = store.announcements(&job()).await.unwrap().into_iter().map(|(node, _)| node).collect();
+    assert_eq!(left, ["fresh", "slow"]);
 }

@@ -57,6 +57,7 @@ async fn as_a_process_of_its_own() {
         outcome: None,
         failures: 0,
         released: false,
+        rests_until: None,
     };
     for op in [Op::Read, Op::Create { record }, Op::Read, Op::Renew { id }] {
         match store.request(&job, op.clone()).await {
@@ -145,7 +146,7 @@ async fn a_signature_that_may_not_do_it_is_misconfigured_with_the_way_out() {
         for request in forbidden {
             let line = line(request);
             assert!(line.contains("Misconfigured") && line.contains("AuthorizationPermissionMismatch"), "{line}");
-            assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("its rights"), "{line}");
+            assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("the rights"), "{line}");
         }
         for request in allowed {
             // Refused for what there is, or carried out: not for its rights.

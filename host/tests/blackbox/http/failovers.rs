@@ -8,10 +8,12 @@ use crate::fleet::Fleet;
 use crate::http::launch_with_times;
 use crate::http::server::{Reply, Request, Server};
 use crate::node::{Journal, Node};
-use crate::on_both_stores;
+use crate::scenarios;
 
-on_both_stores! {
-    a_server_that_refuses_lower_terms_never_has_to_over_200_failovers,
+scenarios! {
+    on_sqlite: [
+        a_server_that_refuses_lower_terms_never_has_to_over_200_failovers,
+    ],
 }
 
 /// How often another node takes over.
@@ -24,7 +26,6 @@ const KILLED: usize = 100;
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Fleet) {
-    let fleet = fleet.heavy();
     let highest = Arc::new(Mutex::new(0));
     let fence = Arc::clone(&highest);
     let server = Server::start(move |request| {

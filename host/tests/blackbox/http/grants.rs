@@ -5,10 +5,12 @@ use crate::guests::asks_over_http;
 use crate::http::server::{Reply, Server};
 use crate::http::{events, fleet, launch, said};
 use crate::node::{baton, finish};
-use crate::on_both_stores;
+use crate::scenarios;
 
-on_both_stores! {
-    a_redirect_to_a_host_that_is_not_granted_is_refused,
+scenarios! {
+    on_sqlite: [
+        a_redirect_to_a_host_that_is_not_granted_is_refused,
+    ],
 }
 
 #[test]
@@ -156,6 +158,42 @@ fn a_name_does_not_lead_into_the_machine_unless_the_grant_says_so() {
     let node =
         launch(&fleet, "beta", "get", &url("worker.test")).flag("--allow-http", &private).with_mounts(&mount).start();
     assert!(said(&fleet, &node)[0].ends_with("200 inside"));
+}
+
+/// The owner of a name points the name at a public address of this machine, or at a neighbor's on an IPv6 link of it. An
+/// interface has one primary address in an IPv4 network, and any number of secondary ones.
+#[test]
+fn granted_name_does_not_lead_to_public_address_of_this_machine() {
+    const SETUP: &str = "ip link set lo up && ip address add 93.184.216.34/24 dev lo && \
+                         ip address add 93.184.216.35/24 dev lo && \
+                         ip -6 address add 2606:2800:220:1::1/64 dev lo nodad";
+    const NAMES: [(&str, &str); 4] = [
+        ("own.test", "93.184.216.34"),
+        ("secondary.test", "93.184.216.35"),
+        ("own6.test", "2606:2800:220:1::1"),
+        ("neighbor.test", "2606:2800:220:1::2"),
+    ];
+    let fleet = fleet();
+    let hosts = fleet.home.path().join("hosts");
+    std::fs::write(&hosts, NAMES.map(|(name, address)| format!("{address} {name}\n")).concat()).unwrap();
+    let setup = format!("{SETUP} && mount --bind '{}' /etc/hosts", hosts.display());
+    // Nothing listens there.
+    let urls = NAMES.map(|(name, _)| format!("http://{name}:9090"));
+    let start = |node: &str, suffix: &str| {
+        let launch = launch(&fleet, node, "get", &urls.join(" "));
+        let launch = urls.iter().fold(launch, |launch, url| launch.flag("--allow-http", format!("{url}{suffix}")));
+        launch.with_network(&setup).start()
+    };
+    let node = start("alpha", "");
+    let lines = said(&fleet, &node);
+    for (line, ((name, address), url)) in lines.iter().zip(NAMES.iter().zip(&urls)) {
+        assert!(line.contains(&format!("{name} has the address {address}")), "{lines:?}");
+        assert!(line.contains(&format!("{url}#private")), "{lines:?}");
+    }
+    drop(node);
+    let node = start("beta", "#private");
+    let lines = said(&fleet, &node);
+    assert!(lines.len() >= NAMES.len() && lines.iter().all(|line| !line.contains("has the address")), "{lines:?}");
 }
 
 #[test]

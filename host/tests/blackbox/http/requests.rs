@@ -8,11 +8,13 @@ use crate::fleet::Fleet;
 use crate::http::server::{Reply, Server};
 use crate::http::{events, fleet, launch, launch_with_lease, said};
 use crate::node::Event;
-use crate::on_both_stores;
+use crate::scenarios;
 
-on_both_stores! {
-    a_forged_header_never_arrives,
-    ten_thousand_requests_meet_their_limit_and_the_host_stays_well,
+scenarios! {
+    on_sqlite: [
+        a_forged_header_never_arrives,
+        ten_thousand_requests_meet_their_limit_and_the_host_stays_well,
+    ],
 }
 
 #[test]

@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 
 const [core, program, profile] = process.argv.slice(2);
 const { chromium } = createRequire(import.meta.url)(core);
-const context = await chromium.launchPersistentContext(profile, {
+const options = {
   executablePath: program,
   headless: true,
   // Nothing here knows how fast the machine is: who gives the orders has the patience.
@@ -13,7 +13,19 @@ const context = await chromium.launchPersistentContext(profile, {
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync',
   ],
-});
+};
+
+// Chromium may crash while it starts (SIGSEGV, seen once). The page has no part in that.
+async function launch(tries) {
+  try {
+    return await chromium.launchPersistentContext(profile, options);
+  } catch (failure) {
+    if (tries === 1) throw failure;
+    console.error(`Chromium did not start: ${failure}`);
+    return launch(tries - 1);
+  }
+}
+const context = await launch(3);
 context.setDefaultTimeout(0);
 const pages = new Map();
 const said = new Map();

@@ -6,14 +6,18 @@ use super::versions::Version;
 use super::{LONG_GRACE, LONG_LEASE, runs_on};
 use crate::fleet::Fleet;
 use crate::node::Node;
-use crate::on_both_stores;
+use crate::scenarios;
 
-on_both_stores! {
-    what_is_pushed_before_a_crash_runs_on_the_next_leader,
-    what_is_pushed_while_nobody_leads_runs_first,
-    what_is_pushed_during_a_hand_off_runs_on_the_next_leader,
-    nothing_is_replaced_while_the_store_is_away,
-    what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads,
+scenarios! {
+    on_sqlite: [
+        what_is_pushed_during_a_hand_off_runs_on_the_next_leader,
+        nothing_is_replaced_while_the_store_is_away,
+        what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads,
+    ],
+    with_crashes: [
+        what_is_pushed_before_a_crash_runs_on_the_next_leader,
+        what_is_pushed_while_nobody_leads_runs_first,
+    ],
 }
 
 fn what_is_pushed_before_a_crash_runs_on_the_next_leader(fleet: Fleet) {

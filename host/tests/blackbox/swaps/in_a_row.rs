@@ -7,13 +7,17 @@ use super::{LONG_GRACE, LONG_LEASE, runs_on};
 use crate::fleet::Fleet;
 use crate::http::server::{Reply, Request, Server};
 use crate::node::{Event, Launch, Node};
-use crate::on_both_stores;
+use crate::scenarios;
 
-on_both_stores! {
-    a_hundred_versions_take_over_from_one_another,
-    what_is_pushed_runs_within_seconds,
-    of_ten_pushes_in_a_row_the_last_one_runs,
-    a_push_during_a_change_over_is_not_lost,
+scenarios! {
+    on_both_stores: [
+        what_is_pushed_runs_within_seconds,
+    ],
+    on_sqlite: [
+        a_hundred_versions_take_over_from_one_another,
+        of_ten_pushes_in_a_row_the_last_one_runs,
+        a_push_during_a_change_over_is_not_lost,
+    ],
 }
 
 /// How often one version takes over from another.
@@ -22,7 +26,7 @@ const SWAPS: usize = 100;
 const PUSHES: usize = 8;
 
 fn a_hundred_versions_take_over_from_one_another(fleet: Fleet) {
-    let scene = Scene::new(fleet.heavy());
+    let scene = Scene::new(fleet);
     let file = scene.fleet.home.path().join("current.wasm");
     let first = scene.fleet.version("works 0");
     put(&file, &first);

@@ -23,7 +23,7 @@ use crate::publish::with_modules;
 use versions::Version;
 
 /// Long enough that a busy machine does not cost the lease, where it must be kept.
-const LONG_LEASE: (&str, &str) = ("--lease", "20s");
+const LONG_LEASE: (&str, &str) = ("--lease", "60s");
 /// Long enough that no instance is killed that is about to stop.
 const LONG_GRACE: (&str, &str) = ("--grace", "10s");
 
@@ -96,6 +96,13 @@ impl Fleet {
     /// say nothing.
     fn between(&self, earlier: u64, later: u64) -> usize {
         self.events("gone").iter().filter(|event| event.term > earlier && event.term < later).count()
+    }
+
+    /// How many instances of this version have failed so far. One may fail on a busy machine, and then another follows.
+    fn failures(&self, version: &Version) -> usize {
+        let events = self.journal.events();
+        let ran = |term| events.iter().any(|event| is(event, "started", version) && event.term == term);
+        events.iter().filter(|gone| gone.name == "gone" && gone.text("outcome") != "done" && ran(gone.term)).count()
     }
 
     /// How often this version was started so far, on any node.

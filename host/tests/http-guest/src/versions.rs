@@ -6,7 +6,7 @@
 mod client;
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use baton_sdk::{Failure, Term};
 use wasip2::http::types::Fields;
@@ -23,19 +23,13 @@ fn run(term: &Term) -> baton_sdk::Result {
     let behaviour = words.next().unwrap_or_default();
     let mut seconds = || words.next().unwrap_or_default().parse().map(Duration::from_secs);
     match behaviour {
-        "works" => work(term, name, None),
+        "works" => work(term, name),
         // Takes its time to stop.
         "lingers" => {
-            work(term, name, None)?;
+            work(term, name)?;
             std::thread::sleep(seconds()?);
             println!("{name}: has stopped");
             Ok(())
-        }
-        // Works for so long.
-        "tires" => {
-            work(term, name, Some(Instant::now() + seconds()?))?;
-            term.check()?;
-            panic!("{name} is tired")
         }
         _ => fail(term, name, behaviour),
     }
@@ -55,8 +49,8 @@ fn fail(term: &Term, name: &str, behaviour: &str) -> baton_sdk::Result {
     }
 }
 
-/// Counts in the state, and tells of it, until it is asked to stop, or for so long.
-fn work(term: &Term, name: &str, until: Option<Instant>) -> baton_sdk::Result {
+/// Counts in the state, and reports each count, until it is asked to stop.
+fn work(term: &Term, name: &str) -> baton_sdk::Result {
     let state = term.state();
     let mut count: u64 = match state.get_bytes("count") {
         Some(count) => String::from_utf8(count)?.parse()?,
@@ -64,7 +58,7 @@ fn work(term: &Term, name: &str, until: Option<Instant>) -> baton_sdk::Result {
     };
     println!("{name}: resumed {count} in term {}", term.number());
     let (url, every) = (variable("URL"), Duration::from_millis(variable("BEAT_MS").parse()?));
-    while until.is_none_or(|until| Instant::now() < until) {
+    loop {
         count += 1;
         state.put_bytes("count", count.to_string())?;
         println!("{name}: saved {count}");
@@ -74,10 +68,9 @@ fn work(term: &Term, name: &str, until: Option<Instant>) -> baton_sdk::Result {
         term.progress();
         if let Err(stop) = term.sleep(every) {
             println!("{name}: stopped with {count}, {:?}", stop.reason());
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 fn variable(name: &str) -> String {

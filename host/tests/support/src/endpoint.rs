@@ -4,6 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::node::{GUARD, Node, until};
+use crate::server::free_port;
 
 /// Where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,11 @@ pub struct Answer {
 }
 
 impl Endpoint {
+    /// A free one, for a node whose log is not read.
+    pub fn free() -> Self {
+        Self((crate::loopback(), free_port()).into())
+    }
+
     /// The one that the node has said at its start.
     pub fn of(node: &Node) -> Self {
         let starting = node.event("its endpoint", |event| event.name == "starting");

@@ -1,7 +1,7 @@
 //! What tests, benchmarks and the demo share: hosts that are started and judged by their logs (`node`) and asked at their
 //! `endpoint`, what they run (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`,
 //! `fuse`; a `server` has a port of its own), what is put between them (`proxy`), and between them and the `kernel`, and how
-//! a test waits: for a state, for as long as something moves (`patience`), and for its `share` of the machine.
+//! a test waits for a state: for as long as something moves (`patience`).
 //!
 //! It is for integration tests and benchmarks, whose programs cargo puts beside the host's binary.
 
@@ -17,15 +17,14 @@ pub mod kernel;
 pub mod minisign;
 pub mod modules;
 pub mod node;
-mod overdue;
 pub mod patience;
 pub mod proxy;
 pub mod publisher;
 pub mod registry;
 pub mod server;
-pub mod share;
 pub mod skipped;
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -55,6 +54,13 @@ pub fn scratch() -> &'static Path {
         folder
     });
     &MADE
+}
+
+/// A loopback address that no other process of a test run uses. A client that still asks for a killed node's port there
+/// never reaches a node of another test. Linux keeps process ids below 2^22, so the second octet stays below 128.
+pub fn loopback() -> Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | high, middle, low)
 }
 
 /// The folder of a profile: tests and benchmarks are in its folder `deps`.

@@ -188,10 +188,11 @@ pub struct Launch {
 
 impl Launch {
     /// `baton run` under the name `name`, with nothing of this process's environment but the path, and
-    /// with `home` as its home and working folder.
+    /// with `home` as its home and working folder. Its admin endpoint has a free port of [`crate::loopback`].
     pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
         let mut command = baton(home);
         command.args(["run", "--node", name, "--log-format", "json"]);
+        command.env("BATON_ADMIN", format!("{}:0", crate::loopback()));
         // The hosts of all tests run the same few modules, and compile each once. So they have one key, too.
         command.env("BATON_CACHE", crate::scratch().join("compiled"));
         make_cache_key(home);
@@ -230,6 +231,15 @@ impl Launch {
     #[must_use]
     pub fn with_mounts(mut self, setup: &str) -> Self {
         self.command = with_mounts(&self.command, setup);
+        self
+    }
+
+    /// The same with a network of its own, in which only the loopback interface is there, and down.
+    #[must_use]
+    pub fn with_network(mut self, setup: &str) -> Self {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--mount", "--net", "sh"]);
+        self.command = after(unshare, &self.command, setup);
         self
     }
 
@@ -365,11 +375,6 @@ impl Node {
     /// The processes in which instances of this host run, or wait to.
     pub fn runners(&self) -> Vec<Pid> {
         self.children("baton-runner")
-    }
-
-    /// The process that ends those at their deadlines.
-    pub fn warden(&self) -> Pid {
-        self.children("baton-warden").pop().expect("there is a warden")
     }
 
     /// The process that carries what the host and others tell each other.

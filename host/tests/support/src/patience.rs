@@ -24,6 +24,7 @@ pub const QUIET: Duration = Duration::from_secs(60);
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// The patience of one wait.
+#[derive(Clone, Copy)]
 pub struct Patience {
     limit: Duration,
     since: Meter,
@@ -92,16 +93,6 @@ impl Patience {
             }
         }
     }
-}
-
-/// The time so far in which none of our threads had to wait for a processor.
-pub(crate) fn had() -> Duration {
-    Meter::read().had
-}
-
-/// All that this process has started and that has not ended, with all that those have started.
-pub(crate) fn started() -> impl Iterator<Item = u32> {
-    ours().into_iter().skip(1).map(|process| process.id)
 }
 
 /// What has moved so far, since this process began to look.

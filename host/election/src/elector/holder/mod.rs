@@ -42,6 +42,10 @@ pub(super) struct Holding {
     /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
     /// yet, and perhaps never will be.
     streak: FailureStreak,
+    /// The starts in a row of which this node was not able ([`End::Unable`](crate::port::End::Unable)).
+    unable: u32,
+    /// The end of the pause that the previous leader has begun.
+    pause_until: Time,
     /// Whether a term has begun under this lease.
     has_begun: bool,
     /// Why the lease is to be given up as soon as the instance is gone.
@@ -58,7 +62,8 @@ enum Stage {
     Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
     /// The next term is being written.
     Claiming,
-    /// The term is written; the instance waits for a lease that has half of D left.
+    /// The term is written; the instance waits for a lease that has half of D left, and for the end of the pause that the
+    /// previous leader has begun.
     Claimed,
     /// There is an instance.
     Serving(Serving),
@@ -96,6 +101,10 @@ impl Holding {
             }
             None => Stage::Resting { until: context.time() },
         };
+        let pause = context.pause_left(opening.record.as_ref());
+        if !pause.is_zero() {
+            context.report(Report::Pausing { wait: pause });
+        }
         let mut holding = Self {
             id,
             length,
@@ -105,7 +114,9 @@ impl Holding {
             stage,
             stuck_since: None,
             spent: context.memory.highest_term,
-            streak: FailureStreak::after(opening),
+            streak: FailureStreak::after(context, opening),
+            pause_until: context.time() + pause,
+            unable: 0,
             has_begun: false,
             leave: None,
         };
@@ -128,6 +139,7 @@ impl Holding {
             }
             Stage::Recalling { pending: None, next_try, .. } if is_held => (None, Some(next_try), None),
             Stage::Resting { until } if self.is_ready_for_term(context) => (None, None, Some(until)),
+            Stage::Claimed if context.time() < self.pause_until => (None, None, Some(self.pause_until)),
             _ => (None, None, None),
         };
         Timers([

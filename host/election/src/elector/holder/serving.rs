@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::super::candidate::back_to_standby;
 use super::super::record_writer::Purpose;
 use super::super::timer::Timer;
-use super::super::{Context, FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Role};
+use super::super::{Context, FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Role, UNABLE_TO_STEP_DOWN};
 use super::terms::Leave;
 use super::{Holding, Stage};
 use crate::port::{Effect, End, ModuleVersion, Now, OnDone, Report, StopReason};
@@ -165,6 +165,7 @@ impl Holding {
             }
             // Whatever it waits for concerns the module before.
             (Stage::Resting { until }, Some(_)) if is_other => *until = context.time(),
+            (Stage::Claiming | Stage::Claimed, Some(_)) if is_other => self.pause_until = context.time(),
             (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
             _ => {}
         }
@@ -224,8 +225,14 @@ impl Holding {
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
+        self.unable = match end {
+            End::Unable(_) => self.unable + 1,
+            End::Killed | End::Superseded { .. } => self.unable,
+            End::Done | End::Failed(_) | End::Crashed(_) | End::Fatal(_) => 0,
+        };
         // There is room for one more, whatever the record says.
         let failures = self.streak.failures.min(u32::MAX - 1);
+        let is_pause = end == End::Done && context.settings.on_done == OnDone::Repeat;
         let (failures, rest) = match end {
             End::Killed | End::Superseded { .. } => (failures, Duration::ZERO),
             End::Done => {
@@ -236,6 +243,16 @@ impl Holding {
                     (OnDone::Repeat, Some(_)) => {}
                 }
                 (0, wait)
+            }
+            End::Unable(why) if self.unable >= UNABLE_TO_STEP_DOWN => {
+                let why = format!("this node could not start it {} times in a row, the last: {why}", self.unable);
+                self.leave.get_or_insert(Leave::StepDown(why));
+                (failures, Duration::ZERO)
+            }
+            End::Unable(why) => {
+                let rest = context.rest_after(self.unable - 1);
+                context.report(Report::Resting { wait: rest, reason: why, failures: self.unable });
+                (failures, rest)
             }
             End::Failed(why) | End::Crashed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
                 let why = format!("{} failures in a row, the last: {why}", failures + 1);
@@ -254,7 +271,7 @@ impl Holding {
         };
         self.streak.failures = failures;
         let outcome = (self.leave == Some(Leave::Over)).then_some(Outcome::Done);
-        self.note(context, &version, failures, outcome, rest);
+        self.note(context, &version, failures, outcome, rest, is_pause);
         None
     }
 }

@@ -24,8 +24,10 @@ pub(super) struct FailureStreak {
 impl FailureStreak {
     /// As who takes the lease finds it. A version whose host is gone in the middle of its term has failed, as far as
     /// anybody knows.
-    pub(super) fn after(opening: &Opening) -> Self {
+    pub(super) fn after(context: &Context, opening: &Opening) -> Self {
         match (&opening.record, opening.way) {
+            // A pause follows only a term that was done: nothing has failed.
+            (Some(record), _) if !context.pause_left(Some(record)).is_zero() => Self::default(),
             (Some(Record { module, failures, .. }), Way::InsteadOf(_) | Way::Reclaim(_)) => {
                 Self { module: module.clone(), failures: failures.saturating_add(1) }
             }
@@ -56,12 +58,18 @@ impl Holding {
         failures: u32,
         outcome: Option<Outcome>,
         rest: Duration,
+        is_pause: bool,
     ) {
         self.stage = Stage::Noting { rest };
+        let rests_until = (is_pause && !rest.is_zero()).then(|| context.now.wall + rest);
         if let Some(record) = self.writer.record()
-            && (self.writer.is_busy() || record.failures != failures || record.outcome != outcome)
+            && (self.writer.is_busy()
+                || record.failures != failures
+                || record.outcome != outcome
+                || record.rests_until != rests_until)
         {
             let mut record = record.clone();
+            record.rests_until = rests_until;
             record.failures = failures;
             record.outcome = outcome;
             // The record may be ahead, at a version that was replaced before it was served.
@@ -141,7 +149,8 @@ impl Holding {
         } else if matches!(self.stage, Stage::Resting { until } if context.time() >= until) {
             self.renew_for_next_term(context);
         }
-        if matches!(self.stage, Stage::Claimed) && self.renewed_recently(context) {
+        let is_paused = context.time() < self.pause_until;
+        if matches!(self.stage, Stage::Claimed) && !is_paused && self.renewed_recently(context) {
             self.start(context);
         }
         None
@@ -153,6 +162,9 @@ impl Holding {
         // No other version was served since: its streak goes on, even if the record was ahead meanwhile.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
+        }
+        if context.time() < self.pause_until {
+            record.rests_until = self.writer.record().and_then(|record| record.rests_until);
         }
         // From here on it may be in the store, whatever its writer hears of it.
         context.memory.highest_term = record.term;

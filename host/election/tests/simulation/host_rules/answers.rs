@@ -15,10 +15,12 @@ impl HostRules {
             (Op::Survey, _) if role != self.role || self.last_read != Some(id) => {}
             (Op::Read, Ok(Reply::Read(snapshot))) => {
                 self.read(now, snapshot);
+                self.seen.was_slow = now.since(sent) > self.table().try_timeout();
                 self.hears_of_whom_it_read();
             }
             (Op::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
                 self.read(now, read);
+                self.seen.was_slow = false;
                 self.hears_of_whom_it_read();
                 self.recalls_early();
                 self.recalled(now, sent, &Ok(Reply::Term(*term)));
@@ -34,7 +36,7 @@ impl HostRules {
                 }
                 self.renewed(now, *id, sent, result);
             }
-            (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, result) => self.acquired(*id, sent, result),
+            (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, result) => self.acquired(now, *id, sent, result),
             (Op::Renew { id }, result) => self.renewed(now, *id, sent, result),
             (Op::Write { id: lease, version, record }, result) if role == self.role && self.last_write == Some(id) => {
                 self.written(*lease, version, record, result);
@@ -213,7 +215,7 @@ impl HostRules {
         }
     }
 
-    pub(super) fn acquired(&mut self, id: LeaseId, sent: Time, result: &Result<Reply, StoreError>) {
+    pub(super) fn acquired(&mut self, now: Time, id: LeaseId, sent: Time, result: &Result<Reply, StoreError>) {
         let renew_by = sent + self.table().renew_after();
         // Once it is decided, an answer is one to a shortening of a lease that ran out meanwhile, and tells nothing.
         let is_open = |acquisition: &&mut Acquisition| acquisition.id == id && !acquisition.decided;
@@ -226,8 +228,8 @@ impl HostRules {
             Err(StoreError::Misconfigured(_)) => acquisition.decided = !acquisition.in_doubt,
             Err(error) => {
                 acquisition.decided = true;
-                if acquisition.is_reclaim && matches!(error, StoreError::Held | StoreError::Lost(_)) {
-                    self.seen.refused_reclaim = Some(id);
+                if acquisition.reclaims.is_some() && matches!(error, StoreError::Held | StoreError::Lost(_)) {
+                    self.seen.refused_reclaim = acquisition.reclaims;
                 }
                 let is_refused = matches!(error, StoreError::Held | StoreError::Conflict | StoreError::Lost(_));
                 self.seen.history |= is_refused;
@@ -252,20 +254,27 @@ impl HostRules {
                     _ => None,
                 };
                 let module = record.and_then(|record| record.module.clone());
-                // Under a record that names no module any more the end is nobody's failure.
-                let is_failure = acquisition.is_of_the_dead && module.is_some();
-                let failures = record.map_or(0, |record| record.failures) + u32::from(is_failure);
                 let is_same = module.is_some() && module.as_deref() == self.versions.digest();
-                acquisition.gives_way = acquisition.is_reclaim && is_same && failures > 1;
+                // Under a record that names no module any more the end is nobody's failure.
+                // The rest of a pause that the holder before has begun: its end in that is nobody's failure.
+                let rests_until = record.and_then(|record| record.rests_until).filter(|_| is_same);
+                let pause = rests_until
+                    .map_or(Duration::ZERO, |until| until.saturating_sub(self.wall))
+                    .min(self.settings.pause);
+                let is_failure = acquisition.is_of_the_dead && module.is_some() && pause.is_zero();
+                let failures = record.map_or(0, |record| record.failures) + u32::from(is_failure);
+                acquisition.gives_way = acquisition.reclaims.is_some() && is_same && failures > 1;
                 let must_step_down = acquisition.gives_way;
                 self.holding = Some(Holding {
                     id,
                     length: acquisition.length,
                     renewed: sent,
+                    renewed_before: None,
                     in_doubt_until: None,
                     has_marked: false,
                     had_nothing: self.versions.digest().is_none(),
-                    rests: None,
+                    rests: module.clone().filter(|_| !pause.is_zero()).map(|module| (module, now + pause)),
+                    pauses: !pause.is_zero(),
                     unwritten_since: None,
                     lost: false,
                     reads_of_loss: false,
@@ -281,6 +290,7 @@ impl HostRules {
                     done_unrecorded: false,
                     has_begun: false,
                     must_step_down,
+                    unable: 0,
                     is_leaving: must_step_down,
                     cool_off_said: false,
                 });
@@ -296,6 +306,7 @@ impl HostRules {
                 if now >= holding.renewed + table.deadline_after() {
                     holding.in_doubt_until = Some(now);
                 }
+                holding.renewed_before = Some((holding.renewed, now));
                 holding.renewed = holding.renewed.max(sent);
                 holding.renew_by = (sent + table.renew_after()).max(now);
             }
@@ -368,15 +379,25 @@ impl HostRules {
             return;
         }
         count.stays_with(module);
+        holding.unable = match end {
+            End::Unable(_) => holding.unable + 1,
+            End::Killed | End::Superseded { .. } => holding.unable,
+            _ => 0,
+        };
         match end {
+            End::Unable(_) => {
+                (holding.rests, holding.pauses) = (Some((module.clone(), now + Duration::from_secs(1))), false);
+                holding.must_step_down = holding.unable >= 3;
+            }
             End::Done => {
                 count.expected = 0;
                 holding.rests = Some((module.clone(), now + self.settings.pause));
+                holding.pauses = self.settings.on_done == OnDone::Repeat;
                 holding.done_unrecorded = self.settings.on_done == OnDone::Finish;
             }
             End::Failed(_) | End::Crashed(_) | End::Fatal(_) => {
                 count.expected += 1;
-                holding.rests = Some((module.clone(), now + Duration::from_secs(1)));
+                (holding.rests, holding.pauses) = (Some((module.clone(), now + Duration::from_secs(1))), false);
                 holding.must_step_down = count.expected >= 5 || matches!(end, End::Fatal(_));
             }
             End::Killed | End::Superseded { .. } => {}

@@ -138,12 +138,14 @@ impl HostRules {
         }
     }
 
-    /// It tells what is so.
-    pub(super) fn tells_what_is_so(&self, word: &Word) -> Checked {
+    /// A host reports its own last renewal, under a lease that it holds, or the end of its lease.
+    pub(super) fn tells_what_is_so(&self, now: Time, word: &Word) -> Checked {
         const RULE: &str = "tells_what_is_so";
         match (word, &self.holding) {
             (Word::Leads { term, renewed }, Some(holding)) => {
-                if *renewed != holding.renewed || !holding.has_begun || !self.terms.contains_key(term) {
+                // A term that starts at the moment of an answer starts before the answer counts.
+                let is_last = *renewed == holding.renewed || holding.renewed_before == Some((*renewed, now));
+                if !is_last || !holding.has_begun || !self.terms.contains_key(term) {
                     return broken(RULE, format!("{word:?}, renewed at {:?}", holding.renewed));
                 }
                 Ok(())

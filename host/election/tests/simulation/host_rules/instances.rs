@@ -201,6 +201,7 @@ impl HostRules {
             }
             Report::Standby { .. } => {
                 self.role += 1;
+                self.gives_up_what_was_in_vain(now);
                 if self.instance.is_none() {
                     self.holding = None;
                 }
@@ -242,7 +243,7 @@ impl HostRules {
         let free_for = self.seen.free_since.map_or(Duration::ZERO, |since| now.since(since));
         let may_take = self.versions.plan.module.is_some() && (now >= self.cool_off_until || free_for >= SECOND * 10);
         let is_news = *at == now && self.versions.heard != Some(now) && self.seen.as_standby && !self.shutdown_asked;
-        if is_free && may_take && is_news && self.last_sent < now {
+        if is_free && may_take && is_news && !self.seen.was_slow && self.last_sent < now {
             return broken("takes_what_is_free", format!("nothing follows from {snapshot:?}, free for {free_for:?}"));
         }
         Ok(())

@@ -42,6 +42,8 @@ pub struct HostRules {
     role: u32,
     /// What the slowest of its clocks says.
     least: Duration,
+    /// The time that its wall clock showed at the last input.
+    wall: Duration,
     seen: Seen,
     /// Failed readings in a row, and when the last one failed.
     failed_reads: (u32, Time),
@@ -86,6 +88,8 @@ struct Asked {
 #[derive(Default)]
 struct Seen {
     last: Option<(Snapshot, Time)>,
+    /// True if that reading, and no more than that was asked for, took longer than a renewal may.
+    was_slow: bool,
     version: Option<Version>,
     /// The one that it has written over last.
     version_before: Option<Version>,
@@ -141,7 +145,7 @@ struct Acquisition {
     /// It takes the place of one who is gone.
     is_of_the_dead: bool,
     /// It goes on with the lease of one who is gone.
-    is_reclaim: bool,
+    reclaims: Option<LeaseId>,
     /// It is to give that up, since what it would run has failed just before, too.
     gives_way: bool,
     /// What else the store names was told, before it was asked for or after it was waited out.
@@ -152,6 +156,8 @@ struct Holding {
     id: LeaseId,
     length: Duration,
     renewed: Time,
+    /// The value of `renewed` before its last change, and the time of that change.
+    renewed_before: Option<(Time, Time)>,
     /// When a renewal was answered before which the lease may have run out.
     in_doubt_until: Option<Time>,
     /// It has marked the record as released.
@@ -160,6 +166,8 @@ struct Holding {
     had_nothing: bool,
     /// A version does not begin again before: it was done, or has failed.
     rests: Option<(String, Time)>,
+    /// True if that is the pause of a module that was done.
+    pauses: bool,
     /// Since when what it writes without an instance is not known to be written.
     unwritten_since: Option<Time>,
     lost: bool,
@@ -174,6 +182,8 @@ struct Holding {
     /// A term was asked for.
     has_begun: bool,
     must_step_down: bool,
+    /// The starts in a row of which the node was not able.
+    unable: u32,
     /// It was asked to step down.
     is_leaving: bool,
     cool_off_said: bool,
@@ -265,6 +275,7 @@ impl HostRules {
         Self {
             settings,
             least: Duration::ZERO,
+            wall: Duration::ZERO,
             versions: versions::Versions::default(),
             terms: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -315,8 +326,8 @@ impl HostRules {
     }
 
     /// An input is about to go in.
-    pub fn input(&mut self, now: Time, least: Duration, input: &Input) {
-        self.least = least;
+    pub fn input(&mut self, now: Time, least: Duration, wall: Duration, input: &Input) {
+        (self.least, self.wall) = (least, wall);
         self.heard.forget();
         self.forget_what_ran_out(now);
         self.wakes(now);
@@ -417,7 +428,7 @@ impl HostRules {
             Effect::Abort { .. } => self.abort(now),
             Effect::Prove { version, .. } => self.proves(now, version),
             Effect::Reject { version, instead, .. } => self.rejects(version, instead.as_ref()),
-            Effect::Tell(word) => self.tells_what_is_so(word),
+            Effect::Tell(word) => self.tells_what_is_so(now, word),
             Effect::Report(report) => self.report(now, report),
             Effect::Finished => {
                 self.finished = true;

@@ -21,11 +21,7 @@ impl HostRules {
                     return broken("surveys_an_opening", format!("a survey after {:?}", self.heard));
                 }
                 self.last_read = Some(id);
-                // Who reads as a standby has given up what it asked for in vain, once nothing can come of it any more.
-                if let Some(acquisition) = self.acquisition.as_mut().filter(|_| self.holding.is_none()) {
-                    let is_over = now.since(acquisition.first_sent) >= acquisition.length;
-                    acquisition.decided |= is_over && !self.shutdown_asked;
-                }
+                self.gives_up_what_was_in_vain(now);
                 let is_hinted = self.hinted.is_some();
                 // Which of the two was first does not show.
                 self.hinted.take_if(|hinted| *hinted < now);
@@ -48,13 +44,17 @@ impl HostRules {
                 }
                 self.standby_backs_off(now, is_hinted || looks_again)
             }
+            Op::Recall if self.seen.was_slow && self.seen.as_standby && self.holding.is_none() => broken(
+                "takes_only_what_it_can_keep",
+                format!("a recall after a reading that took longer than {:?}", self.table().try_timeout()),
+            ),
             Op::Recall => {
                 self.recalls_early();
                 Ok(())
             }
             Op::Create { record } => self.created_only_if_none(record),
             Op::Acquire { id, length, version, instead_of } => self.acquire(now, *id, *length, version, *instead_of),
-            Op::Reclaim { id, version } => self.reclaim(now, *id, version),
+            Op::Reclaim { from, id, version } => self.reclaim(now, *from, *id, version),
             Op::Renew { .. } if self.hangs(now) => {
                 let killed = self.instance.as_ref().and_then(|instance| instance.killed);
                 broken("ends_what_hangs", format!("a renewal at {now:?} for what was killed at {killed:?}"))
@@ -96,6 +96,14 @@ impl HostRules {
     /// Whether it has asked for the lease and heard of no outcome, or just now.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.acquisition.as_ref().is_some_and(|acquisition| !acquisition.decided) || self.shutdown_asked
+    }
+
+    /// A host that is a standby, or reads as one, has given up an acquire in doubt of which nothing can come any more.
+    pub(super) fn gives_up_what_was_in_vain(&mut self, now: Time) {
+        if let Some(acquisition) = self.acquisition.as_mut().filter(|_| self.holding.is_none()) {
+            let is_over = now.since(acquisition.first_sent) >= acquisition.length;
+            acquisition.decided |= is_over && !self.shutdown_asked;
+        }
     }
 
     pub(super) fn standby_backs_off(&self, now: Time, is_hinted: bool) -> Checked {
@@ -218,29 +226,29 @@ impl HostRules {
             waits_until: self.least,
             is_clear: true,
             is_of_the_dead: false,
-            is_reclaim: false,
+            reclaims: None,
             gives_way: false,
             is_recalled: self.seen.recalled == Some(true),
         }
     }
 
-    /// Goes on with a lease, as it was read, where nothing is unclear. An id that is used again is of nobody else.
-    fn reclaim(&mut self, now: Time, id: LeaseId, version: &Version) -> Checked {
+    /// Reclaims a lease as it was read, if nothing is unclear, under an id that is its own.
+    fn reclaim(&mut self, now: Time, from: LeaseId, id: LeaseId, version: &Version) -> Checked {
         const RULE: &str = "reclaims_what_it_read";
+        if id == from {
+            return broken("lease_id_is_fresh", "a reclaim under the id of the dead holder".to_string());
+        }
         if self.instance.is_some() || self.holding.is_some() {
             return broken(RULE, "while it holds a lease".to_string());
         }
         let Some((Snapshot::Object { lease, version: read, record: Some(record) }, _)) = &self.seen.last else {
             return broken(RULE, "without a reading".to_string());
         };
-        if (*lease, read) != (LeaseState::Reclaimable { holder: id }, version) {
-            return broken(RULE, format!("{id:?} with {version:?} after {lease:?} with {read:?}"));
+        if (*lease, read) != (LeaseState::Reclaimable { holder: from }, version) {
+            return broken(RULE, format!("{from:?} with {version:?} after {lease:?} with {read:?}"));
         }
-        let is_new = self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id || acquisition.decided);
-        let is_late = |last: &Acquisition| now.since(last.first_sent) > last.length;
-        if !is_new && self.acquisition.as_ref().is_some_and(is_late) {
-            return broken(RULE, "still repeated after D".to_string());
-        }
+        self.acquire_repeated_only_with_same_id_when_unknown(now, id)?;
+        let is_new = self.acquisition.as_ref().is_none_or(|acquisition| acquisition.id != id);
         let is_to_lead = self.versions.digest().is_some() && !self.is_over(record);
         if is_new && (!is_to_lead || self.seen.recalled.is_none()) {
             return broken(RULE, format!("{:?} after {:?}", self.seen.recalled, self.seen.last));
@@ -254,8 +262,9 @@ impl HostRules {
             self.role += 1;
             self.holding = None;
             let Table(length) = self.table();
+            self.used_ids.insert(id.as_u128());
             self.acquisition =
-                Some(Acquisition { is_of_the_dead: true, is_reclaim: true, ..self.asks_for(now, id, length) });
+                Some(Acquisition { is_of_the_dead: true, reclaims: Some(from), ..self.asks_for(now, id, length) });
         }
         Ok(())
     }
@@ -471,6 +480,13 @@ impl HostRules {
         }
         if self.acquisition.as_ref().is_some_and(|last| last.id == id && last.gives_way) && !record.released {
             return broken("crash_loop_is_slow", format!("{record:?} is written after failures in a row"));
+        }
+        if let Some((module, until)) = &holding.rests
+            && (holding.pauses && now < *until && record.module.as_ref() == Some(module))
+            && self.settings.pause > Duration::ZERO
+            && record.rests_until.is_none()
+        {
+            return broken("rests_between_terms", format!("{record:?} is written without the pause of its module"));
         }
         holding.has_marked |= record.released;
         if self.instance.is_none() {

@@ -158,7 +158,7 @@ impl HostRules {
                 versions.began = versions.began.or(begun);
                 (versions.failures >= 3).then_some(Due::Rejection)
             }
-            End::Killed | End::Superseded { .. } => None,
+            End::Killed | End::Superseded { .. } | End::Unable(_) => None,
         };
         versions.due == Some(Due::Rejection)
     }

@@ -72,7 +72,14 @@ impl Plan {
             life.runs = Some(rng.pick(&[rng.clone().millis(1, 500), rng.clone().millis(1000, 90_000)]));
         }
         if rng.per_mille(weather.failures) {
-            life.ends = rng.pick(&[Ending::Fatal, Ending::Crashed, Ending::Failed, Ending::Failed, Ending::Failed]);
+            life.ends = rng.pick(&[
+                Ending::Fatal,
+                Ending::Crashed,
+                Ending::Unable,
+                Ending::Failed,
+                Ending::Failed,
+                Ending::Failed,
+            ]);
         }
         life.stops = (!rng.per_mille(weather.deaf)).then(|| rng.between(Duration::ZERO, grace * 5 / 4));
         life.gone = rng.between(Duration::ZERO, lease / 20);

@@ -35,8 +35,8 @@ pub struct Plan {
     /// Whether each term claims the coordinator's state; if not, only what nodes announce names a term besides the
     /// record.
     pub has_state: bool,
-    /// Whether each host has a watchdog and a warden beside its supervisor, so that this one alone need not end an
-    /// instance in time.
+    /// True if each host has a watchdog, and each instance a thread that ends it at its deadline, so that the supervisor
+    /// alone need not end an instance in time.
     pub is_watched: bool,
     /// What tells the store that a host is gone.
     pub witness: Witness,
@@ -113,12 +113,12 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// The supervisor is not driven; instance, watchdog and warden go on.
+    /// The supervisor is not driven; instance and watchdog go on.
     SupervisorStops {
         host: usize,
         length: Duration,
     },
-    /// Watchdog and warden are late; the supervisor goes on.
+    /// The watchdog is late; supervisor and instance go on.
     WatchdogStops {
         host: usize,
         length: Duration,
@@ -323,6 +323,7 @@ pub enum Ending {
     Failed,
     Crashed,
     Fatal,
+    Unable,
 }
 
 pub const CALM: Fate = Fate {

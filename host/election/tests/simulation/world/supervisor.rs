@@ -43,6 +43,7 @@ impl World {
                 if let Some(runs) = life.runs {
                     self.push(self.now + runs, Event::Ends { key });
                 }
+                self.reads_its_deadline(key);
                 self.look_at(key, self.now);
                 self.comes_with(host, Moment::Starts);
                 self.sends(host)
@@ -202,7 +203,7 @@ impl World {
             process.lease = Some(*id);
             process.leases.push(*id);
             if self.plan.witness.has_notes() {
-                self.store.notes.ids.insert(name(host, incarnation), *id);
+                self.store.notes.ids.insert(name(host, incarnation), vec![*id]);
             }
             if self.plan.witness == Witness::LooksElsewhere {
                 let ids = vec![*id];
@@ -299,6 +300,7 @@ impl World {
                     Ending::Failed => End::Failed("it failed".to_string()),
                     Ending::Crashed => End::Crashed("it trapped".to_string()),
                     Ending::Fatal => End::Fatal("it failed for good".to_string()),
+                    Ending::Unable => End::Unable("no secret".to_string()),
                 };
                 self.feed(host, Input::Gone { end })
             }

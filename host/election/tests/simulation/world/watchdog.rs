@@ -1,5 +1,5 @@
-//! What a host has beside its supervisor: a warden that kills an instance at its deadline, and a watchdog that ends the
-//! host if the instance is not gone in time. They know no more than what the elector's effects have told.
+//! The threads that act without the supervisor: an instance's own, which ends it at its deadline, and the host's watchdog,
+//! which ends the host if the instance is not gone in time. They know only the deadlines in the elector's effects.
 
 use super::*;
 
@@ -17,7 +17,29 @@ impl World {
         self.push(at, Event::Watch { key, look, planned });
     }
 
-    /// Looks at an instance, unless that is gone or dying, or watchdog and warden do not run.
+    /// An instance's thread reads the deadline, at most D/12 after it did so last, and ends the instance if that has passed. It
+    /// stops with its machine, and not with the watchdog.
+    pub(super) fn reads_its_deadline(&mut self, key: Key) {
+        let (host, incarnation, number) = key;
+        if !self.plan.is_watched || self.process((host, incarnation)).is_none() {
+            return;
+        }
+        let (now, frozen_until) = (self.now, self.hosts[host].frozen_until);
+        let Some(process) = &mut self.hosts[host].process else { return };
+        let runs = |one: &&Instance| one.number == number && !one.is_gone && !one.ending;
+        let Some(deadline) = process.instance.as_ref().filter(runs).map(|instance| instance.deadline) else { return };
+        if now < frozen_until {
+            return self.push(frozen_until, Event::ReadsItsDeadline { key });
+        }
+        if process.local(now) >= deadline {
+            self.coverage.ended_at_its_deadline += 1;
+            return self.end_instance(host, incarnation, true);
+        }
+        let at = process.instant(deadline).min(now + self.plan.hosts[host].lease / 12);
+        self.push(at + Duration::from_micros(100), Event::ReadsItsDeadline { key });
+    }
+
+    /// The watchdog looks at an instance, unless that is gone or dying, or the watchdog does not run.
     pub(super) fn watch(&mut self, key: Key, look: u64, planned: Time) {
         let (host, incarnation, number) = key;
         let (now, lateness) = (self.now, self.lateness());
@@ -43,15 +65,10 @@ impl World {
             self.coverage.ended_by_watchdog += 1;
             return self.end_itself(host);
         }
-        let is_due = local >= deadline && !instance.ending;
         let at = process.instant(if local < deadline { deadline } else { overdue_at });
         let mut rng = Rng::about(&[self.plan.seed, 8, host as u64, number, look]);
         let late = if rng.per_mille(100) { rng.between(Duration::ZERO, lateness) } else { Duration::from_micros(100) };
         self.look_at(key, at + late);
-        if is_due {
-            self.coverage.ended_by_warden += 1;
-            self.end_instance(host, incarnation, true);
-        }
     }
 
     /// A host ends itself, once it has said why. Meanwhile its supervisor does nothing else.

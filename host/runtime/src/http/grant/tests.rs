@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+use baton_store::address::kind;
+
 use super::*;
 
 fn grants(texts: &[&str]) -> Grants {
@@ -202,7 +204,10 @@ fn what_would_allow_it_does() {
 
 #[test]
 fn a_name_reaches_what_its_grant_says() {
-    let reaches = |reach: Reach, address: &str| reach.includes(address.parse().unwrap());
+    let reaches = |reach: Reach, address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        reach.includes(Resolved { address: (address, 80).into(), kind: kind(address) })
+    };
     let [public, loopback, private, link_local] = ["8.8.8.8", "127.0.0.1", "10.1.2.3", "169.254.169.254"];
     let all = [public, loopback, private, link_local];
     for (reach, included) in [

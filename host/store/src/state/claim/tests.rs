@@ -144,6 +144,14 @@ impl Bench {
         self.requests.swap(0, Ordering::SeqCst)
     }
 
+    /// Has the deadline of a gate pass once the store was asked this often.
+    async fn ends(&self, gate: &Gate, requests: u32) {
+        while self.requests.load(Ordering::SeqCst) < requests {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        gate.extend(gate.now(), gate.now() + Duration::from_secs(3600));
+    }
+
     async fn claim(&self, term: Term) -> Result<Claim, ClaimError> {
         self.claimant().claim(term, gate(Duration::from_secs(3600))).await
     }
@@ -263,11 +271,14 @@ async fn a_commit_that_is_refused_is_never_saved() {
 #[tokio::test]
 async fn a_commit_without_an_answer_until_the_deadline_is_unknown() {
     let bench = Bench::new();
-    let mut claim = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
+    let term = gate(Duration::from_secs(3600));
+    let mut claim = bench.claimant().claim(1, Arc::clone(&term)).await.unwrap();
     for _ in 0..1000 {
         bench.store.fail_next(Fault::Hold);
     }
-    assert_eq!(claim.commit(n(1)).await, Err(CommitError::Unknown));
+    bench.requests();
+    let (committed, ()) = futures::join!(claim.commit(n(1)), bench.ends(&term, 3));
+    assert_eq!(committed, Err(CommitError::Unknown));
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Unknown));
     // Of all its tries one arrives, and nothing of the second commit.
     let saved = bench.store.deliver_writes().iter().filter(|answer| answer.is_ok()).count();
@@ -360,13 +371,16 @@ async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit(
 #[tokio::test]
 async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
     let bench = Bench::new();
-    let mut first = bench.claimant().claim(1, gate(Duration::from_millis(300))).await.unwrap();
+    let term = gate(Duration::from_secs(3600));
+    let mut first = bench.claimant().claim(1, Arc::clone(&term)).await.unwrap();
     first.succession().claim(2).await.unwrap();
     let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
     // The commit meets another version, and cannot learn whose it is before its term ends.
     bench.is_unreadable.store(true, Ordering::SeqCst);
-    assert_eq!(first.commit(n(1)).await, Err(CommitError::Refused));
+    bench.requests();
+    let (committed, ()) = futures::join!(first.commit(n(1)), bench.ends(&term, 3));
+    assert_eq!(committed, Err(CommitError::Refused));
     drop(first);
     bench.is_unreadable.store(false, Ordering::SeqCst);
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));

@@ -12,9 +12,9 @@ use baton_store::{ObjectStore as _, Reading, VersionedObject};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::guests::Guest;
-use crate::patience::Patience;
-use crate::{GUARD, Lines, engine, gone, launcher};
+use super::guests::Guest;
+use super::patience::Patience;
+use super::{GUARD, Lines, engine, gone, launcher};
 
 /// A coordinator that keeps state, in a store of its own.
 struct Keeper {

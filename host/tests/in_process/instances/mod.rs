@@ -1,7 +1,6 @@
 //! Instances of real guests in processes of their own, whose host is this one, without a lease: how they end, and what
+
 //! they may ask of the host.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
 mod files;
 mod http;
@@ -154,7 +153,7 @@ async fn a_guest_that_fails_since_its_write_was_refused_was_killed() {
 fn the_watchdog_ends_this_process() {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |_, longest| {
-        println!("\nasked {} {}", Clock::default().boot().as_nanos(), longest.as_nanos());
+        println!("\nasked {}", longest.as_nanos());
         loop {
             std::thread::park();
         }
@@ -170,7 +169,7 @@ fn the_watchdog_ends_this_process() {
 #[test]
 fn last_words_that_block_keep_the_process_for_a_part_of_what_is_left_of_the_lease() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "--nocapture", "the_watchdog_ends_this_process"])
+        .args(["--exact", "--ignored", "--nocapture", "instances::the_watchdog_ends_this_process"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -178,15 +177,11 @@ fn last_words_that_block_keep_the_process_for_a_part_of_what_is_left_of_the_leas
         child.kill().unwrap();
         panic!("the watchdog waits for its own words");
     });
-    let ended = Clock::default().boot();
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGABRT), "{status:?}");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL), "{status:?}");
     let said = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
     let asked = said.lines().find_map(|line| line.strip_prefix("asked ")).expect("it was asked for its last words");
-    let nanoseconds = |text: &str| Duration::from_nanos(text.parse().unwrap());
-    let (asked, longest) = asked.split_once(' ').map(|(at, longest)| (nanoseconds(at), nanoseconds(longest))).unwrap();
-    let took = ended - asked;
-    assert!(took < D * 7 / 100, "it ended {took:?} after 0.93 D, when the lease was over");
-    assert!(longest > D / 50, "the words had {longest:?}");
+    let longest = Duration::from_nanos(asked.parse().unwrap());
+    assert!(longest > D / 50 && longest < D * 7 / 200, "the words had {longest:?} of the 0.07 D after 0.93 D");
 }
 
 /// The process that the test below starts.
@@ -206,7 +201,7 @@ fn the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process() {
 fn a_host_that_is_paused_again_and_again_ends_itself_all_the_same() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture"])
-        .arg("the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process")
+        .arg("instances::the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process")
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -215,7 +210,7 @@ fn a_host_that_is_paused_again_and_again_ends_itself_all_the_same() {
     let pid = Pid::from_child(&child);
     // Each pause is longer than the half of a second by which one is told, and what it runs between two is far less
     // than the second that a kill has.
-    let mut pauses = 0;
+    let mut patience = Patience::default();
     let ended = loop {
         kill_process(pid, Signal::STOP).unwrap();
         std::thread::sleep(Duration::from_millis(700));
@@ -224,13 +219,12 @@ fn a_host_that_is_paused_again_and_again_ends_itself_all_the_same() {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        pauses += 1;
-        if pauses == 40 {
+        if !patience.lasts() {
             child.kill().unwrap();
-            panic!("it goes on after {pauses} pauses");
+            panic!("it goes on after its pauses");
         }
     };
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGABRT), "{ended:?}");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGKILL), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,5 @@
 //! The command line of the real binary.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -46,7 +44,7 @@ fn assert_wrong(output: &Output, error: &str) {
 #[test]
 fn print_config_shows_values_and_origins_and_touches_nothing() {
     let folder = folder("pause = '90s'\nenv = { TOKEN = 's3cr3t' }\n");
-    let arguments = ["run", "My_Job.wasm", "--print-config", "--node=n1", "--store=azure://acct/box"];
+    let arguments = ["run", "my_job.wasm", "--print-config", "--node=n1", "--store=azure://acct/box"];
     let output = baton(folder.path(), &[("BATON_GRACE", "3s")], &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     // The columns are as wide as what is in them, and one has a path that is another each time.
@@ -77,7 +75,7 @@ max-leading off default
 {cache}
 
 [my-job]
-module My_Job.wasm flag MODULE
+module my_job.wasm flag MODULE
 election my-job default
 priority 100 default
 preempt false default
@@ -257,7 +255,7 @@ fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
         for word in [word, "rollback", "store", "doctor"] {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
-        assert!(!script.contains("compile-module") && !script.contains("watch-runners"), "{shell}");
+        assert!(!script.contains("compile-module") && !script.contains("make-runners"), "{shell}");
     }
     let output = baton(folder.path(), &[], &["completions", "cmd"]);
     assert_eq!(output.status.code(), Some(2));

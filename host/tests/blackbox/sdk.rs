@@ -1,7 +1,6 @@
 //! The SDK's async side on the real host: its example `watch`, which waits for an answer, a timer and the stop
-//! at once. What its sync side does, the other tests' guests show.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
+//! at once. What its sync side does, the other tests' guests show.
 use baton_test_support::node;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};

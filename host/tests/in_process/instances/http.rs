@@ -8,9 +8,9 @@ use baton_election::End;
 use baton_runtime::{Grants, HttpPolicy, Launcher, Module, Notice, Output, Policy};
 use tokio::sync::mpsc;
 
-use crate::guests::asks_over_http;
-use crate::patience::Patience;
-use crate::{GUARD, Lines, engine, gone, launcher_under};
+use super::guests::asks_over_http;
+use super::patience::Patience;
+use super::{GUARD, Lines, engine, gone, launcher_under};
 
 /// A launcher of the guest that makes requests.
 fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {

@@ -18,8 +18,11 @@ use baton_modules::{Prepared, Supply};
 use baton_store::{LeaseStore, MemoryStore, Tidings, memory};
 use tokio::sync::{mpsc, watch};
 
-use crate::patience::Patience;
-use crate::{GUARD, launcher, module};
+use super::patience::Patience;
+use super::{GUARD, launcher, module};
+
+/// The lease, far longer than a busy machine may keep its renewal waiting.
+const LEASE: Duration = Duration::from_secs(15);
 
 /// The first request of each kind panics before it reaches the store.
 struct Panics {
@@ -76,7 +79,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let nowhere = File::create("/dev/null").unwrap();
     let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(nowhere)).unwrap();
     let election = ElectionName::new("fleet").unwrap();
-    let timing = Timing::new(Duration::from_secs(2), memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap();
+    let timing = Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap();
     let itself = Itself { node: "alpha".to_owned(), incarnation: "1".to_owned() };
     let objects = Arc::new(store.store.clone());
     let helm = Helm::new(election.clone(), (itself, timing), objects, clock.clone(), log.clone(), Tidings::default());
@@ -104,7 +107,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
         stall_after: None,
         clock,
         log,
-        standing: Arc::new(Standing::new(election, Duration::from_secs(2))),
+        standing: Arc::new(Standing::new(election, LEASE)),
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));

@@ -1,21 +1,18 @@
 //! `baton new`, as a user goes on: the commands that it prints are read from what it prints, and run.
+
 //!
 //! npm and pip keep what they fetch in `.cache`, and cargo what it builds in the target folder: a second run
 //! is quick.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-
-use baton_test_support::{node, share};
+use baton_test_support::node;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use node::{Event, Finished, Journal, Launch, Node, baton, finish};
-use share::Share;
 use tempfile::TempDir;
 
 #[test]
 fn a_project_in_rust_tests_builds_and_runs() {
-    let _share = Share::heavy();
     let sdk = repository().join("guest-sdk");
     let project = Project::new("fn", &["--lang", "rust", "--sdk", sdk.to_str().unwrap()]);
     // What cargo has built in one run serves the next.
@@ -31,7 +28,6 @@ fn a_project_in_rust_tests_builds_and_runs() {
 
 #[test]
 fn a_project_in_javascript_tests_builds_and_runs() {
-    let _share = Share::heavy();
     needs("npm", "Node.js 20 or newer, with npm");
     let said = Project::new("web-2", &["--lang", "js"]).tests_builds_and_runs();
     assert!(said.contains("# pass 1\n"), "{said}");
@@ -39,7 +35,6 @@ fn a_project_in_javascript_tests_builds_and_runs() {
 
 #[test]
 fn a_project_in_python_tests_builds_and_runs() {
-    let _share = Share::heavy();
     needs("python3", "Python 3.10 or newer, with venv (Debian: python3-venv)");
     let said = Project::new("nightly-report", &["--lang", "python"]).tests_builds_and_runs();
     assert!(said.contains("Ran 1 test "), "{said}");

@@ -9,8 +9,8 @@ use baton_runtime::Folder;
 use baton_runtime::Policy;
 use tokio::sync::mpsc;
 
-use crate::patience::Patience;
-use crate::{GUARD, Lines, gone, launcher_under, module};
+use super::patience::Patience;
+use super::{GUARD, Lines, gone, launcher_under, module};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_the_deadline_on_nothing_is_written_to_a_file() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use baton_modules::{Compiler, PrepareError, Preparer, inspect};
 use baton_runtime::{Engine, LARGEST_MODULE, ModuleError, ModuleKind, Purpose};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::modules::{command, component, core_command, slow};
@@ -163,10 +164,18 @@ async fn a_module_that_takes_long_does_not_keep_others_waiting() {
 #[tokio::test]
 async fn a_machine_that_is_too_busy_to_compile_is_no_fault_of_the_module() {
     // Its process stops before it has used any of its time worth speaking of, and goes on when it has lived for long.
-    let stopped = "(sleep 3; kill -CONT $$) & kill -STOP $$;";
-    let (_folder, mut preparer) = script(&format!("{stopped} exec {} \"$@\"", program().display()));
+    let stopped = "echo $$ >pid.new; mv pid.new pid; kill -STOP $$;";
+    let (folder, mut preparer) = script(&format!("{stopped} exec {} \"$@\"", program().display()));
     preparer.compile_timeout = Duration::from_secs(2);
-    preparer.prepare(&offer(command(1))).await.unwrap();
+    let task = tokio::spawn(async move { preparer.prepare(&offer(command(1))).await.err() });
+    let compiler = process(folder.path()).await;
+    let state = || std::fs::read_to_string(compiler.join("stat")).unwrap_or_default();
+    until("it stands still", || state().rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let compiler = compiler.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    kill_process(Pid::from_raw(compiler).unwrap(), Signal::CONT).unwrap();
+    let refused_it = task.await.unwrap();
+    assert!(refused_it.is_none(), "{refused_it:?}");
 
     let (_folder, mut preparer) = script("exec sleep 600");
     preparer.compile_timeout = Duration::from_millis(100);

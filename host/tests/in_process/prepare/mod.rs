@@ -1,6 +1,4 @@
 //! From an offer to a module, with the real compiler: what is verified, what is bounded, what is kept.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
 mod caching;
 mod compiling;

@@ -1,0 +1,361 @@
+//! The store's errors, by what they mean for a request.
+
+use std::time::Duration;
+
+use azure_core::error::{Error, ErrorKind};
+use azure_core::headers::{DATE, ERROR_CODE, HeaderName};
+use azure_core::{Response, StatusCode};
+use baton_election::StoreError;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
+
+use super::access::{ShownCredentials, of_process};
+
+/// The beginning of an error about credentials with too few rights.
+pub const MAY_NOT: &str = "the credentials may not use the container";
+
+/// Azure Storage names each answer of its own so, errors too.
+/// <https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes>
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
+const SERVER: HeaderName = HeaderName::from_static("server");
+
+/// A clock that differs by less is never the reason for a refusal: Azure allows 15 minutes, and a SAS may begin at once.
+const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
+
+/// The longest reason of the store that is shown, in characters.
+const LONGEST_REASON: usize = 160;
+
+/// The longest name of a server that is shown, in characters.
+const LONGEST_SERVER: usize = 40;
+
+/// The request, as far as it changes what an error means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    ToRead,
+    ToCreate,
+    ToAcquire,
+    /// A request of a lease's holder.
+    OfLease,
+    OfContainer,
+}
+
+/// Fails if the answer is not the store's: a proxy, a gateway or a captive portal has answered. Nothing of such an answer is
+/// shown but its status and the server's name: the rest may be secret, and differs each time.
+pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
+    if [&REQUEST_ID, &ERROR_CODE].into_iter().any(|name| response.headers().get_optional_str(name).is_some()) {
+        return Ok(());
+    }
+    let named = response.headers().get_optional_str(&SERVER).unwrap_or_default();
+    // A version or a host may follow, which differs between the servers of one gateway.
+    let named = named.split(['/', '(']).next().unwrap_or_default().trim();
+    let named: String = named.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(LONGEST_SERVER).collect();
+    let server = if named.is_empty() { String::new() } else { format!(" (server: {named})") };
+    let status = response.status();
+    let kind = ErrorKind::HttpResponse { status, error_code: None };
+    Err(Error::message(
+        kind,
+        format!(
+            "HTTP {} from something that is not Azure Storage{server}: look at what is between here and the store",
+            u16::from(status)
+        ),
+    ))
+}
+
+/// An answer with status 401 or 403 as an error, whose text is the reason that the store gives, and by how much this machine's
+/// clock differs from the store's, if that may matter. What differs each time is left out: it would be reported each time.
+pub(super) async fn refusal(response: Response) -> Error {
+    let (status, headers, body) = response.deconstruct();
+    let body = body.collect().await.unwrap_or_default();
+    let body = String::from_utf8_lossy(&body);
+    let code = headers.get_optional_string(&ERROR_CODE).or_else(|| element(&body, "Code").map(str::to_owned));
+    let reason = reason(&body);
+    let offset = headers.get_optional_str(&DATE).and_then(|date| clock_offset(date, OffsetDateTime::now_utc()));
+    let text = [reason, offset].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    Error::message(ErrorKind::HttpResponse { status, error_code: code }, text)
+}
+
+/// The text of an XML element that has no elements within it.
+fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = body.split_once(&format!("<{name}>"))?;
+    rest.split('<').next()
+}
+
+/// The reason in the body of a refusal, up to the first part that differs each time or is secret: times, signed text.
+fn reason(body: &str) -> Option<String> {
+    let detail = element(body, "AuthenticationErrorDetail")?;
+    let detail = detail.split(['\'', '"', '&', '[', '\n']).next().unwrap_or_default();
+    let shown: String = detail.chars().filter(|c| !c.is_control()).take(LONGEST_REASON).collect();
+    let shown = shown.trim_end_matches([' ', ':', '.']).trim_end_matches(" Start").trim_end_matches([' ', ':']);
+    (!shown.is_empty()).then(|| shown.to_owned())
+}
+
+/// The difference between this machine's clock and the store's, which answered at `date`, if it is large. It is rounded to
+/// minutes, so that the text stays the same for a while.
+fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
+    let there = OffsetDateTime::parse(date, &Rfc2822).ok()?;
+    let (ahead, by) = (now > there, (now - there).unsigned_abs());
+    let word = if ahead { "ahead of" } else { "behind" };
+    (by >= CLOCK_DIFFERS)
+        .then(|| format!("this machine's clock is {} min {word} the store's: set it", (by.as_secs() + 30) / 60))
+}
+
+/// The code of the store's own answer, if it has one.
+pub(super) fn code(error: &Error) -> Option<&str> {
+    match error.kind() {
+        ErrorKind::HttpResponse { error_code, .. } => error_code.as_deref(),
+        _ => None,
+    }
+}
+
+/// Classifies an error of a request to a container, made with these credentials.
+pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCredentials, error: &Error) -> StoreError {
+    let status = match error.kind() {
+        // Without credentials the request was not even sent.
+        ErrorKind::Credential => return StoreError::Misconfigured(error_chain(error)),
+        ErrorKind::HttpResponse { status, .. } => Some(*status),
+        _ => None,
+    };
+    match (code(error), status) {
+        (Some("AuthenticationFailed" | "InvalidAuthenticationInfo"), _) => not_accepted(credentials, error),
+        (Some("AuthorizationFailure" | "AuthorizationPermissionMismatch" | "InsufficientAccountPermissions"), _) => {
+            may_not(container, credentials, error)
+        }
+        (Some(code), Some(status)) => told(asked, container, code, status),
+        (None, Some(status)) => {
+            // The SDK's own errors show all headers and the body.
+            let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
+            let text = if text.is_empty() { format!("the store says HTTP {}", u16::from(status)) } else { text };
+            StoreError::Unknown(text)
+        }
+        _ => unanswered(&error_chain(error)),
+    }
+}
+
+/// Classifies an answer by its code. An unlisted code is a refusal if the status says so. Otherwise the request may or may not
+/// have been carried out.
+fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreError {
+    let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses this ({code}): {remedy}"));
+    match code {
+        "LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired" => StoreError::Held,
+        "LeaseIdMismatchWithLeaseOperation" if asked == Asked::ToAcquire => StoreError::Held,
+        // A blob that is leased exists.
+        "LeaseIdMissing" | "BlobAlreadyExists" if asked == Asked::ToCreate => StoreError::Conflict,
+        "ConditionNotMet" | "TargetConditionNotMet" => StoreError::Conflict,
+        "LeaseIdMismatchWithLeaseOperation"
+        | "LeaseIdMismatchWithBlobOperation"
+        | "LeaseIdMissing"
+        | "LeaseLost"
+        | "LeaseNotPresentWithLeaseOperation"
+        | "LeaseNotPresentWithBlobOperation"
+        | "LeaseIsBrokenAndCannotBeRenewed"
+        | "LeaseIsBreakingAndCannotBeChanged"
+        | "LeaseAlreadyBroken" => StoreError::Lost(format!("the store says {code}")),
+        "BlobNotFound" => StoreError::Lost("the record was deleted".to_owned()),
+        "ContainerNotFound" if asked == Asked::OfLease => {
+            StoreError::Lost(format!("the container {container} was deleted"))
+        }
+        "ContainerNotFound" => StoreError::Misconfigured(format!(
+            "there is no container {container}: check --store; `baton run` and `baton push` create it when they start with \
+             --create"
+        )),
+        "AccountIsDisabled" => StoreError::Misconfigured("the storage account is disabled".to_owned()),
+        "KeyBasedAuthenticationNotPermitted" => {
+            refused("the account does not allow its keys: use an identity, or allow shared key access")
+        }
+        "AuthorizationProtocolMismatch" | "AccountRequiresHttps" => {
+            refused("the account or the SAS allows https alone: check the endpoint of the store")
+        }
+        "AuthorizationSourceIPMismatch" => refused("the SAS is for other addresses than this machine's: make another"),
+        "AuthorizationServiceMismatch" => refused("the SAS is not for blobs (`ss=b`): make another"),
+        "AuthorizationResourceTypeMismatch" => {
+            refused("the SAS is not for service, container and object (`srt=sco`): make another")
+        }
+        "NoAuthenticationInformation" => {
+            refused("the request had no credentials: set a key, a SAS or an identity, as docs/azure.md says")
+        }
+        "PublicAccessNotPermitted" => refused("the container is not public, and the request had no credentials"),
+        "FeatureVersionMismatch" | "BlobTypeNotSupported" | "FeatureNotSupportedForAccount" => {
+            refused("this kind of account does not take it: use a general-purpose v2 account")
+        }
+        "ContainerDisabled" => refused("an administrator has disabled the container"),
+        "ResourceNotFound" => refused("there is no such account or container: check --store"),
+        // A container of that name can be created once the deletion has ended.
+        "ContainerBeingDeleted" => StoreError::Unknown(format!("the container {container} is being deleted")),
+        // Not carried out, but the same request may succeed later.
+        "AccountBeingCreated" | "PendingCopyOperation" | "BlobBeingRehydrated" | "Md5Mismatch" | "IncompleteBody" => {
+            StoreError::Unknown(format!("the store says {code}"))
+        }
+        _ if is_refusal(status) => refused("look the code up among Azure's error codes of the Blob service"),
+        _ => StoreError::Unknown(format!("the store says {code}")),
+    }
+}
+
+/// The store rejects the credentials.
+fn not_accepted(credentials: &ShownCredentials, error: &Error) -> StoreError {
+    let reason = shown_reason(error);
+    let remedy = credentials.expired(OffsetDateTime::now_utc()).unwrap_or_else(|| {
+        "check that the credentials are whole and of this account, and this machine's clock".to_owned()
+    });
+    StoreError::Misconfigured(format!("the store does not accept {credentials} ({reason}): {remedy}"))
+}
+
+/// The credentials have too few rights.
+fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> StoreError {
+    let reason = shown_reason(error);
+    let remedy = "check the key or the rights, and the account's network rules; an identity needs the role Storage Blob Data \
+                  Contributor, and new roles take minutes to spread";
+    let lacks = credentials.lacks().map(|lacks| format!("{lacks}; else ")).unwrap_or_default();
+    StoreError::Misconfigured(format!("{MAY_NOT} {container} ({reason}; {credentials}): {lacks}{remedy}"))
+}
+
+/// The code of a refusal, and the store's reason, if it gives one.
+fn shown_reason(error: &Error) -> String {
+    let code = code(error).unwrap_or("no code");
+    // The SDK's own errors show all headers and the body.
+    let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
+    if text.is_empty() { code.to_owned() } else { format!("{code}: {text}") }
+}
+
+/// True for a status by which the store says that it has not carried out the request, and never will as it is.
+fn is_refusal(status: StatusCode) -> bool {
+    let passes = [StatusCode::RequestTimeout, StatusCode::TooManyRequests, StatusCode::PreconditionFailed];
+    (400..500).contains(&u16::from(status)) && !passes.contains(&status)
+}
+
+/// Variables that name a proxy for other programs. The lease must not depend on one.
+const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+
+/// Classifies an error without an answer by its text.
+fn unanswered(text: &str) -> StoreError {
+    if text.contains("invalid peer certificate") {
+        return StoreError::Misconfigured(format!(
+            "the store's certificate is not trusted ({text}): if an authority of your own network has signed it, add that \
+             authority to the system's certificates, or name its file in SSL_CERT_FILE"
+        ));
+    }
+    if text.contains("dns error") {
+        return StoreError::Misconfigured(format!(
+            "the storage account's name is not known: check the account in the store's URL, and this machine's DNS ({text})"
+        ));
+    }
+    let proxy = PROXIES.into_iter().find(|name| text.contains("onnect") && of_process(name).is_some());
+    let hint = proxy.map(|name| format!("; the proxy that {name} names is not used for the store")).unwrap_or_default();
+    StoreError::Unknown(format!("{text}{hint}"))
+}
+
+/// An error with its causes, without what may be secret: a SAS is in the query of each URL.
+pub(super) fn error_chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    let words = text.split_whitespace().map(|word| match word.split_once('?') {
+        Some((url, query)) if url.contains("://") => {
+            // What ends the words around it stays.
+            format!("{url}{}", &query[query.trim_end_matches([')', ':', ',']).len()..])
+        }
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn of(code: Option<&str>, status: StatusCode) -> StoreError {
+        let kind = ErrorKind::HttpResponse { status, error_code: code.map(str::to_owned) };
+        store_error(Asked::OfLease, "leases", &ShownCredentials::default(), &Error::message(kind, "cut"))
+    }
+
+    #[test]
+    fn reasons_leave_out_what_differs_each_time() {
+        for (detail, shown) in [
+            (
+                "Signature not valid in the specified time frame: Start [Fri, 27 Nov 2026 07:00:00 GMT] - Expiry [..]",
+                Some("Signature not valid in the specified time frame"),
+            ),
+            ("Request date header too old: 'Fri, 27 Nov 2026 09:22:00 GMT'", Some("Request date header too old")),
+            ("The MAC signature found is &apos;c2VjcmV0&apos;", Some("The MAC signature found is")),
+            ("Issuer validation failed. Issuer did not match.", Some("Issuer validation failed. Issuer did not match")),
+            ("", None),
+        ] {
+            let body = format!("<Error><AuthenticationErrorDetail>{detail}</AuthenticationErrorDetail></Error>");
+            assert_eq!(reason(&body).as_deref(), shown, "{detail}");
+        }
+        assert_eq!(reason("<html>"), None);
+        assert_eq!(element("<Error><Code>AuthenticationFailed</Code></Error>", "Code"), Some("AuthenticationFailed"));
+    }
+
+    #[test]
+    fn clock_offset_is_shown_from_a_minute_on() {
+        let now = OffsetDateTime::from_unix_timestamp(1_795_770_000).unwrap();
+        let at = |seconds: i64| clock_offset(&(now + time::Duration::seconds(seconds)).format(&Rfc2822).unwrap(), now);
+        assert_eq!((at(0), at(59), at(-59), at(3599)), (None, None, None, at(3601)));
+        assert!(at(-22 * 60).unwrap().contains("22 min ahead of"));
+        assert!(at(22 * 60).unwrap().contains("22 min behind"));
+        assert_eq!(clock_offset("no date", now), None);
+    }
+
+    #[test]
+    fn codes_of_a_busy_server_are_unknown_and_never_lost() {
+        for (code, status) in [
+            (Some("ServerBusy"), StatusCode::ServiceUnavailable),
+            (Some("InternalError"), StatusCode::InternalServerError),
+            (Some("OperationTimedOut"), StatusCode::InternalServerError),
+            (Some("TooManyRequests"), StatusCode::TooManyRequests),
+            (Some("ContainerBeingDeleted"), StatusCode::Conflict),
+            (Some("AccountBeingCreated"), StatusCode::Conflict),
+            (Some("IncompleteBody"), StatusCode::BadRequest),
+            (None, StatusCode::BadGateway),
+            (None, StatusCode::Forbidden),
+        ] {
+            assert!(matches!(of(code, status), StoreError::Unknown(_)), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn answer_without_a_code_is_unknown_whatever_its_text_says() {
+        for text in ["HTTP 502 from something that is not Azure Storage (server: dns error)", ""] {
+            let kind = ErrorKind::HttpResponse { status: StatusCode::BadGateway, error_code: None };
+            let error =
+                store_error(Asked::OfLease, "leases", &ShownCredentials::default(), &Error::message(kind, text));
+            let StoreError::Unknown(shown) = error else { panic!("{error:?}") };
+            assert!(shown.contains("502"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn lasting_refusals_are_misconfigured_listed_or_not() {
+        for (code, status) in [
+            ("KeyBasedAuthenticationNotPermitted", StatusCode::Forbidden),
+            ("AuthorizationProtocolMismatch", StatusCode::Forbidden),
+            ("AuthorizationSourceIPMismatch", StatusCode::Forbidden),
+            ("AuthorizationServiceMismatch", StatusCode::Forbidden),
+            ("AuthorizationResourceTypeMismatch", StatusCode::Forbidden),
+            ("NoAuthenticationInformation", StatusCode::Unauthorized),
+            ("ResourceNotFound", StatusCode::NotFound),
+            ("PublicAccessNotPermitted", StatusCode::Conflict),
+            ("AccountRequiresHttps", StatusCode::BadRequest),
+            ("FeatureVersionMismatch", StatusCode::Conflict),
+            ("BlobTypeNotSupported", StatusCode::BadRequest),
+            ("ContainerDisabled", StatusCode::Forbidden),
+            ("ACodeOfTomorrow", StatusCode::BadRequest),
+        ] {
+            assert!(matches!(of(Some(code), status), StoreError::Misconfigured(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_tell_the_sas() {
+        let told_of = |text: &'static str| error_chain(&Error::message(ErrorKind::Io, text));
+        assert_eq!(told_of("cannot send to https://a.b/c?sv=1&sig=secret now"), "cannot send to https://a.b/c now");
+        assert_eq!(told_of("cannot send (https://a.b/c?sig=s:ecret): cut"), "cannot send (https://a.b/c): cut");
+    }
+}

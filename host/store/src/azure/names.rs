@@ -1,0 +1,144 @@
+//! Look-ups of names, which outlive the requests that wait for them. A look-up takes 5 s if the first of two name servers is
+//! down, and a request for the lease has D/12: the next try uses the result of an earlier try's look-up.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use baton_election::Time;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use crate::clock::Clock;
+
+/// Lifetime of a result: longer than the pause before the next try. After that, a connection looks the name up again, so that
+/// it finds an account that has failed over to another region.
+const KEPT: Duration = Duration::from_secs(10);
+
+/// A look-up that takes longer is given up, and the next connection begins another. The resolver's own limit for three name
+/// servers is 30 s (resolv.conf(5)), but its library or its servers may have changed since.
+const UNDER_WAY: Duration = Duration::from_secs(20);
+
+/// The look-ups of this process, one for each name, however many stores and elections there are.
+static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
+
+/// Resolves names for connections.
+pub(super) struct Names;
+
+impl Names {
+    /// The name that is being looked up for longer than that, if there is one.
+    pub(super) fn slow(&self, after: Duration) -> Option<String> {
+        LOOKUPS.slow(after)
+    }
+}
+
+impl Resolve for Names {
+    fn resolve(&self, name: Name) -> Resolving {
+        let system = |name: &str| (name, 0).to_socket_addrs().map(Vec::from_iter);
+        let found = LOOKUPS.find(name.as_str(), system);
+        Box::pin(async move {
+            let addresses: Addrs = Box::new(found.await?.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+type Found = Result<Vec<SocketAddr>, Arc<io::Error>>;
+
+#[derive(Default)]
+struct Lookups {
+    clock: Clock,
+    known: Mutex<HashMap<String, Lookup>>,
+}
+
+/// A look-up that is under way, or whose result is still valid.
+struct Lookup {
+    began: Time,
+    found: Shared<BoxFuture<'static, Found>>,
+    /// The time of its end, and true if it found anything.
+    ended: Arc<OnceLock<(Time, bool)>>,
+}
+
+impl Lookups {
+    /// The addresses that `system` finds, from the look-up that is under way, or one that has just ended. Needs a Tokio
+    /// runtime, on whose blocking threads a look-up runs to its end.
+    fn find(
+        &self,
+        name: &str,
+        system: impl FnOnce(&str) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> Shared<BoxFuture<'static, Found>> {
+        let now = self.clock.now();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = |lookup: &Lookup| match lookup.ended.get() {
+            Some((at, is_found)) => *is_found && now.since(*at) < KEPT,
+            // It may have ended without a result, by a panic or with its runtime.
+            None => now.since(lookup.began) < UNDER_WAY && lookup.found.peek().is_none(),
+        };
+        known.retain(|_, lookup| counts(lookup));
+        if let Some(lookup) = known.get(name) {
+            return lookup.found.clone();
+        }
+        let ended = Arc::new(OnceLock::new());
+        let (of, ends, clock) = (name.to_owned(), Arc::clone(&ended), self.clock.clone());
+        let task = tokio::task::spawn_blocking(move || {
+            let found = system(&of).map_err(Arc::new);
+            let _ = ends.set((clock.now(), found.is_ok()));
+            found
+        });
+        let found = async { task.await.unwrap_or_else(|error| Err(Arc::new(io::Error::other(error)))) };
+        let found = found.boxed().shared();
+        known.insert(name.to_owned(), Lookup { began: now, found: found.clone(), ended });
+        found
+    }
+
+    fn slow(&self, after: Duration) -> Option<String> {
+        let now = self.clock.now();
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_slow = |lookup: &Lookup| lookup.ended.get().is_none() && now.since(lookup.began) >= after;
+        known.iter().find(|(_, lookup)| is_slow(lookup)).map(|(name, _)| name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn address() -> SocketAddr {
+        ([192, 0, 2, 1], 0).into()
+    }
+
+    #[tokio::test]
+    async fn next_try_uses_the_lookup_that_an_earlier_one_gave_up() {
+        let lookups = Lookups::default();
+        let (release, held) = mpsc::channel::<()>();
+        let given_up = lookups.find("store.test", move |name| {
+            assert_eq!(name, "store.test");
+            let _ = held.recv();
+            Ok(vec![address()])
+        });
+        assert_eq!(given_up.now_or_never().map(Result::unwrap), None);
+        let again = lookups.find("store.test", |_| panic!("there is one under way"));
+        assert_eq!(lookups.slow(Duration::ZERO).as_deref(), Some("store.test"));
+        drop(release);
+        assert_eq!(again.await.unwrap(), [address()]);
+        assert_eq!(lookups.slow(Duration::ZERO), None);
+        // It counts for a while.
+        let later = lookups.find("store.test", |_| panic!("it was found just now"));
+        assert_eq!(later.await.unwrap(), [address()]);
+    }
+
+    #[tokio::test]
+    async fn failed_lookup_is_begun_again() {
+        let lookups = Lookups::default();
+        let failed = lookups.find("store.test", |_| Err(io::ErrorKind::NotFound.into()));
+        assert!(failed.await.is_err());
+        let found = lookups.find("store.test", |_| Ok(vec![address()]));
+        assert_eq!(found.await.unwrap(), [address()]);
+    }
+}

@@ -1,0 +1,92 @@
+//! The processes that hold a lock on a database, for messages to operators.
+
+use std::fmt;
+use std::path::Path;
+
+use rustix::fs::{Dev, major, minor, stat};
+
+/// The bytes that SQLite locks: one that announces a writer, one that a writer reserves, and 510 that readers share.
+/// <https://sqlite.org/fileformat.html#the_lock_byte_page>
+const LOCKED: std::ops::RangeInclusive<u64> = 0x4000_0000..=0x4000_01ff;
+
+/// Processes are named up to this number.
+const MOST: usize = 4;
+
+/// A process that holds a lock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Holder {
+    pid: u32,
+    writes: bool,
+}
+
+/// The other processes that lock the database at this path, for people: `process 42 (baton) writes to it`. `None` if the
+/// kernel names none; it does not name those of other containers.
+pub(super) fn described(path: &Path) -> Option<String> {
+    let found = stat(path).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let mut holders = holders(&locks, found.st_dev, found.st_ino);
+    holders.retain(|holder| holder.pid != std::process::id());
+    let named: Vec<String> = holders.iter().take(MOST).map(ToString::to_string).collect();
+    (!named.is_empty()).then(|| named.join(", and "))
+}
+
+/// Reads `/proc/locks`: a number, `POSIX` or `OFDLCK`, `ADVISORY`, `READ` or `WRITE`, a process (-1 for none), the file as
+/// `MAJOR:MINOR:INODE`, the first byte and the last one (`EOF` for the end of the file, wherever that is). A process that
+/// waits for a lock has `->` after the number.
+fn holders(locks: &str, device: Dev, inode: u64) -> Vec<Holder> {
+    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    let mut found: Vec<Holder> = Vec::new();
+    for line in locks.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "POSIX" | "OFDLCK", _, kind, pid, of, first, last] = fields[..] else { continue };
+        let last = if last == "EOF" { Ok(u64::MAX) } else { last.parse() };
+        let (Ok(pid), Ok(first), Ok(last)) = (pid.parse(), first.parse::<u64>(), last) else { continue };
+        if of != file || first > *LOCKED.end() || last < *LOCKED.start() {
+            continue;
+        }
+        match found.iter_mut().find(|holder| holder.pid == pid) {
+            Some(holder) => holder.writes |= kind == "WRITE",
+            None => found.push(Holder { pid, writes: kind == "WRITE" }),
+        }
+    }
+    // A writer first: it is what others wait for.
+    found.sort_by_key(|holder| !holder.writes);
+    found
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, writes } = self;
+        let of = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        // The state is the field after the name, which is in brackets and may have any characters.
+        let stat = of("stat");
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        let state = if matches!(state, Some("T" | "t")) { ", which is stopped," } else { "" };
+        let name: String = of("comm").trim_end().chars().filter(|c| !c.is_control()).collect();
+        let does = if *writes { "writes to it" } else { "reads it" };
+        write!(f, "process {pid} ({name}){state} {does}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_of_sqlite_locks_are_found_writers_first() {
+        let locks = "1: POSIX  ADVISORY  READ 41 fd:01:77 1073741826 1073742335\n\
+                     2: POSIX  ADVISORY  WRITE 42 fd:01:77 1073741825 1073741825\n\
+                     2: -> POSIX  ADVISORY  WRITE 43 fd:01:77 1073741825 1073741825\n\
+                     3: POSIX  ADVISORY  READ 42 fd:01:77 1073741826 1073742335\n\
+                     4: POSIX  ADVISORY  WRITE 44 fd:01:78 1073741825 1073741825\n\
+                     5: OFDLCK ADVISORY  READ -1 fd:01:77 1073741826 1073742335\n\
+                     6: FLOCK  ADVISORY  WRITE 45 fd:01:77 0 EOF\n\
+                     7: POSIX  ADVISORY  WRITE 46 fd:01:77 0 0\n\
+                     8: POSIX  ADVISORY  READ 47 fd:01:77 0 EOF\n\
+                     9: POSIX  ADVISORY  WRITE 48 fd:01:77 1073742336 EOF\n\
+                     what is no line\n";
+        let found = holders(locks, rustix::fs::makedev(0xfd, 1), 77);
+        let found: Vec<_> = found.iter().map(|holder| (holder.pid, holder.writes)).collect();
+        assert_eq!(found, [(42, true), (41, false), (47, false)]);
+    }
+}

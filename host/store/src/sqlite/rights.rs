@@ -1,0 +1,230 @@
+//! Rights to a store's folder and files: other users of the machine must not reach them. A user who may only read a database
+//! can lock it, and then nobody writes to it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use baton_election::StoreError;
+use rustix::fs::{CWD, FileType, Gid, Mode, Stat, Uid, chmod, chown, fchmod, fchown, mkdir, mknodat, stat};
+use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
+
+use super::database::files_in;
+use super::file::misconfigured;
+
+const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
+const OF_GROUP: Mode = Mode::RGRP.union(Mode::WGRP);
+
+/// Refuses a folder that all users may write: any of them could replace the store's files.
+pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
+    let found = stat(dir).map_err(|error| misconfigured(dir, format!("its rights cannot be read ({error})")))?;
+    let mode = Mode::from_raw_mode(found.st_mode);
+    if !mode.contains(Mode::WOTH) {
+        return Ok(());
+    }
+    let (mode, remedy) = (mode.bits(), remedy(dir, &found));
+    Err(misconfigured(dir, format!("all users of this machine may write to this folder (mode {mode:04o}): {remedy}")))
+}
+
+/// Makes an empty file that only its owner may open, and in a [shared](is_shared) folder its group. Leaves a file that is
+/// there as it is.
+pub(super) fn make_file(path: &Path) -> io::Result<()> {
+    let mode = path.parent().map_or(OWN, mode_of_files);
+    // Not opened: to close it would drop the locks that SQLite may have on it by then.
+    match mknodat(CWD, path, FileType::RegularFile, mode, 0) {
+        // The umask may have taken rights of the group away.
+        Ok(()) => Ok(chmod(path, mode)?),
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The mode of new files in this folder.
+fn mode_of_files(dir: &Path) -> Mode {
+    let is_shared = stat(dir).is_ok_and(|found| is_shared(&found));
+    if is_shared { OWN | OF_GROUP } else { OWN }
+}
+
+/// Gives a new file in the folder `dir` the mode of its files. A file that root makes gets the owner of the folder, whose
+/// hosts must be able to read it.
+pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
+    // The umask may have taken rights of the group away.
+    fchmod(file, mode_of_files(dir))?;
+    if let Some((user, group)) = owner_for_root(dir)? {
+        let _ = fchown(file, Some(user), Some(group));
+    }
+    Ok(())
+}
+
+/// The owner of what root makes in this folder; none if another user makes it. A root that may not give files away keeps
+/// them.
+fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let found = stat(dir)?;
+    Ok(Some((Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid))))
+}
+
+/// Makes a folder that only its owner may enter, and in a [shared](is_shared) folder its group. Its name survives a power
+/// cut. Leaves a folder that is there as it is. The folder above it must exist, and is its owner's if root makes it.
+pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    let above = path.parent().unwrap_or(path);
+    let of_files = mode_of_files(above);
+    let mut mode = of_files | Mode::XUSR;
+    if of_files.contains(Mode::RGRP) {
+        mode |= Mode::XGRP | Mode::SGID;
+    }
+    match mkdir(path, mode) {
+        Ok(()) => {
+            chmod(path, mode)?;
+            if let Some((user, group)) = owner_for_root(above)? {
+                let _ = chown(path, Some(user), Some(group));
+            }
+        }
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Syncs a folder that was there, too: its maker may have been killed before the sync.
+    File::open(above)?.sync_all()
+}
+
+/// True if the folder is set up for a group: the group may write to it, and its files get its group or its group is not
+/// the user's own.
+fn is_shared(dir: &Stat) -> bool {
+    let mode = Mode::from_raw_mode(dir.st_mode);
+    mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())
+}
+
+/// The advice that keeps other users out. The mode of a folder that belongs to another user, or to all, stays as it is.
+fn remedy(dir: &Path, found: &Stat) -> String {
+    let is_own = found.st_uid == geteuid().as_raw();
+    if is_own && !Mode::from_raw_mode(found.st_mode).contains(Mode::SVTX) {
+        format!("`chmod o-rwx '{}'`", dir.display().to_string().replace('\'', r"'\''"))
+    } else {
+        "name a folder below it, which baton makes".to_owned()
+    }
+}
+
+/// A store's folder and files that other users of the machine can reach, and the advice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reached {
+    /// For people.
+    pub text: String,
+    /// True if other users may open a file of the store, and not just enter the folder.
+    pub opens_files: bool,
+}
+
+/// The part of the store in the folder `dir` that other users of the machine can reach, if any.
+pub(super) fn reached_by_others(dir: &Path) -> Option<Reached> {
+    let found = stat(dir).ok().filter(|_| is_entered_by_others(dir))?;
+    let open: Vec<String> = files_in(dir)
+        .filter(|file| mode(file).is_ok_and(|mode| mode.intersects(Mode::RWXO)))
+        .filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    let what = match &open[..] {
+        [] => "all users of this machine may enter".to_owned(),
+        files => {
+            format!("all users of this machine may read {}, and stop every election with a lock, in", files.join(", "))
+        }
+    };
+    let (mode, remedy) = (Mode::from_raw_mode(found.st_mode).bits(), remedy(dir, &found));
+    let text = format!("{what} the store's folder {} (mode {mode:04o}): {remedy}", dir.display());
+    Some(Reached { text, opens_files: !open.is_empty() })
+}
+
+/// True if other users may enter the folder and each folder above it.
+fn is_entered_by_others(dir: &Path) -> bool {
+    let may_enter = |dir: &Path| mode(dir).is_ok_and(|mode| mode.contains(Mode::XOTH));
+    dir.canonicalize().is_ok_and(|dir| dir.ancestors().all(may_enter))
+}
+
+fn mode(path: &Path) -> rustix::io::Result<Mode> {
+    Ok(Mode::from_raw_mode(stat(path)?.st_mode))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn folder(mode: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+        folder
+    }
+
+    #[test]
+    fn files_are_for_owner_and_for_group_of_shared_folder() {
+        for (of_folder, of_file) in [(0o700, 0o600), (0o755, 0o600), (0o770, 0o600), (0o2770, 0o660), (0o2750, 0o600)] {
+            let folder = folder(of_folder);
+            let path = folder.path().join("lease.db");
+            make_file(&path).unwrap();
+            assert_eq!(mode(&path).unwrap().bits(), of_file, "{of_folder:o}");
+            set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+            make_file(&path).unwrap();
+            assert_eq!(mode(&path).unwrap().bits(), 0o640, "the file was there: {of_folder:o}");
+        }
+    }
+
+    #[test]
+    fn folder_of_another_group_is_shared() {
+        let folder = folder(0o770);
+        let mut found = stat(folder.path()).unwrap();
+        assert!(!is_shared(&found));
+        found.st_gid += 1;
+        assert!(is_shared(&found));
+        found.st_mode &= !0o020;
+        assert!(!is_shared(&found));
+    }
+
+    #[test]
+    fn advice_changes_only_folders_of_this_user() {
+        let folder = folder(0o777);
+        let mut found = stat(folder.path()).unwrap();
+        assert_eq!(remedy(Path::new("/a b/c'd"), &found), r"`chmod o-rwx '/a b/c'\''d'`");
+        let below = "name a folder below it, which baton makes";
+        found.st_uid += 1;
+        assert_eq!(remedy(folder.path(), &found), below);
+        set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(remedy(folder.path(), &stat(folder.path()).unwrap()), below);
+    }
+
+    #[test]
+    fn folder_that_all_may_write_is_refused_and_one_they_may_enter_is_named() {
+        // Other users may not even get to the folder for temporary files.
+        let are_named = is_entered_by_others(&std::env::temp_dir());
+        for (mode, is_refused, is_named) in [
+            (0o700, false, false),
+            (0o750, false, false),
+            (0o711, false, true),
+            (0o744, false, false),
+            (0o755, false, true),
+            (0o1777, true, true),
+        ] {
+            let folder = folder(mode);
+            assert_eq!(refuse_open_folder(folder.path()).is_err(), is_refused, "{mode:o}");
+            assert_eq!(reached_by_others(folder.path()).is_some(), is_named && are_named, "{mode:o}");
+        }
+        let folder = folder(0o755);
+        std::fs::write(folder.path().join("state.db"), "").unwrap();
+        set_permissions(folder.path().join("state.db"), Permissions::from_mode(0o644)).unwrap();
+        let reached = reached_by_others(folder.path());
+        assert_eq!(reached.is_some_and(|reached| reached.opens_files), are_named);
+    }
+
+    #[test]
+    fn folder_below_one_that_others_may_not_enter_is_not_named() {
+        let folder = folder(0o700);
+        let store = folder.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        set_permissions(&store, Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(store.join("state.db"), "").unwrap();
+        assert_eq!(reached_by_others(&store), None);
+    }
+}
