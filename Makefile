@@ -69,7 +69,7 @@ COUNT ?= $(shell expr $(MINUTES) '*' 80)
 deaths: setup-tests ## Kill a leader's host and runner at any point of a term, for MINUTES=2 or COUNT=1000 times, and judge the effects
 	DEATHS=$(COUNT) DEATHS_SEED=$(SEED) $(CARGO) test --locked --workspace --test faults -- --nocapture after_a_death
 
-fuzz: setup ## Feed everything that reads others' bytes for MINUTES=2 each, two at a time (some alone: READERS=…)
+fuzz: setup ## Fuzz everything that reads foreign bytes for MINUTES=2 in all (only some of it: READERS=…)
 	scripts/fuzz.sh $(MINUTES) $(READERS)
 
 bench: examples ## Measure what the README promises, each number beside its yardstick

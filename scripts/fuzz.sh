@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes each reader of foreign bytes (each crate's `READERS`) for so many minutes, two at a time, and says what was found.
+# Fuzzes every reader of foreign bytes (each crate's `READERS`) for this many minutes in all, and reports the findings. Two
+# readers run at a time, each for its share of the time: to search one reader for longer, name it.
 # Needs g++, for libFuzzer. The first run takes minutes more: what its crate asks of others has nearly all built once again.
 #
 #   scripts/fuzz.sh [MINUTES [READER…]]
@@ -21,6 +22,10 @@ if ((${#readers[@]} == 0)); then
 fi
 readers=("${readers[@]%/}")
 readers=("${readers[@]##*/}")
+seconds=$((minutes * 60 * at_a_time / ${#readers[@]}))
+# A reader that runs alone has the whole time.
+((seconds <= minutes * 60)) || seconds=$((minutes * 60))
+((seconds > 0)) || seconds=1
 for reader in "${readers[@]}"; do
   if ! [[ -d host/fuzz/corpus/$reader ]]; then
     echo "fuzz: there is no reader \`$reader\`, but these: $(ls host/fuzz/corpus | paste -sd' ')" >&2
@@ -39,7 +44,7 @@ fuzz() {
   local reader=$1 work=$target/fuzz/$1
   mkdir -p "$work/corpus"
   if BATON_FUZZ_READER=$reader "$target/debug/fuzz" "$work/corpus" "host/fuzz/corpus/$reader" \
-    -max_total_time=$((minutes * 60)) -timeout=10 -rss_limit_mb=2048 -max_len=8192 -use_value_profile=1 \
+    -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -use_value_profile=1 \
     -artifact_prefix="$work/" >"$work/log" 2>&1; then
     echo "$reader: nothing; $(grep '^Done' "$work/log")," \
       "$(find "$work/corpus" -type f | wc -l) inputs that differ"
