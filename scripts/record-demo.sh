@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the demo and puts what it printed into the README, so that the recording there is a real one.
+# Runs the demo and puts its output into the README, so that the recording there is a real one. Repeated lines are left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ awk -v recording="$recording" '
     inside = 1
     print "```text"
     print "$ make demo"
-    while ((getline line < recording) > 0) print line
+    while ((getline line < recording) > 0) if (line !~ /\| beat ([2-9]|[0-9][0-9])|standby$/) print line
     print "```"
   }' README.md >README.md.new
 mv README.md.new README.md
