@@ -197,7 +197,7 @@ const BACKLOG: i32 = 4096;
 fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     let listener = listen(place)?;
     if let Some(listener) = &listener {
-        // It listens already: this only changes the number.
+        // The socket listens already: this call only changes its backlog.
         let _ = rustix::net::listen(listener, BACKLOG);
     }
     Ok(listener)

@@ -182,7 +182,7 @@ async fn announced(store: &dyn ObjectStore, election: &ElectionName) -> Result<V
     let nodes = patiently(TRIES, async || store.announced_nodes(election).await).await?;
     let contents = futures::stream::iter(nodes).map(|node| async move {
         let content = patiently(TRIES, async || store.announced(election, &node).await).await?;
-        // None if the node has withdrawn it since.
+        // Absent if the node has withdrawn it since.
         Ok(content.map(|content| (node, content)))
     });
     contents.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |content| Ok(content)).try_collect().await

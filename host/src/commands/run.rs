@@ -134,7 +134,7 @@ fn has_room_for_threads() -> anyhow::Result<()> {
              --pids-limit of a container), or the size of the address space (`ulimit -v`)"
         )
     })? {
-        // None of them can panic.
+        // These threads cannot panic.
         let _ = thread.join();
     }
     Ok(())

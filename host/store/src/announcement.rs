@@ -204,7 +204,7 @@ pub async fn withdraw_gone(
     for (at, Listed { object, put, .. }, term) in announced {
         let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
         if is_gone && may_withdraw(leases, election, term).await {
-            // It stays if the node has announced itself again.
+            // Keep the announcement if the node has announced itself again.
             withdrawn += usize::from(modules.remove(&object, put).await?);
         }
     }

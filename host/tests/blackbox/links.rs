@@ -199,7 +199,7 @@ fn a_command_tells_every_host_of_its_machine_and_not_the_leader_alone() {
         let told = ["suspend", "resume"].map(|what| {
             let done = fleet.command(&[what, ELECTION]);
             assert_eq!(done.code, Some(0), "{done:?}");
-            // It is told by the time that the command returns.
+            // The node has the hint by the time that the command returns.
             let (mut told, mut said) = (listener.accept().ok()?.0, String::new());
             told.read_to_string(&mut said).unwrap();
             let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

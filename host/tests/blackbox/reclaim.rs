@@ -125,7 +125,7 @@ fn leader_that_only_seemed_dead_is_fenced_off_by_a_reclaim() {
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
     let took = beta.event("to take over", |event| event.name == "took_over");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
-    // Its next renewal, within D/6, is refused.
+    // The store refuses the old holder's next renewal, within D/6.
     let lost = alpha.event("to lose its lease", |event| event.name == "lost");
     assert_eq!(lost.term, term, "{lost:?}");
     let gone = alpha.event("its end", |event| event.name == "gone" && event.term == term);

@@ -61,7 +61,7 @@ fn a_template_that_ends_takes_no_instance_with_it_and_is_made_anew() {
 #[test]
 fn a_template_that_does_not_answer_is_replaced() {
     let fleet = Fleet::new(Store::sqlite());
-    // What waits for it must not cost the lease.
+    // A wait for the template must not cost the lease.
     let node = fleet.launch_with("alpha", &[("--lease", "30s")]).start();
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));

@@ -124,7 +124,7 @@ impl Announcer {
             let (leases, store, election) = (Arc::clone(&self.leases), Arc::clone(&self.store), self.election.clone());
             self.tidying.begin(async move {
                 let withdrawn = withdraw_gone(&*leases, &*store, &election);
-                // What is left is tried again.
+                // The next turn retries the rest.
                 let _ = timeout(TIDIES_WITHIN, withdrawn).await;
             });
         }

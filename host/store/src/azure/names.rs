@@ -74,7 +74,7 @@ impl Lookups {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = |lookup: &Lookup| match lookup.ended.get() {
             Some((at, is_found)) => *is_found && now.since(*at) < KEPT,
-            // It may have ended without a result, by a panic or with its runtime.
+            // The look-up may have ended without a result, by a panic or with its runtime.
             None => now.since(lookup.began) < UNDER_WAY && lookup.found.peek().is_none(),
         };
         known.retain(|_, lookup| counts(lookup));

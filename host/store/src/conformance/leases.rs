@@ -152,7 +152,7 @@ pub(super) async fn a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_kn
     bench.most_of_it().await;
     let seen = bench.see().await;
     assert_eq!((seen.lease, seen.version), (LeaseState::Held, new.clone()));
-    // Whoever held it is fenced off, in everything that a holder does.
+    // The store now refuses the previous holder's every operation.
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.write(a(), &new, 2).await);
     assert_lost(&bench.release(a()).await);

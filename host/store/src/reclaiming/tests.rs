@@ -159,7 +159,7 @@ async fn of_two_who_find_the_same_one_goes_on_and_the_others_reading_is_too_old_
     is_reclaimable(&gamma, 1).await;
     let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
     assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
-    // It dies before its term is written.
+    // The host dies before its term is written.
     drop((beta, _beta));
     is_reclaimable(&gamma, 2).await;
     assert_eq!(gamma.request(&job(), reclaim(2, 3)).await, Ok(Reply::Done));

@@ -111,7 +111,7 @@ impl Announcements {
         let Some(folder) = self.open_election(election)? else { return Ok(Vec::new()) };
         let mut listed = Vec::new();
         for node in self.nodes(&folder, election)? {
-            // None if the node has withdrawn it since, or if the name is a folder's or a link's.
+            // Absent if the node has withdrawn it since, or if the name is a folder's or a link's.
             let size = open_file(&folder, &node).and_then(|file| file.map(|file| size_of(&file)).transpose());
             let size = size.map_err(|error| failed(&self.file(election, &node), "cannot be read", &error))?;
             listed.extend(size.map(|size| (node, size)));
