@@ -43,7 +43,7 @@ def run(module, baton):
         flags += [f"--arg={place_of(argument, wanted)}" for argument in wanted.get("args", [])]
         flags += [f"--env={name}={value}" for name, value in wanted.get("env", {}).items()]
         command = [baton, "run", module.resolve(), "--store", f"sqlite:{place}/store", "--election", "suite", "--lease", "15s"]
-        command += ["--on-done", "finish", "--log-format", "json", "--node", "suite", *flags]
+        command += ["--restart", "on-failure", "--log-format", "json", "--node", "suite", *flags]
         return judge(command, place, wanted)
 
 
@@ -64,7 +64,7 @@ def judge(command, place, wanted):
                 continue
             if event.get("event") == "output" and event.get("stream") == "stdout":
                 lines.append(event["line"])
-            if event.get("event") == "gone":
+            if event.get("event") == "ended":
                 return compare(event, lines, wanted)
     finally:
         host.terminate()

@@ -6,6 +6,6 @@ use baton_store::foreign::Reader;
 pub fn readers() -> impl Iterator<Item = &'static Reader> {
     let areas = [baton_store::READERS, baton_modules::READERS, baton_runtime::READERS, crate::config::READERS];
     let own =
-        [&crate::status_socket::READER, &crate::maintenance::READER, &crate::commands::READER, &crate::links::READER];
+        [&crate::commands::STATUS, &crate::maintenance::READER, &crate::commands::SENT_EVENTS, &crate::links::READER];
     areas.into_iter().flatten().chain(own)
 }

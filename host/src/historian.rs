@@ -226,7 +226,7 @@ mod tests {
         fn ends(&self, term: Term) {
             let (message, usage) = (Some("no".to_owned()), baton_runtime::Usage::default());
             let (outcome, took_s) = ("failed".to_owned(), Duration::ZERO.into());
-            self.log.emit(Some(term), Event::Gone { outcome, message, took_s, usage });
+            self.log.emit(Some(term), Event::Ended { outcome, message, took_s, usage });
         }
 
         /// The terms as they are stored, and whether each has ended.

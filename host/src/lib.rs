@@ -13,7 +13,7 @@
 //! - `maintenance` has the host step down before its machine is frozen or rebooted, where somebody tells of that.
 //! - `random` draws numbers that a clone of the machine does not draw, too.
 //! - `node` is who this host is, `signals` how it is told to end, `reload` what it reads anew when it is asked to, and
-//!   `status_socket` what the hosts of a machine tell `baton status` that the store does not know.
+//!   `local_socket` is the admin API for the host's own user on this machine.
 
 pub mod admin;
 pub mod cli;
@@ -24,6 +24,7 @@ mod docs_tests;
 pub mod foreign;
 pub mod historian;
 pub mod links;
+pub mod local_socket;
 pub mod maintenance;
 pub mod node;
 #[cfg_attr(not(feature = "otel"), path = "otel/nothing.rs")]
@@ -33,7 +34,6 @@ pub mod reload;
 pub mod said;
 pub mod service_manager;
 pub mod signals;
-pub mod status_socket;
 pub mod steering;
 pub mod supervisor;
 pub mod telemetry;

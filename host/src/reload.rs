@@ -48,7 +48,7 @@ impl Reload {
                 None,
                 match done.unwrap_or_else(|error| Err(error.into())) {
                     Ok(reloaded) => reloaded,
-                    Err(error) => Event::NotReloaded { error: format!("{:#}", anyhow::Error::new(error)) },
+                    Err(error) => Event::ReloadFailed { error: format!("{:#}", anyhow::Error::new(error)) },
                 },
             );
             phases.are_at(Phase::Ready);

@@ -1,38 +1,39 @@
-//! What a node has said of itself in the store, as `baton nodes` and the endpoint tell it.
+//! A node's announcement, as `baton nodes` and the admin API show it.
 
 use baton_store::{Announcement, Digest, Labels, Listens};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What a node last said of itself. The keys of its JSON are an interface.
+/// A node's last announcement. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
 pub struct Said {
-    /// Its id.
+    /// The node's id.
     pub node: String,
-    /// The start of the host that said so.
+    /// The host's incarnation, which names this start of it.
     pub incarnation: String,
-    /// When, in RFC 3339 and by its own clock; null where it has said nothing yet. It says so at each change and once a minute.
+    /// Time of the announcement (RFC 3339, the node's clock); null before the first. A node announces itself at each change
+    /// and once a minute.
     pub at: Option<String>,
-    /// How early it takes a lease that is free, 100 being at once; null where it does not say.
+    /// Its `--priority`; null if its host does not announce one.
     pub priority: Option<u8>,
-    /// What people know it by.
+    /// Its `--label`s.
     #[schema(value_type = BTreeMap<String, String>)]
     pub labels: Labels,
-    /// The version of its host; null where that is one that does not say, and does not know steering.
+    /// Version of its host; null for a host too old to announce it, which does not know steering.
     pub version: Option<String>,
-    /// The digest of what its instance runs; null where none does.
+    /// Digest of the module that its instance runs; null if none runs.
     #[schema(value_type = Option<String>)]
     pub runs: Option<Digest>,
-    /// Why it would not take the lease: `away` (something is planned for its machine), `suspended`, `stepped-down`,
-    /// `transferring` or `cooling-off`; null where it would, or does not say.
-    pub stays_out: Option<String>,
-    /// Whether it leads as many other elections as it should, so that it would take the lease only if nobody else does.
-    pub leads_enough: bool,
-    /// Another start of a host that calls itself the same; null where there is none.
-    pub rival: Option<String>,
-    /// The node that it hears from over a link, and since when; null where it asks the store alone, or does not say.
+    /// Why it would not take the lease: `maintenance`, `suspended`, `stepped-down`, `transferring` or `cooling-off`; null if
+    /// it would.
+    pub ineligible: Option<String>,
+    /// True if it leads `--max-leaderships` other elections. It then takes the lease only if no other node does.
+    pub at_leadership_limit: bool,
+    /// Incarnation of another host with the same node id, if there is one.
+    pub duplicate: Option<String>,
+    /// The node at the other end of its link, and since when; null if it only polls the store.
     #[schema(value_type = Option<Object>)]
-    pub listens: Option<Listens>,
+    pub link: Option<Listens>,
 }
 
 impl From<&Announcement> for Said {
@@ -52,6 +53,18 @@ impl From<&Announcement> for Said {
             ..
         } = said.clone();
         let (at, version) = (Some(at), Some(version).filter(|version| !version.is_empty()));
-        Self { node, incarnation, at, priority, labels, version, runs, stays_out, leads_enough, rival, listens }
+        Self {
+            node,
+            incarnation,
+            at,
+            priority,
+            labels,
+            version,
+            runs,
+            ineligible: stays_out,
+            at_leadership_limit: leads_enough,
+            duplicate: rival,
+            link: listens,
+        }
     }
 }

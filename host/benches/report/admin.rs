@@ -59,7 +59,7 @@ pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
         asked.add(&after_calm, &after_asked);
         flooded.add(&after_asked, &Renewals::read(endpoint));
     }
-    let lost = site.journal.events().iter().filter(|event| event.name == "lost").count();
+    let lost = site.journal.events().iter().filter(|event| event.name == "leadership_lost").count();
     anyhow::ensure!(lost == 0, "{lost} leases were lost");
     let row = |what: String, value: f64| Row::new(what, Unit::Ms, Samples::from_iter([value * 1e3]));
     let beside = |what: &str, with: &Renewals| {

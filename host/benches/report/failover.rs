@@ -55,7 +55,7 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         .launch("leader", module, "done", &site.url())
         .flag("--lease", format!("{LEASE}s"))
         .flag("--max-memory", "64MiB");
-    let mut node = launch.flag("--pause", format!("{}ms", PAUSE.as_millis())).start();
+    let mut node = launch.flag("--restart-delay", format!("{}ms", PAUSE.as_millis())).start();
     // The first term finds caches cold, as the next ones do not.
     let wanted = effort.terms + 1;
     let samples = site.journal.wait("terms", |events| {
@@ -107,7 +107,7 @@ fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
         let store = format!("azurite://{}/bench-{witness}-{number}", azurite.address());
         let launch = || {
             let launch = site.launch("node", module, "beat", &store).arg("--create").flag("--max-memory", "64MiB");
-            launch.arg(format!("--witness={witness}"))
+            launch.arg(format!("--reclaim={witness}"))
         };
         let mut killed = launch().start();
         let term = killed.after(0, "started").term;
@@ -275,7 +275,7 @@ impl<'a> Pair<'a> {
     fn hand_off(&mut self) -> f64 {
         let term = self.term;
         self.leader.signal(Signal::TERM);
-        let gone = self.leader.after(term - 1, "gone");
+        let gone = self.leader.after(term - 1, "ended");
         let took = self.next_instance() - at(&gone);
         self.leader.wait();
         self.replace();
@@ -358,7 +358,7 @@ impl Setting {
             }
         };
         let launch = launch.flag("--lease", format!("{}s", self.lease()));
-        let launch = launch.arg(format!("--witness={}", self.witness)).arg(format!("--links={}", self.links));
+        let launch = launch.arg(format!("--reclaim={}", self.witness)).arg(format!("--links={}", self.links));
         launch.flag("--max-memory", "64MiB").start()
     }
 

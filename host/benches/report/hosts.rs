@@ -72,7 +72,7 @@ impl Site {
     /// A host that is about to run what its file says.
     pub fn launch_file(&self, name: &str, file: &Path) -> Launch {
         let cache = self.home.path().join("cache");
-        Launch::run(name, self.home.path(), &self.journal).flag("--cache", cache).flag("--file", file)
+        Launch::run(name, self.home.path(), &self.journal).flag("--cache", cache).flag("--config", file)
     }
 }
 

@@ -35,7 +35,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
             // The first one compiles it, and the second one finds that in the cache.
             for (name, is_cached) in [("first", false), ("second", true)] {
                 let host = site.launch(name, &module, "beat", &site.url());
-                let mut host = host.flag("--config", "workers=1").start();
+                let mut host = host.flag("--config-var", "workers=1").start();
                 let ready = host.event("the module to be ready", |event| event.name == "module_ready");
                 ensure!(ready.fields["cached"] == is_cached, "the cache is not as it should be: {ready:?}");
                 let first = host.after(0, "started");

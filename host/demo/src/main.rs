@@ -256,8 +256,8 @@ impl Fleet {
         let detail = match event.text("event") {
             "output" => format!("| {}", event.text("line")),
             name @ ("elected" | "started") => format!("{name}, term {}", event.term()),
-            name @ ("stopping" | "lost") => format!("{name}: {}", event.text("reason")),
-            name @ "gone" => format!("{name}: {}", event.text("outcome")),
+            name @ ("stopping" | "leadership_lost") => format!("{name}: {}", event.text("reason")),
+            name @ "ended" => format!("{name}: {}", event.text("outcome")),
             name @ ("standby" | "killed" | "released") => name.to_owned(),
             _ => String::new(),
         };
@@ -284,7 +284,7 @@ impl Fleet {
 
     /// Checks that the instance of `old` was gone before `new` was elected.
     fn ended_before(&self, old: &Leader, new: &Leader) -> anyhow::Result<()> {
-        let gone = self.time_of(old, "gone").with_context(|| format!("{old} never said that it is gone"))?;
+        let gone = self.time_of(old, "ended").with_context(|| format!("{old} never said that it is gone"))?;
         let elected = self.time_of(new, "elected").with_context(|| format!("{new} was never elected"))?;
         ensure!(gone < elected, "{new} was elected at {elected}, before {old} was gone at {gone}");
         Ok(())

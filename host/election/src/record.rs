@@ -118,8 +118,8 @@ pub struct Record {
     /// led. A lease that is free without the mark was not released: any write without a lease id frees a lease that is
     /// broken or expired.
     pub released: bool,
-    /// The wall-clock time since the Unix epoch before which no node begins the next term of that module (`--pause`), if the
-    /// last one was done. A clock that differs can shorten the pause, and lengthens it to `--pause` at most.
+    /// The wall-clock time since the Unix epoch before which no node begins the next term of that module (`--restart-delay`), if the
+    /// last one was done. A clock that differs can shorten the pause, and lengthens it to `--restart-delay` at most.
     pub rests_until: Option<Duration>,
 }
 
@@ -132,7 +132,7 @@ impl Record {
     }
 }
 
-/// How an election ended for good (`--on-done finish`).
+/// How an election ended for good (`--restart on-failure`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Outcome {
     /// The coordinator returned ok.

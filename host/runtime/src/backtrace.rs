@@ -1,45 +1,103 @@
-//! A guest's backtrace for a line of the log: function names as their author wrote them, and a recursion's
-//! frames told as one.
+//! Shortens a guest's backtrace for the log: function names as their author wrote them, one frame for a recursion, and
+//! one line for frames of the language's runtime.
 
 use std::fmt::Write as _;
 
 use super::names::plain;
 
-/// How many frames are captured. A panic's own machinery takes up to a dozen before the author's code begins.
+/// Number of frames to capture. Up to a dozen frames of a panic precede the author's code.
 pub(super) const FRAMES: usize = 32;
 
-/// Nobody reads more of a name, in bytes.
+/// Longest line (bytes). Longer names are cut.
 const LONGEST_LINE: usize = 400;
 
 /// Shortens the text of a [`wasmtime::WasmBacktrace`].
 pub(super) fn shortened(text: &str) -> String {
     let mut short = String::new();
     let mut last: Option<String> = None;
-    let mut alike = 0;
+    let mut folded = Folded::default();
     for line in text.lines() {
         let line = plain(line);
         let line = readable(&line[..line.floor_char_boundary(LONGEST_LINE)]);
         let function = line.split_once(" - ").map(|(_, function)| function.to_owned());
         if function.is_some() && function == last {
-            alike += 1;
+            folded.alike += 1;
             continue;
         }
-        tell_alike(&mut short, &mut alike);
-        short.push_str(line.trim_end());
-        short.push('\n');
+        if function.as_deref().is_some_and(is_of_a_runtime) {
+            folded.tell_alike(&mut short);
+            folded.of_runtime += 1;
+        } else {
+            folded.tell(&mut short);
+            short.push_str(line.trim_end());
+            short.push('\n');
+        }
         last = function;
     }
-    tell_alike(&mut short, &mut alike);
+    folded.tell(&mut short);
     short.truncate(short.trim_end().len());
     short
 }
 
-fn tell_alike(short: &mut String, alike: &mut usize) {
-    if *alike > 0 {
-        // Writing to a string does not fail.
-        let _ = writeln!(short, "         ... and {alike} more of the same");
-        *alike = 0;
+/// Frames that have no line of their own.
+#[derive(Default)]
+struct Folded {
+    /// Repetitions of the last frame.
+    alike: usize,
+    /// Frames of the language's runtime in a row.
+    of_runtime: usize,
+}
+
+impl Folded {
+    fn tell_alike(&mut self, short: &mut String) {
+        // Repetitions of a frame of the runtime count as such.
+        match (std::mem::take(&mut self.alike), self.of_runtime) {
+            (0, _) => {}
+            // Writing to a string does not fail.
+            (alike, 0) => drop(writeln!(short, "         ... and {alike} more of the same")),
+            (alike, _) => self.of_runtime += alike,
+        }
     }
+
+    fn tell(&mut self, short: &mut String) {
+        self.tell_alike(short);
+        match std::mem::take(&mut self.of_runtime) {
+            0 => {}
+            1 => short.push_str("         ... 1 frame of the language's runtime\n"),
+            frames => drop(writeln!(short, "         ... {frames} frames of the language's runtime")),
+        }
+    }
+}
+
+/// True if the function belongs to a standard library or an interpreter, so that the author of the coordinator did not
+/// write it.
+fn is_of_a_runtime(function: &str) -> bool {
+    const PREFIXES: [&str; 22] = [
+        "std::",
+        "core::",
+        "alloc::",
+        "__rust",
+        "rust_begin_unwind",
+        "rust_panic",
+        "__rdl",
+        "dlmalloc",
+        "__wasm",
+        "__wasi",
+        "__libc",
+        "__main",
+        "_start",
+        "js::",
+        "JS::",
+        "JS_",
+        "mozilla::",
+        "_Py",
+        "Py_",
+        "PyEval_",
+        "PyObject_",
+        "runtime.",
+    ];
+    let name = function.split_once('!').map_or(function, |(_, name)| name).trim_start_matches(['<', '&']);
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Leaves out the hashes that Rust's compiler adds to names: `core[9f8d08631ff90aa5]::…`, `…::h340f1d7a407b57a9`.
@@ -88,8 +146,8 @@ mod tests {
             2:   0x2cb4 - job.wasm!job::recurse::he340f1d7a407b57a\n    \
             3:   0x2cb4 - job.wasm!job::recurse::he340f1d7a407b57a\n    \
             4:   0x2cb4 - job.wasm!<job[0123456789abcdef]::T as core[9f8d08631ff90aa5]::F>::run::{closure#0}\n";
-        let short = "error while executing at wasm backtrace:\n    \
-            0:   0x2aa7 - job.wasm!std::process::abort\n    \
+        let short = "error while executing at wasm backtrace:\n         \
+            ... 1 frame of the language's runtime\n    \
             1:   0x2aa8 - job.wasm!job::recurse\n         \
             ... and 2 more of the same\n    \
             4:   0x2cb4 - job.wasm!<job::T as core::F>::run::{closure#0}";

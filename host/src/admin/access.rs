@@ -6,7 +6,8 @@
 //! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`. Nor does who asks
 //! through a proxy on this machine, which says for whom it asks, or that it does.
 //!
-//! What coordinators **print** is told only to those who have the token, from this machine, too: other users share it.
+//! What coordinators **print** is told only to those who have the token, from this machine, too: other users share it. The
+//! host's own user asks at a socket of its own ([`crate::local_socket`]), and may do everything without a token.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -180,18 +181,28 @@ pub(super) struct Caller {
     pub(super) is_local: bool,
     /// Whether nobody else reads it.
     pub(super) is_encrypted: bool,
+    /// True if a process of the host's own user asks, at the socket for it.
+    is_own_user: bool,
 }
 
 impl Caller {
     pub(super) fn at(address: IpAddr, is_encrypted: bool) -> Self {
-        Self { is_local: address.to_canonical().is_loopback(), is_encrypted }
+        Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
+    }
+
+    /// A process of the host's own user, which may do anything: it could also read the token, or end the host.
+    pub(super) fn own_user() -> Self {
+        Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
 
     /// Who has sent this request; of whom nothing is known comes from elsewhere.
     fn of(parts: &Parts) -> Self {
-        let unknown = Self { is_local: false, is_encrypted: false };
+        let unknown = Self { is_local: false, is_encrypted: false, is_own_user: false };
         let caller = parts.extensions.get().copied().unwrap_or(unknown);
-        Self { is_local: caller.is_local && !is_forwarded(&parts.headers), ..caller }
+        if is_forwarded(&parts.headers) {
+            return Self { is_local: false, is_own_user: false, ..caller };
+        }
+        caller
     }
 }
 
@@ -313,7 +324,7 @@ impl FromRequestParts<Arc<Asked>> for MaySeeMore {
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
         MaySeeStatus::from_request_parts(parts, asked).await?;
         // A wrong one is somebody's mistake: less than is expected would be no answer to it.
-        let has_token = parts.headers.contains_key(AUTHORIZATION);
+        let has_token = parts.headers.contains_key(AUTHORIZATION) || Caller::of(parts).is_own_user;
         if has_token {
             HasToken::from_request_parts(parts, asked).await?;
         }
@@ -328,6 +339,9 @@ impl FromRequestParts<Arc<Asked>> for HasToken {
     type Rejection = Denied;
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+        if Caller::of(parts).is_own_user {
+            return Ok(Self);
+        }
         let access = &asked.access;
         if access.token_file.is_none() {
             return Err(Denied::HasNoToken);
@@ -342,6 +356,9 @@ impl Access {
     /// The token is needed on this machine, too: other users share its loopback. A browser would send it along for no page,
     /// and yet answers none of another site's.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+        if caller.is_own_user {
+            return Ok(());
+        }
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         is_no_other_sites(headers, uri)?;
         if caller.is_local {
@@ -353,6 +370,9 @@ impl Access {
     }
 
     async fn status(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+        if caller.is_own_user {
+            return Ok(());
+        }
         if caller.is_local {
             return has_asked_for_this_machine(headers, uri);
         }

@@ -1,6 +1,8 @@
 //! The connections to the admin endpoint: few, each for a bounded time, but for those with a stream (see `streams`).
 
 use std::collections::{HashMap, VecDeque};
+use std::future::pending;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +13,14 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Caller, Certificate};
 use super::streams::Place;
+use crate::local_socket::is_of_this_user;
 
 /// Bound on the open connections. If one more comes, another is cut off ([`least_wanted`]): clients that open connections
 /// and ask nothing keep no probe out.
@@ -40,14 +43,51 @@ const HANDSHAKE: u8 = 22;
 /// While the system lets nobody in, it is asked again after so long.
 const REFUSED: Duration = Duration::from_millis(100);
 
+/// A new connection.
+enum Accepted {
+    /// At the address, from this client.
+    Address(TcpStream, IpAddr),
+    /// At the socket, from the host's own user.
+    Socket(UnixStream),
+}
+
+/// The next connection at the address, if there is one, or at the socket, if there is one.
+async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -> io::Result<Accepted> {
+    let at_address = async {
+        match listener {
+            Some(listener) => listener.accept().await.map(|(stream, peer)| Accepted::Address(stream, peer.ip())),
+            None => pending().await,
+        }
+    };
+    let at_socket = async {
+        let Some(socket) = socket else { return pending().await };
+        loop {
+            let (stream, _) = socket.accept().await?;
+            // Every user can connect.
+            if is_of_this_user(&stream) {
+                return Ok(Accepted::Socket(stream));
+            }
+        }
+    };
+    tokio::select! {
+        accepted = at_address => accepted,
+        accepted = at_socket => accepted,
+    }
+}
+
 /// Serves until it is dropped.
-pub(super) async fn serve(listener: TcpListener, routes: Router, certificate: Option<Certificate>) {
+pub(super) async fn serve(
+    listener: Option<TcpListener>,
+    socket: Option<UnixListener>,
+    routes: Router,
+    certificate: Option<Certificate>,
+) {
     let mut tasks = JoinSet::new();
     let mut oldest_first: VecDeque<Open> = VecDeque::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
+            accepted = accept(listener.as_ref(), socket.as_ref()) => match accepted {
+                Ok(accepted) => {
                     oldest_first.retain(|open| !open.task.is_finished() && !open.place.is_stream());
                     if oldest_first.len() >= AT_ONCE
                         && let Some(open) = least_wanted(&oldest_first).and_then(|at| oldest_first.remove(at))
@@ -56,9 +96,17 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, certificate: Op
                     }
                     let place = Arc::new(Place::default());
                     let routes = routes.clone().layer(Extension(Arc::clone(&place)));
-                    let tls = certificate.as_ref().map(Certificate::acceptor);
-                    let conversation = converse(stream, peer.ip(), routes, tls, Arc::clone(&place));
-                    oldest_first.push_back(Open { task: tasks.spawn(conversation), place, network: network(peer.ip()) });
+                    let (task, network) = match accepted {
+                        Accepted::Address(stream, peer) => {
+                            let tls = certificate.as_ref().map(Certificate::acceptor);
+                            let conversation = converse(stream, peer, routes, tls, Arc::clone(&place));
+                            (tasks.spawn(conversation), network(peer))
+                        }
+                        Accepted::Socket(stream) => {
+                            (tasks.spawn(converse_here(stream, routes, Arc::clone(&place))), OWN_USER)
+                        }
+                    };
+                    oldest_first.push_back(Open { task, place, network });
                     // If its request is there already, it is answered before the next connection is accepted.
                     tokio::task::yield_now().await;
                 }
@@ -69,6 +117,9 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, certificate: Op
         }
     }
 }
+
+/// The network that clients of the socket are counted with: no client of the address has it.
+const OWN_USER: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// A connection that may be cut off.
 struct Open {
@@ -114,6 +165,14 @@ async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<T
     // What is under way then is cut off.
     tokio::select! {
         () = conversation => {}
+        () = place.ends(LIFETIME) => {}
+    }
+}
+
+/// Speaks HTTP with the host's own user.
+async fn converse_here(stream: UnixStream, routes: Router, place: Arc<Place>) {
+    tokio::select! {
+        () = answer(stream, routes.layer(Extension(Caller::own_user())), &place) => {}
         () = place.ends(LIFETIME) => {}
     }
 }

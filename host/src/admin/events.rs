@@ -70,7 +70,7 @@ pub(super) struct Entry {
     /// The term that it is about.
     term: Option<u64>,
     /// The same for people; not in a line of output.
-    says: Option<String>,
+    text: Option<String>,
     /// What its kind has besides.
     #[serde(flatten)]
     more: BTreeMap<String, serde_json::Value>,
@@ -290,7 +290,7 @@ impl Reader {
             let ends = self.ends.load(Ordering::Relaxed);
             let (lost, found) = self.take(u64::MAX);
             if lost > 0 {
-                let _ = write!(piece, "event: lost\ndata: {{\"lost\":{lost}}}\n\n");
+                let _ = write!(piece, "event: missed\ndata: {{\"missed\":{lost}}}\n\n");
             }
             for (number, json) in &found.wanted {
                 let _ = write!(piece, "id: {}-{number}\ndata: {json}\n\n", self.incarnation);

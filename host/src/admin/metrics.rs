@@ -260,7 +260,7 @@ impl Scrape {
             metric.gauge(&[("name", one.standing.election.as_str())], one.leads.is_some().into())?;
         }
         let help = "Whether operators ask this node not to lead for now";
-        self.gauges(encoder, "baton_stays_out", None, help, |one| one.known.stays_out.is_some().into())?;
+        self.gauges(encoder, "baton_ineligible", None, help, |one| one.known.stays_out.is_some().into())?;
         let help = "Whether this node hears from the one that leads, over a link";
         self.gauges(encoder, "baton_link", None, help, |one| one.known.listens.is_some().into())?;
         let help = "How many nodes hear from this one, over links";

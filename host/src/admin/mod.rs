@@ -13,6 +13,7 @@ mod connections;
 mod events;
 mod history;
 pub(crate) mod metrics;
+mod modules;
 mod page;
 mod routes;
 mod status;
@@ -24,6 +25,7 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -227,16 +229,22 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers from now on.
+    /// Answers from now on, at the address and at the socket for the host's own user. None without both.
     ///
     /// # Errors
     /// What the system says where it has no thread to give.
     pub fn start(
-        Listening { listener, access, certificate }: Listening,
+        listening: Option<Listening>,
+        socket: Option<UnixListener>,
         watched: Arc<Watched>,
         store: Arc<dyn Store>,
-    ) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
+    ) -> io::Result<Option<Self>> {
+        let (listener, access, certificate) = match listening {
+            Some(Listening { listener, access, certificate }) => (Some(listener), access, certificate),
+            None if socket.is_none() => return Ok(None),
+            None => (None, Access::default(), None),
+        };
+        listener.as_ref().map_or(Ok(()), |listener| listener.set_nonblocking(true))?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let asked = Asked::about(watched, store, access);
@@ -256,17 +264,19 @@ impl Admin {
             // Whoever asks has the processors that renewals leave. Linux takes it for this thread, and those that it starts.
             let _ = nice(LESS_URGENT);
             runtime.block_on(async {
-                // It was listened on before, with a runtime that is there: only a lack of memory could fail here.
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                let listener = listener.map(tokio::net::TcpListener::from_std).transpose();
+                let socket = socket.map(tokio::net::UnixListener::from_std).transpose();
+                // Both listen already, and the runtime is there: only a lack of memory could fail here.
+                let (Ok(listener), Ok(socket)) = (listener, socket) else { return };
                 tokio::select! {
-                    () = connections::serve(listener, routes, certificate) => {}
+                    () = connections::serve(listener, socket, routes, certificate) => {}
                     () = last_words => {}
                 }
             });
             // Nobody can end a file's reading or a name's lookup that hangs, and the end of the host waits for none.
             runtime.shutdown_background();
         })?;
-        Ok(Self { stop, thread })
+        Ok(Some(Self { stop, thread }))
     }
 
     /// Answers nothing more. Whatever is under way is cut off, streams a moment later.

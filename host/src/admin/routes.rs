@@ -22,6 +22,7 @@ use utoipa::{OpenApi as _, ToSchema};
 use super::access::Access;
 use super::events::{self, EVENT_STREAMS, LOG_STREAMS};
 use super::history::{self, Histories};
+use super::modules::{self, Versions};
 use super::status::{self, Nodes};
 use super::streams::Streams;
 use super::{metrics, page, steering};
@@ -48,6 +49,7 @@ pub(super) struct Asked {
     /// Places for calls that change something.
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
+    pub(super) versions: Versions,
     /// Those of events, which need no token here, take no place of those of logs, which do.
     pub(super) event_streams: Streams,
     pub(super) log_streams: Streams,
@@ -64,6 +66,7 @@ impl Asked {
             access,
             nodes: Nodes::of(objects()),
             histories: Histories::of(objects()),
+            versions: Versions::of(objects()),
             store,
             changes: Semaphore::new(steering::AT_ONCE),
             event_streams: Streams::at_most(EVENT_STREAMS),
@@ -90,6 +93,7 @@ pub(super) fn all(asked: Arc<Asked>) -> Router {
         .route("/v1/elections", get(status::elections))
         .route("/v1/elections/{election}", get(status::election))
         .route("/v1/elections/{election}/history", get(history::history))
+        .route("/v1/elections/{election}/modules", get(modules::modules))
         .route("/v1/nodes", get(status::nodes))
         .route("/v1/events", get(events::events))
         .route("/v1/elections/{election}/logs", get(events::logs))
@@ -233,6 +237,7 @@ async fn described() -> Json<OpenApi> {
         status::elections,
         status::election,
         history::history,
+        modules::modules,
         status::nodes,
         steering::step_down,
         steering::suspend,
@@ -409,7 +414,7 @@ mod tests {
         let paths = described["paths"].as_object().unwrap();
         let (reads, changes): (Vec<_>, Vec<_>) =
             paths.iter().partition(|(_, operations)| operations.as_object().unwrap().contains_key("get"));
-        assert_eq!((reads.len(), changes.len()), (10, 5));
+        assert_eq!((reads.len(), changes.len()), (11, 5));
         let docs = include_str!("../../../docs/monitoring.md");
         for (path, operations) in reads {
             let named = path.replace("{election}", "ELECTION");

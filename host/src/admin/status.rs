@@ -56,14 +56,14 @@ pub(super) struct ElectionStatus {
     ready: bool,
     /// How long nobody has led while this node looked, in seconds.
     leaderless_s: f64,
-    /// Why this node is not to lead, and who says so; null where nobody does.
-    stays_out: Option<String>,
-    /// The node that this one hears from over a link, and since when; null where it asks the store alone.
+    /// Why this node may not lead, and who decided that; null if it may.
+    ineligible: Option<String>,
+    /// The node at the other end of this node's link, and since when; null if it only polls the store.
     #[schema(value_type = Option<Object>)]
-    listens: Option<Listens>,
+    link: Option<Listens>,
     /// How many nodes hear from this one.
     listeners: u32,
-    /// What its instance uses here, as in `baton status --json`; null where none runs.
+    /// What its instance uses here, as in `baton status -o json`; null where none runs.
     #[schema(value_type = Option<Object>)]
     usage: Option<InUse>,
 }
@@ -87,8 +87,8 @@ impl ElectionStatus {
             leaderless_s: known.vacant(now).as_secs_f64(),
             usage: in_use.map(|(_, _, in_use)| in_use.clone()),
             listeners: known.listeners,
-            stays_out: known.stays_out,
-            listens: known.listens,
+            ineligible: known.stays_out,
+            link: known.listens,
             leader: known.leader,
         }
     }

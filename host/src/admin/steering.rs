@@ -100,7 +100,7 @@ pub(super) struct CameOf {
     /// Whether it has taken effect.
     done: bool,
     /// What happened, or what is missing, for people.
-    told: String,
+    result: String,
 }
 
 /// The answers to a call that the nodes follow.
@@ -291,7 +291,7 @@ pub(super) async fn roll_back(
             let told = rollback::told(&rolled_back, &call.election);
             asked
                 .watched
-                .says(&call.election, Event::RolledBack { by: call.by, reason: call.reason, told: told.clone() });
+                .says(&call.election, Event::RolledBack { by: call.by, reason: call.reason, result: told.clone() });
             Ok(steered(StatusCode::OK, true, told))
         }
         Err(error) if error.is::<RollbackError>() => Ok(steered(StatusCode::CONFLICT, false, format!("{error:#}"))),
@@ -354,7 +354,7 @@ impl<'a> Call<'a> {
 }
 
 fn steered(status: StatusCode, done: bool, told: String) -> Response {
-    (status, Json(CameOf { done, told: told.trim_end().to_owned() })).into_response()
+    (status, Json(CameOf { done, result: told.trim_end().to_owned() })).into_response()
 }
 
 /// The election, if this node takes part in it.

@@ -1,19 +1,28 @@
-//! The arguments as clap reads them. Values stay texts: `config` parses them, whatever they came from.
+//! The command line as clap reads it. Values stay texts: `config` parses them, whichever source they come from.
 
 use std::path::PathBuf;
 
 use baton_runtime::LogLevel;
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 
 use super::doctor::DoctorArguments;
 use super::generate::Completions;
 
-/// Runs the one job of a fleet that must run in exactly one place at a time.
+/// Headings of `baton run --help`.
+const LEADERSHIP: &str = "Leadership";
+const COORDINATOR: &str = "Coordinator";
+const VERSIONS: &str = "Versions";
+const LIMITS: &str = "Limits";
+const ENDPOINT: &str = "Admin endpoint";
+const MACHINES: &str = "Machines and links";
+const DIAGNOSIS: &str = "Diagnosis";
+
+/// Runs the one job of a fleet that must run in exactly one place at a time
 ///
-/// Every node runs the same host. The hosts elect a leader with a lease in a store, and the leader runs
-/// the coordinator, a WebAssembly component, which is stopped and dropped when the lease is lost.
+/// Every node runs the same host. The hosts elect a leader with a lease in a store. The leader runs the coordinator, a
+/// WebAssembly component. When the lease is lost or at risk, the host stops and drops the coordinator.
 #[derive(Parser, Debug)]
 #[command(
     name = "baton",
@@ -24,162 +33,215 @@ Examples:
   baton new heartbeat                  write a coordinator to start from
   baton dev                            build it, run it, and swap it for each new build
   baton run coordinator.wasm           run it on one of the hosts of this machine
-  baton status                         who leads?
+  baton status                         show who leads
 
-A command's own help has more: baton run --help"
+`baton COMMAND --help` has more about a command."
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
     pub command: Subcommand,
 }
 
+/// The format of a command's output.
+#[derive(Args, Debug)]
+pub(super) struct Output {
+    /// Format of the output
+    #[arg(short, long = "output", value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Text)]
+    format: OutputFormat,
+}
+
+impl Output {
+    /// True if the command should print JSON.
+    pub fn is_json(&self) -> bool {
+        self.format == OutputFormat::Json
+    }
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputFormat {
+    /// Tables and sentences
+    Text,
+    /// One JSON document; `events` and `logs` print one object a line
+    Json,
+}
+
 #[derive(clap::Subcommand, Debug)]
 pub(super) enum Subcommand {
     Run(Box<Run>),
     Dev(Box<Dev>),
-    /// Show who leads, in which term, since when and with which module
+    /// Write a new coordinator project
     ///
-    /// Works from any machine that reaches the store. On that of the instance it also shows what it uses of its
-    /// limits.
+    /// Prints the commands that test, build and run the project.
     #[command(after_help = "\
 Example:
-  baton status heartbeat --store azure://myaccount/leases --json")]
+  baton new nightly-report --lang python")]
+    New {
+        /// Folder and election: 1 to 63 of a-z, 0-9 and hyphens, starting with a letter
+        name: String,
+        /// Language of the project
+        #[arg(long, value_enum, default_value_t = Lang::Rust)]
+        lang: Lang,
+        /// Path of baton-sdk, for Rust: the folder guest-sdk of a checkout [default: that of the checkout in which this
+        /// program was built, else crates.io]
+        #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
+        sdk: Option<PathBuf>,
+    },
+    /// Report whether a component would run here, and if not, why
+    ///
+    /// Compiles it as a node does: in a process of its own, with bounded memory and time. Exits with 0 if it would run, else
+    /// with 1.
+    #[command(after_help = "\
+Example:
+  baton check coordinator.wasm")]
+    Check {
+        /// File of the component
+        #[arg(value_hint = clap::ValueHint::FilePath)]
+        module: PathBuf,
+        /// CPU time that compiling it may take [default: 60s]
+        #[arg(long, value_name = "DURATION")]
+        compile_timeout: Option<String>,
+        /// Configuration file [default: baton.toml, if it exists]
+        #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+        config: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    Doctor(Box<DoctorArguments>),
+    /// Show who leads, since when and with which module
+    ///
+    /// Works on any machine that reaches the store. On the leader's machine it also shows the instance's usage. Exits with 3 if
+    /// no node leads the named election, or one of all.
+    #[command(after_help = "\
+Example:
+  baton status nightly-report --store azure://myaccount/leases -o json")]
     Status {
         /// Only this election [default: all]
         election: Option<String>,
         #[command(flatten)]
         store: Store,
-        /// Print a JSON array of objects
-        #[arg(long)]
-        json: bool,
-        /// Look again every so many seconds, until Ctrl-C [default: 2]
-        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
+        #[command(flatten)]
+        output: Output,
+        /// Refresh every so many seconds until Ctrl-C [default: 2]
+        #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
         watch: Option<String>,
     },
-    /// Show an election's last terms, the newest first: which node led, from when to when, and why it ended
+    /// List the nodes of an election
     ///
-    /// Each node tells of its terms a few seconds after they began and ended. The times are those of the nodes' clocks.
+    /// Shows role, version, whether the module is ready, what runs, and why a node is ineligible.
     #[command(after_help = "\
 Example:
-  baton history nightly-report --limit 100 --store azure://myaccount/leases")]
-    History {
-        /// The election
+  baton nodes nightly-report")]
+    Nodes {
+        /// Election
         election: String,
-        /// How many terms at the most; the store keeps 1000
-        #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+        #[command(flatten)]
+        store: Store,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List an election's last terms, the newest first
+    ///
+    /// Shows which node led, from when to when, and why the term ended. A node reports a term a few seconds after it begins and
+    /// after it ends. The times are those of the nodes' clocks.
+    #[command(after_help = "\
+Example:
+  baton history nightly-report -n 100 --store azure://myaccount/leases")]
+    History {
+        /// Election
+        election: String,
+        /// Number of terms at most; the store keeps 1000
+        #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20)]
         limit: usize,
         #[command(flatten)]
         store: Store,
-        /// Print a JSON array of objects
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
-    /// Show what the leader's host has said, and go on with what comes
+    /// Show the events of the leader's host
     ///
-    /// It is asked at its admin endpoint, where its announcement in the store says that this is. With --follow, the
-    /// command goes on with the next leader's when leadership moves, and says so. What coordinators said of their ends
-    /// is told with the token.
+    /// Asks the leader's host: on this machine at a socket for its own user, else at the admin endpoint that it announces in
+    /// the store. With --follow, continues with the next leader when leadership moves. Messages of coordinators on a host of
+    /// another machine or user need the token.
     #[command(after_help = "\
 Example:
-  baton events nightly-report --follow --store azure://myaccount/leases")]
+  baton events nightly-report -f --store azure://myaccount/leases")]
     Events {
-        /// Only of this election [default: all]
+        /// Only this election [default: all]
         election: Option<String>,
         #[command(flatten)]
         told: Told,
     },
-    /// Show what the coordinator prints and logs, and go on with what comes
+    /// Show what the coordinator prints and logs
     ///
-    /// The leader's host is asked at its admin endpoint, as for `baton events`. It tells those who have the token.
+    /// Asks the leader's host as `baton events` does. Logs of a host of another machine or user need the token.
     #[command(after_help = "\
 Example:
-  baton logs nightly-report --follow --level warn --token-file /etc/baton/token")]
+  baton logs nightly-report -f --level warn --token-file /etc/baton/token")]
     Logs {
-        /// The election
+        /// Election
         election: String,
         #[command(flatten)]
         told: Told,
     },
-    /// Say whether a component would run here, and if not, why
+    /// Publish a module as the current version of an election
     ///
-    /// It is compiled as on a node: in a process of its own, with bounded memory and time. Exits with 0 if it would run
-    /// and with 1 if not.
-    #[command(after_help = "\
-Example:
-  baton check coordinator.wasm")]
-    Check {
-        /// The component's file
-        module: PathBuf,
-        /// The processor time that compiling it may take [env: BATON_COMPILE_TIMEOUT] [default: 60s]
-        #[arg(long, value_name = "DURATION")]
-        compile_timeout: Option<String>,
-        /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
-        #[arg(long, value_name = "PATH")]
-        file: Option<String>,
-        /// Print a JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    Doctor(Box<DoctorArguments>),
-    /// Publish a module: make it the current version of an election
-    ///
-    /// It is checked as by `baton check`, kept in the store under its digest, and then named the current version in one
-    /// step: the nodes that run store://ELECTION notice within 5 s and change over. A minisign signature goes along.
-    /// Exits with 1 if the module would not run; then nothing is stored.
+    /// Checks it as `baton check` does, stores it under its digest and a minisign signature with it, and makes it the current
+    /// version in one step. The nodes that run store://ELECTION notice within 5 s and swap. Exits with 1 if the module would not
+    /// run; then nothing is stored.
     #[command(after_help = "\
 Example:
   baton push report.wasm nightly-report --store azure://myaccount/leases")]
     Push {
-        /// The component's file
+        /// File of the component
+        #[arg(value_hint = clap::ValueHint::FilePath)]
         module: PathBuf,
-        /// The election
+        /// Election
         election: String,
         #[command(flatten)]
         store: Store,
-        /// Make the container of an Azure store if it is missing; a folder is always made [env: BATON_CREATE] [default: false]
+        /// Create the container of an Azure store if it does not exist [default: false]
         #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
         create: Option<String>,
-        /// The module's minisign signature [default: MODULE.minisig, if there is one]
-        #[arg(long, value_name = "FILE")]
+        /// The module's minisign signature [default: MODULE.minisig, if it exists]
+        #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         signature: Option<PathBuf>,
-        /// The processor time that compiling it may take, as on the nodes [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+        /// CPU time that compiling it may take, as on the nodes [default: 60s]
         #[arg(long, value_name = "DURATION")]
         compile_timeout: Option<String>,
     },
     /// List the versions of an election's module, the newest first
     ///
-    /// Which is current, who pushed them, what has become of them, and which nodes run or hold them.
+    /// Shows which one is current, who pushed them, their verdicts, and which nodes run or hold them.
     #[command(after_help = "\
 Example:
-  baton modules nightly-report --store azure://myaccount/leases --json")]
+  baton modules nightly-report --store azure://myaccount/leases -o json")]
     Modules {
-        /// The election
+        /// Election
         election: String,
         #[command(flatten)]
         store: Store,
-        /// Print a JSON array of objects
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Make an earlier version of an election's module the current one
     ///
-    /// One that was rejected is tried again if it is named.
+    /// A rejected version is tried again if you name it.
     #[command(after_help = "\
 Examples:
   baton rollback nightly-report
   baton rollback nightly-report sha256:91f3a0c2")]
     Rollback {
-        /// The election
+        /// Election
         election: String,
-        /// Which: 8 or more digits of its digest [default: the newest other that was not rejected]
+        /// 8 or more digits of the version's digest [default: the newest other one that was not rejected]
         digest: Option<String>,
         #[command(flatten)]
         store: Store,
     },
-    /// Remove old versions, and modules that no version of any election needs
+    /// Remove old versions, and modules that no version needs
     ///
-    /// What is current, what it would fall back on and what a node runs stay. A module, with its bytes, stays
-    /// for an hour after it was stored: somebody may be about to name it.
+    /// Keeps the current version, the one it would roll back to, and what a node runs. Keeps a stored module for an hour, since
+    /// somebody may be about to name it.
     #[command(after_help = "\
 Example:
   baton prune --keep 3 --dry-run")]
@@ -187,114 +249,94 @@ Example:
         /// Only versions of these elections [default: all]
         #[arg(value_name = "ELECTION")]
         elections: Vec<String>,
-        /// How many of the newest versions of each election to keep
+        /// Number of the newest versions of each election to keep
         #[arg(long, value_name = "NUMBER", default_value_t = 5)]
         keep: usize,
-        /// Only say what would be removed
+        /// Only print what would be removed
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         store: Store,
     },
-    /// Look at a coordinator's state, or change it
+    /// Show or change a coordinator's state
     ///
-    /// Values are bytes: `get` prints them as they are, and `put` takes them from standard input, too. While a
-    /// coordinator leads, a change is refused unless there is --force.
+    /// Values are bytes: `get` prints them unchanged, and `put` also reads them from standard input. While a coordinator leads,
+    /// changes need --force.
     #[command(subcommand)]
     State(StateCommand),
-    /// Let a finished election run again
-    ///
-    /// With `--on-done finish` no node starts a module again that is done, until this is said.
-    #[command(after_help = "\
-Example:
-  baton start nightly-report --store azure://myaccount/leases")]
-    Start {
-        /// The election
-        election: String,
-        #[command(flatten)]
-        store: Store,
-    },
     #[command(flatten)]
     Steer(SteerCommand),
-    /// List the nodes of an election, as they have announced themselves
+    /// Let a finished election run again
     ///
-    /// With role, version, whether their module is ready, what they run, and why they stay out if they do.
+    /// With `--restart on-failure`, no node starts a module again that is done, until this command or a new version.
     #[command(after_help = "\
 Example:
-  baton nodes nightly-report --json")]
-    Nodes {
-        /// The election
+  baton rerun nightly-report --store azure://myaccount/leases")]
+    Rerun {
+        /// Election
         election: String,
         #[command(flatten)]
         store: Store,
-        /// Print a JSON array of objects
-        #[arg(long)]
-        json: bool,
+    },
+    /// Make a token for the hosts' admin endpoints
+    ///
+    /// Writes it into a new file that only this user may read, and shows which settings name the file. Without FILE, prints a
+    /// token.
+    #[command(after_help = "\
+Example:
+  baton token /etc/baton/token")]
+    Token {
+        /// File to create
+        #[arg(value_hint = clap::ValueHint::FilePath)]
+        file: Option<PathBuf>,
     },
     Completions(Completions),
-    /// Print the manual page; or write those of all commands into a folder
+    /// Print the manual page, or write those of all commands into a folder
     #[command(after_help = "\
 Examples:
   baton man | man -l -
   baton man ~/.local/share/man/man1")]
     Man {
-        /// The folder, which is made: baton.1, baton-run.1 and so on
-        #[arg(value_name = "DIR")]
+        /// Folder to create: baton.1, baton-run.1 and so on
+        #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
         folder: Option<PathBuf>,
     },
-    /// Compile the module on standard input: what a host starts for it
+    /// Compile the module on standard input (started by a host)
     #[command(name = baton_modules::COMPILE_MODULE, hide = true)]
     CompileModule {
-        /// The module's size in bytes
+        /// Size of the module in bytes
         #[arg(long)]
         size: u64,
-        /// The processor time that it may take
+        /// CPU time that it may take
         #[arg(long, value_parser = humantime::parse_duration)]
         cpu: std::time::Duration,
         /// Make code for a runner that is profiled
         #[arg(long)]
         profile: bool,
-        /// Write no code, but what is known of the module under this name
+        /// Describe the module under this name instead of writing code
         #[arg(long)]
         inspect: Option<String>,
     },
-    /// Fork the processes that run instances of a version: what a host starts for each version
+    /// Fork the runners of a version (started by a host)
     #[command(name = baton_runtime::MAKE_RUNNERS, hide = true)]
     MakeRunners {
-        /// The number of the host's process
+        /// Process id of the host
         #[arg(long)]
         parent: u32,
     },
-    /// Carry what a host and others tell each other: what a host starts once
+    /// Carry the links of a host (started by a host)
     #[command(name = crate::links::CARRY_LINKS, hide = true)]
     CarryLinks {
-        /// The number of the host's process
+        /// Process id of the host
         #[arg(long)]
         parent: u32,
-        /// The folder of the sockets, where there is one
+        /// Folder of the sockets, if any
         folder: Option<PathBuf>,
-    },
-    /// Write a coordinator to start from, into a new folder
-    ///
-    /// It says with which commands the project is tested, built and run.
-    #[command(after_help = "\
-Example:
-  baton new nightly-report --lang python")]
-    New {
-        /// The folder and the election: 1 to 63 of a-z, 0-9 and hyphens, starting with a letter
-        name: String,
-        /// The language that it is written in
-        #[arg(long, value_enum, default_value_t = Lang::Rust)]
-        lang: Lang,
-        /// Where baton-sdk is, for Rust: the folder guest-sdk of a checkout of Baton [default: the checkout that this
-        /// program was built in, else crates.io]
-        #[arg(long, value_name = "PATH")]
-        sdk: Option<PathBuf>,
     },
 }
 
-/// The languages that a coordinator can be started in.
-#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+/// The languages that `baton new` knows.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lang {
     /// Rust, with baton-sdk
     Rust,
@@ -304,244 +346,239 @@ pub enum Lang {
     Python,
 }
 
-/// Contend for leadership and run the coordinator while leading
+/// Contend for leadership, and run the coordinator while leading
 ///
-/// A setting comes from its flag, else from its variable, else from the file, else it has its default.
-/// In the file it is a key of the same name without the dashes. Without MODULE, all the coordinators of
-/// the file's tables [coordinators.NAME] run; NAME is the election, and the table needs a `module` (a
-/// path is seen from the file), and may override the settings below that are marked with a *.
+/// Each flag is also a variable and a key in baton.toml: --stall-after, BATON_STALL_AFTER, stall-after. The flag wins over the
+/// variable, and the variable over the file. A variable separates repeated values by line breaks (--allow-http and --pin by
+/// spaces); the file has lists and tables for them. Without MODULE, all coordinators of the tables [coordinators.NAME] in the
+/// file run. NAME is the election. A table needs a `module`, whose path is relative to the file, and may override the
+/// settings marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB.
+Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB. `--help` shows all settings.
 
 Examples:
   baton run coordinator.wasm
   baton run store://nightly-report --store azure://myaccount/leases --lease 30s
-  baton run --file /etc/baton.toml --print-config")]
+  baton run --config /etc/baton.toml --print-config")]
 pub(super) struct Run {
-    /// Where the component to run is: a file, store://ELECTION or oci://REGISTRY/REPOSITORY:TAG * [env: BATON_MODULE]
+    /// Component to run: a file, store://ELECTION or oci://REGISTRY/REPOSITORY:TAG *
     pub module: Option<String>,
-    /// The election to contend in * [env: BATON_ELECTION] [default: what the module is called]
+    /// Election to contend in * [default: the module's name]
     #[arg(long, value_name = "NAME")]
     pub election: Option<String>,
     #[command(flatten)]
     pub store: Store,
-    /// Make the container of an Azure store if it is missing; a folder is always made [env: BATON_CREATE] [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    /// Create the container of an Azure store if it does not exist [default: false]
+    ///
+    /// The folder of an sqlite store is always created.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub create: Option<String>,
-    /// Let coordinators have folders though this kernel could not keep them there if they broke out of their sandbox
-    /// [env: BATON_ALLOW_WEAKER_ISOLATION] [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub allow_weaker_isolation: Option<String>,
-    /// This node's id [env: BATON_NODE] [default: the host's name and a slot number]
+    /// Id of this node [default: the host name and a slot number]
     #[arg(long, value_name = "ID")]
     pub node: Option<String>,
-    #[command(flatten)]
-    pub settings: Settings,
-    /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text]
-    #[arg(long, value_name = "FORMAT")]
+    /// Format of log lines: text, json [default: text]
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], hide_possible_values = true)]
     pub log_format: Option<String>,
-    /// Where probes, load balancers and scrapers ask this node; none for nowhere
-    /// [env: BATON_ADMIN] [default: 127.0.0.1:7070 (or the next free port)]
-    ///
-    /// /livez, /readyz, /leader/ELECTION and /metrics are for all who
-    /// reach the address.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub admin: Option<String>,
-    /// The file of the token that other machines need there for more than that [env: BATON_ADMIN_TOKEN_FILE] [default: none]
-    ///
-    /// It is read anew whenever somebody asks. They need TLS, too.
-    #[arg(long, value_name = "PATH")]
-    pub admin_token_file: Option<String>,
-    /// The certificates (PEM) by which other machines know it, its own first [env: BATON_ADMIN_TLS_CERT] [default: none]
-    #[arg(long, value_name = "PATH")]
-    pub admin_tls_cert: Option<String>,
-    /// The private key (PEM) of that certificate [env: BATON_ADMIN_TLS_KEY] [default: none]
-    #[arg(long, value_name = "PATH")]
-    pub admin_tls_key: Option<String>,
-    /// Where to ask what is planned for this machine: auto (a machine of Azure asks Azure), off, or http://HOST
-    /// [env: BATON_SCHEDULED_EVENTS] [default: auto]
-    ///
-    /// The node steps down before the machine is frozen, rebooted,
-    /// redeployed, preempted or terminated, and acknowledges the event.
-    #[arg(long, value_name = "WHERE")]
-    pub scheduled_events: Option<String>,
-    /// Take the lease of a host of this machine that the kernel says is gone, without waiting for it to run out
-    /// [env: BATON_WITNESS] [default: true]
-    ///
-    /// On Azure it is gone on with, from a note of the host's. Set it to false where processes are checkpointed and restored
-    /// (CRIU): the kernel takes one that may come back for gone.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub witness: Option<String>,
-    /// Tell the other hosts of this machine what is new, and hear of them, so that a standby need not ask the store again and
-    /// again [env: BATON_LINKS] [default: true]
-    ///
-    /// With an embedded store, through sockets in its folder, and with hosts of other machines where --peer says so.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub links: Option<String>,
-    /// Listen here for hosts of other machines, to tell them what is new and hear of them, too; off for not at all
-    /// [env: BATON_PEER] [default: off]
-    ///
-    /// Over TLS, with a key of its own for each start. Who can write to the store can pose as a node there. With port 0 the
-    /// system chooses one.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub peer: Option<String>,
-    /// Where those find it, as they are told in the store; own for that very address [env: BATON_ADVERTISE] [default: own]
-    #[arg(long, value_name = "HOST:PORT")]
-    pub advertise: Option<String>,
-    /// Something that people know this node by; repeat it for more [env: BATON_LABEL, one K=V on each line]
-    ///
-    /// Shown where nodes are, and in the metrics. In the file: the table `labels`, as in `labels = { zone = "west" }`.
-    #[arg(long, value_name = "K=V")]
-    pub label: Vec<String>,
-    /// How many elections this host leads at the most; off for all [env: BATON_MAX_LEADING] [default: off]
-    ///
-    /// What nobody else takes within 10 s it leads all the same.
-    #[arg(long, value_name = "NUMBER")]
-    pub max_leading: Option<String>,
-    /// Where others find this node's endpoint, as they are told in the store; own for its own address, if that is of use to
-    /// them [env: BATON_ADMIN_ADVERTISE] [default: own]
-    ///
-    /// A loopback address is told only where the store is one of this machine, too.
-    #[arg(long, value_name = "URL")]
-    pub admin_advertise: Option<String>,
-    /// Show each setting and where it came from, with secrets hidden, and exit
+    /// Print each setting and its origin, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Address of page, probes and metrics [default: 127.0.0.1:7070 (or the next free port)]
+    ///
+    /// `none` is no endpoint. Everyone who reaches the address may read /livez, /readyz, /leader/ELECTION and /metrics.
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = ENDPOINT)]
+    pub admin: Option<String>,
+    /// File of the token for logs and steering [default: none]
+    ///
+    /// Other machines need it for all but probes and metrics. The host reads the file at each request. Other machines also need TLS.
+    #[arg(long, value_name = "PATH", help_heading = ENDPOINT, value_hint = clap::ValueHint::FilePath)]
+    pub admin_token_file: Option<String>,
+    /// Certificates of the endpoint (PEM), its own first [default: none]
+    #[arg(long, value_name = "PATH", help_heading = ENDPOINT, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
+    pub admin_tls_cert: Option<String>,
+    /// Private key of that certificate (PEM) [default: none]
+    #[arg(long, value_name = "PATH", help_heading = ENDPOINT, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
+    pub admin_tls_key: Option<String>,
+    /// URL of the endpoint for other machines; own for its own address [default: own]
+    ///
+    /// The node announces it in the store. It announces a loopback address only if the store is one of this machine.
+    #[arg(long, value_name = "URL", help_heading = ENDPOINT, hide_short_help = true)]
+    pub admin_advertise: Option<String>,
+    /// Label of this node, such as zone=west; repeatable
+    ///
+    /// `baton nodes`, `baton status` and the metrics show it. In baton.toml: label = { zone = "west" }.
+    #[arg(long, value_name = "K=V", help_heading = MACHINES, hide_short_help = true)]
+    pub label: Vec<String>,
+    /// Number of elections that this host leads; off for all [default: off]
+    ///
+    /// It leads more only if no other node takes a lease within 10 s.
+    #[arg(long, value_name = "NUMBER", help_heading = MACHINES, hide_short_help = true)]
+    pub max_leaderships: Option<String>,
+    /// Take the lease of a dead host of this machine before it expires [default: true]
+    ///
+    /// The host asks the kernel whether the holder and its runners are dead. On Azure it needs the holder's note. Set it to false
+    /// where processes are checkpointed and restored (CRIU): the kernel cannot know that such a process comes back.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
+    pub reclaim: Option<String>,
+    /// Exchange hints with the other hosts, so that standbys poll less [default: true]
+    ///
+    /// On an sqlite store through sockets in its folder; with hosts of other machines through --peer.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
+    pub links: Option<String>,
+    /// Listen for hosts of other machines at this address; off for not [default: off]
+    ///
+    /// Uses TLS with a fresh key at each start. A client that can write to the store can pose as a node there. Port 0 lets
+    /// the system choose one.
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = MACHINES, hide_short_help = true)]
+    pub peer: Option<String>,
+    /// Address of --peer for other machines; own for that very address [default: own]
+    #[arg(long, value_name = "HOST:PORT", help_heading = MACHINES, hide_short_help = true)]
+    pub peer_advertise: Option<String>,
+    /// Source of maintenance events: auto (on Azure), off, or http://HOST [default: auto]
+    ///
+    /// The node steps down before its machine is frozen, rebooted, redeployed, preempted or terminated, and acknowledges the
+    /// event.
+    #[arg(long, value_name = "WHERE", help_heading = MACHINES, hide_short_help = true)]
+    pub scheduled_events: Option<String>,
+    /// Run although this kernel cannot isolate coordinators fully [default: false]
+    ///
+    /// Without Landlock, the kernel does not keep a coordinator that escapes its sandbox to its folders.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
+    pub allow_weaker_isolation: Option<String>,
 }
 
-/// How a coordinator is run.
+/// The settings of a coordinator.
 #[derive(Args, Debug)]
 pub(super) struct Settings {
-    /// How early it takes a lease that is free: 100 at once, 0 up to 3.25 s later * [env: BATON_PRIORITY] [default: 100]
-    #[arg(long, value_name = "NUMBER")]
-    pub priority: Option<String>,
-    /// While it leads, hand over to a healthy node of a higher priority * [env: BATON_PREEMPT] [default: false]
-    ///
-    /// Only to one that has the same module ready, and is not asked or bound to stay out. What an operator has transferred
-    /// to this node it keeps.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub preempt: Option<String>,
-    /// How long the store keeps the lease without a renewal * [env: BATON_LEASE] [default: 15s]
-    #[arg(long, value_name = "DURATION")]
+    /// Lifetime of the lease without a renewal * [default: 15s]
+    #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
     pub lease: Option<String>,
-    /// How long the coordinator may take to stop when asked * [env: BATON_GRACE] [default: 5s]
-    #[arg(long, value_name = "DURATION")]
+    /// Time that the coordinator has to stop when asked * [default: 5s]
+    #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
     pub grace: Option<String>,
-    /// From done to the next term, with `--on-done repeat` * [env: BATON_PAUSE] [default: 60s]
-    #[arg(long, value_name = "DURATION")]
-    pub pause: Option<String>,
-    /// What follows when the coordinator is done: repeat, finish * [env: BATON_ON_DONE] [default: repeat]
-    #[arg(long, value_name = "WHAT")]
-    pub on_done: Option<String>,
-    /// Step down after so long without progress; off for never * [env: BATON_STALL_AFTER] [default: off]
-    #[arg(long, value_name = "DURATION")]
+    /// Take a free lease now (100) to 3.25 s later (0) * [default: 100]
+    #[arg(long, value_name = "NUMBER", help_heading = LEADERSHIP)]
+    pub priority: Option<String>,
+    /// Hand over to a healthy node of a higher priority * [default: false]
+    ///
+    /// Only to a node that has the same module ready and is eligible. An operator's transfer to this node stays in force.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = LEADERSHIP)]
+    pub preempt: Option<String>,
+    /// Step down after this long without progress * [default: off]
+    #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
     pub stall_after: Option<String>,
-    /// How long a new version must do well before it is not undone any more * [env: BATON_PROBATION] [default: 30s]
-    #[arg(long, value_name = "DURATION")]
-    pub probation: Option<String>,
-    /// Write a core dump of an instance that traps into this folder; off for none * [env: BATON_COREDUMP] [default: off]
+    /// Run again when done: always, on-failure * [default: always]
     ///
-    /// The file is ELECTION-TERM.coredump; the newest 5 of an election are kept.
-    #[arg(long, value_name = "DIR")]
-    pub coredump: Option<String>,
-    /// Write the last instance's profile to this file, for Firefox's profiler; off for none * [env: BATON_PROFILE] [default: off]
+    /// With on-failure, it does not run again until a new version or `baton rerun`. One that failed is always restarted.
+    #[arg(long, value_name = "POLICY", help_heading = COORDINATOR, value_parser = ["always", "on-failure"], hide_possible_values = true)]
+    pub restart: Option<String>,
+    /// Time from done to the next term * [default: 60s]
+    #[arg(long, value_name = "DURATION", help_heading = COORDINATOR)]
+    pub restart_delay: Option<String>,
+    /// Server that the coordinator may reach over HTTP; repeatable *
     ///
-    /// It is full after an hour of computing, or when it takes 32 MiB of memory: then the log says where it ends.
-    #[arg(long, value_name = "FILE")]
-    pub profile: Option<String>,
-    /// Run this module and no other; repeat it for more * [env: BATON_PIN, with spaces between]
-    ///
-    /// In the file: a list, as in `pin = ["sha256:…"]`. `baton check` prints a module's digest.
-    #[arg(long, value_name = "DIGEST")]
-    pub pin: Vec<String>,
-    /// Run only what a key in this file has signed with minisign; repeat it for more * [env: BATON_TRUST, one on each line]
-    ///
-    /// A file such as minisign.pub; it may hold several keys. In the file: a list, as in `trust = ["minisign.pub"]`.
-    #[arg(long, value_name = "KEYFILE")]
-    pub trust: Vec<String>,
-    /// The processor time that compiling a module may take * [env: BATON_COMPILE_TIMEOUT] [default: 60s]
-    ///
-    /// Of all the compiler's threads together. A machine that is so busy that this takes ten times as long, and ten
-    /// minutes, is no fault of the module's: it is tried again later.
-    #[arg(long, value_name = "DURATION")]
-    pub compile_timeout: Option<String>,
-    /// The folder for compiled modules, this user's alone; off for none [env: BATON_CACHE] [default: ~/.cache/baton]
-    #[arg(long, value_name = "DIR")]
-    pub cache: Option<String>,
-    /// A server that the coordinator may ask over HTTP; repeat it for more * [env: BATON_ALLOW_HTTP, with spaces between]
-    ///
-    /// Scheme, host, and if need be port and start of the path: https://api.example.com/v1. https://*.example.com
-    /// is all subdomains. A name may have private addresses if #private follows: http://worker:8080#private.
-    #[arg(long, value_name = "URL")]
+    /// Scheme, host, and optionally port and start of the path: https://api.example.com/v1. https://*.example.com is all
+    /// subdomains. With #private, the name may have private addresses: http://worker:8080#private.
+    #[arg(long, value_name = "URL", help_heading = COORDINATOR)]
     pub allow_http: Vec<String>,
-    /// A file of certificates (PEM) that such servers may be certified by, too * [env: BATON_HTTP_CA] [default: none]
-    #[arg(long, value_name = "PATH")]
-    pub http_ca: Option<String>,
-    /// The requests over HTTP that the coordinator may have in flight * [env: BATON_MAX_REQUESTS] [default: 64]
-    #[arg(long, value_name = "NUMBER")]
-    pub max_requests: Option<String>,
-    /// The memory that the coordinator may use * [env: BATON_MAX_MEMORY] [default: 256MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub max_memory: Option<String>,
-    /// The table elements that it may have, in all its tables * [env: BATON_MAX_TABLE_ELEMENTS] [default: 1000000]
-    #[arg(long, value_name = "NUMBER")]
-    pub max_table_elements: Option<String>,
-    /// The core instances that it may consist of, and as many memories and tables * [env: BATON_MAX_INSTANCES] [default: 1000]
-    #[arg(long, value_name = "NUMBER")]
-    pub max_instances: Option<String>,
-    /// The handles that it may hold: streams, files, timers * [env: BATON_MAX_HANDLES] [default: 10000]
-    #[arg(long, value_name = "NUMBER")]
-    pub max_handles: Option<String>,
-    /// The files, folders and listings that it may have open * [env: BATON_MAX_FILES] [default: 256]
-    #[arg(long, value_name = "NUMBER")]
-    pub max_files: Option<String>,
-    /// The lines that it may print and log a second * [env: BATON_MAX_OUTPUT] [default: 500]
-    #[arg(long, value_name = "LINES")]
-    pub max_output: Option<String>,
-    /// The state that the coordinator may keep, keys and values together * [env: BATON_MAX_STATE] [default: 4MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub max_state: Option<String>,
-    /// One value of its state, at most as much as --max-state * [env: BATON_MAX_STATE_VALUE] [default: 1MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub max_state_value: Option<String>,
-    /// An argument for a command; repeat it for more, in their order * [env: BATON_ARGS, one on each line]
+    /// Folder for the coordinator, and its place there; repeatable *
     ///
-    /// Before them it sees its election, in the place of its own name. In the file: a list, as in
-    /// `args = ["--verbose", "report.csv"]`.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub arg: Vec<String>,
-    /// A variable for the coordinator; repeat it for more * [env: BATON_ENV, one K=V on each line]
+    /// With `:ro` it may only read. In baton.toml: dir = ["/srv/data::/data"]. Writes that the system accepted before the term
+    /// ended still take effect.
+    #[arg(long, value_name = "HOST::GUEST[:ro]", help_heading = COORDINATOR)]
+    pub dir: Vec<String>,
+    /// Environment variable of the coordinator; repeatable *
     ///
-    /// It sees no other variables. Those of BATON_ENV and of the file's table `env` are added; of a name
-    /// that is given in several places, the flag counts, else BATON_ENV, else the file.
-    #[arg(long, value_name = "K=V")]
+    /// It sees no other variables. Flags, BATON_ENV and the table `env` in baton.toml are merged by name.
+    #[arg(short, long, value_name = "K=V", help_heading = COORDINATOR)]
     pub env: Vec<String>,
-    /// A value of the coordinator's configuration; repeat it for more * [env: BATON_CONFIG, one K=V on each line]
+    /// Configuration variable of the coordinator; repeatable *
     ///
     /// It sees them as variables and through wasi:config/store. Merged like --env.
-    #[arg(long, value_name = "K=V")]
-    pub config: Vec<String>,
-    /// Where a secret is: file:PATH or env:VARIABLE; repeat it for more * [env: BATON_SECRET, one on each line]
+    #[arg(long, value_name = "K=V", help_heading = COORDINATOR)]
+    pub config_var: Vec<String>,
+    /// Secret: K=file:PATH or K=env:VARIABLE; repeatable *
     ///
-    /// The coordinator sees it like a value of --config; it is shown nowhere. In the file: the table
-    /// `secrets`, as in `secrets = { token = { file = "PATH" } }`. A file is read anew for each term.
-    #[arg(long, value_name = "K=SOURCE")]
+    /// It sees a secret like a variable of --config-var. Baton shows it nowhere, and reads a file for each term. In baton.toml:
+    /// secret = { token = { file = "PATH" } }.
+    #[arg(long, value_name = "K=SOURCE", help_heading = COORDINATOR)]
     pub secret: Vec<String>,
-    /// A folder that the coordinator may use, and where it finds it; repeat it for more * [env: BATON_DIR, one on each line]
+    /// Argument of a command; repeatable *
     ///
-    /// With `:ro` it may only read there. In the file: a list, as in `dirs = ["/srv/data::/data"]`. What the
-    /// system was told to do with a file is not taken back when the term ends.
-    #[arg(long, value_name = "HOST::GUEST[:ro]")]
-    pub dir: Vec<String>,
+    /// The coordinator's first argument is its election. In baton.toml: arg = ["--verbose", "report.csv"].
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = COORDINATOR, hide_short_help = true)]
+    pub arg: Vec<String>,
+    /// Additional CA certificates for these servers (PEM) * [default: none]
+    #[arg(long, value_name = "PATH", help_heading = COORDINATOR, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
+    pub http_ca: Option<String>,
+    /// Time in which a failing new version is rolled back * [default: 30s]
+    #[arg(long, value_name = "DURATION", help_heading = VERSIONS)]
+    pub probation: Option<String>,
+    /// Only run the module with this digest; repeatable *
+    ///
+    /// In baton.toml: pin = ["sha256:…"]. `baton check` prints a module's digest.
+    #[arg(long, value_name = "DIGEST", help_heading = VERSIONS, hide_short_help = true)]
+    pub pin: Vec<String>,
+    /// Only run modules that a key in this file signed with minisign; repeatable *
+    ///
+    /// A file such as minisign.pub, which may hold several keys. In baton.toml: trust = ["minisign.pub"].
+    #[arg(long, value_name = "KEYFILE", help_heading = VERSIONS, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
+    pub trust: Vec<String>,
+    /// CPU time that compiling a module may take * [default: 60s]
+    ///
+    /// Of all the compiler's threads together. If the machine is so busy that this takes ten times as long and ten minutes, the
+    /// host tries again later.
+    #[arg(long, value_name = "DURATION", help_heading = VERSIONS, hide_short_help = true)]
+    pub compile_timeout: Option<String>,
+    /// Folder for compiled modules, for this user only; off for none [default: ~/.cache/baton]
+    #[arg(long, value_name = "DIR", help_heading = VERSIONS, hide_short_help = true, value_hint = clap::ValueHint::DirPath)]
+    pub cache: Option<String>,
+    /// Memory of the instance * [default: 256MiB]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub max_memory: Option<String>,
+    /// Size of the coordinator's state, keys and values * [default: 4MiB]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub max_state: Option<String>,
+    /// Size of one value of the state, at most --max-state * [default: 1MiB]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS, hide_short_help = true)]
+    pub max_state_value: Option<String>,
+    /// HTTP requests in flight * [default: 64]
+    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
+    pub max_requests: Option<String>,
+    /// Lines that the coordinator may print and log a second * [default: 500]
+    #[arg(long, value_name = "LINES", help_heading = LIMITS, hide_short_help = true)]
+    pub max_output: Option<String>,
+    /// Files, folders and listings that it may have open * [default: 256]
+    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
+    pub max_files: Option<String>,
+    /// Handles that it may hold: streams, files, timers * [default: 10000]
+    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
+    pub max_handles: Option<String>,
+    /// Table elements in all its tables * [default: 1000000]
+    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
+    pub max_table_elements: Option<String>,
+    /// Core instances, and as many memories and tables * [default: 1000]
+    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
+    pub max_instances: Option<String>,
+    /// Folder for core dumps of instances that trap; off for none * [default: off]
+    ///
+    /// A dump is named ELECTION-TERM.coredump. The host keeps the newest 5 of an election.
+    #[arg(long, value_name = "DIR", help_heading = DIAGNOSIS, hide_short_help = true, value_hint = clap::ValueHint::DirPath)]
+    pub coredump: Option<String>,
+    /// File for the last instance's profile, for the Firefox Profiler; off for none * [default: off]
+    ///
+    /// The profile ends after an hour of computing, or at 32 MiB of memory. The log reports where it ends.
+    #[arg(long, value_name = "FILE", help_heading = DIAGNOSIS, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
+    pub profile: Option<String>,
 }
 
 /// Build a coordinator, run it, and swap it for each new build
 ///
-/// In the folder of a project: builds it, again whenever one of its files is changed, and runs what that makes on
-/// this machine alone, on a store in memory. What is kept there outlives each swap, but not this command. A build
-/// or a module that fails leaves what runs alone. Settings are those of `baton run`, from the same places; paths are
-/// seen from the project's folder.
+/// Builds the project in the folder, and again whenever a file of it changes. Runs the build on this machine alone, with a
+/// store in memory: state outlives each swap, but not this command. If a build or a module fails, the running version
+/// stays. The settings are those of `baton run`, from the same sources. Paths are relative to the project's folder.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -549,28 +586,29 @@ Examples:
   baton dev --build 'make job.wasm' --module job.wasm
   baton dev --build off --module job.wasm    # something else builds it")]
 pub(super) struct Dev {
-    /// The project's folder [default: the working folder]
+    /// Folder of the project [default: the current folder]
+    #[arg(value_hint = clap::ValueHint::DirPath)]
     pub path: Option<PathBuf>,
-    /// The command line that builds it; off for none [default: by its Cargo.toml, package.json or requirements.txt]
+    /// Command that builds it; off for none [default: by its Cargo.toml, package.json or requirements.txt]
     #[arg(long, value_name = "COMMAND")]
     pub build: Option<String>,
-    /// What the build makes [default: by its Cargo.toml, else `module` in baton.toml]
-    #[arg(long, value_name = "FILE")]
+    /// Result of the build [default: by its Cargo.toml, else `module` in baton.toml]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
-    /// The election that it takes part in [env: BATON_ELECTION] [default: the module's file name, with hyphens for underscores]
+    /// Election that it contends in [default: the module's file name, with hyphens for underscores]
     #[arg(long, value_name = "NAME")]
     pub election: Option<String>,
-    /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
-    #[arg(long, value_name = "PATH")]
-    pub file: Option<String>,
+    /// Configuration file [default: baton.toml, if it exists]
+    #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub config: Option<String>,
+    /// Format of log lines: text, json [default: text, with only what matters here]
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], hide_possible_values = true)]
+    pub log_format: Option<String>,
     #[command(flatten)]
     pub settings: Settings,
-    /// How log lines look: text, json [env: BATON_LOG_FORMAT] [default: text, with what matters here alone]
-    #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<String>,
 }
 
-/// What to do with a coordinator's state.
+/// Show or change a coordinator's state.
 #[derive(clap::Subcommand, Debug)]
 #[command(after_help = "\
 Examples:
@@ -578,46 +616,45 @@ Examples:
   baton state get scheduler partitions/7
   baton state export scheduler >scheduler.json")]
 pub(super) enum StateCommand {
-    /// Print the keys and the sizes of their values
+    /// List the keys and the sizes of their values
     List {
         #[command(flatten)]
         of: StateOf,
-        /// Only keys that begin with this
+        /// Only keys with this prefix
         #[arg(default_value = "")]
         prefix: String,
-        /// Print a JSON array of objects
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
-    /// Print the value under a key, as it is
+    /// Print the value of a key, unchanged
     Get {
         #[command(flatten)]
         of: StateOf,
-        /// The key
+        /// Key
         key: String,
     },
-    /// Save a value under a key
+    /// Set the value of a key
     Put {
         #[command(flatten)]
         of: StateOf,
-        /// The key: 1 to 512 bytes
+        /// Key: 1 to 512 bytes
         key: String,
-        /// The value [default: what standard input holds]
+        /// Value [default: standard input]
         value: Option<String>,
         #[command(flatten)]
         force: Force,
     },
-    /// Remove keys, all at once
+    /// Remove keys in one commit
     Delete {
         #[command(flatten)]
         of: StateOf,
-        /// The keys
+        /// Keys
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
         #[command(flatten)]
         force: Force,
     },
-    /// Print the whole state as a JSON object, which `import` reads
+    /// Print the whole state as a JSON object for `import`
     Export {
         #[command(flatten)]
         of: StateOf,
@@ -626,45 +663,45 @@ pub(super) enum StateCommand {
     Import {
         #[command(flatten)]
         of: StateOf,
-        /// The file [default: what standard input holds]
-        #[arg(value_name = "FILE")]
+        /// File [default: standard input]
+        #[arg(value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         from: Option<PathBuf>,
         #[command(flatten)]
         force: Force,
     },
 }
 
-/// Whose state.
+/// The election whose state a command concerns.
 #[derive(Args, Debug)]
 pub(super) struct StateOf {
-    /// The election
+    /// Election
     pub election: String,
     #[command(flatten)]
     pub store: Store,
 }
 
-/// What to ask of an election's nodes.
+/// The steering commands.
 #[derive(clap::Subcommand, Debug)]
 pub(super) enum SteerCommand {
-    /// Have the leader give the lease up, and another take it
+    /// Make the leader release the lease, so that another node takes it
     ///
-    /// The node that leads stops its instance in order and stays out for a while. Where no other node is there, nobody
-    /// leads meanwhile. Exits with 1 if it has not given the lease up within --timeout.
+    /// The leader stops its instance in order and is ineligible for a while. If there is no other node, no node leads
+    /// meanwhile. Exits with 1 if the leader has not released the lease within --timeout.
     #[command(after_help = "\
 Example:
   baton step-down nightly-report --for 10m --reason 'kernel update'")]
     StepDown {
         #[command(flatten)]
         of: SteeringOf,
-        /// How long that node does not lead again, from 1s to 24h
+        /// Time in which that node does not lead again, from 1s to 24h
         #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
         stays_out: String,
         #[command(flatten)]
         reason: Reason,
     },
-    /// Have nobody lead until it is resumed
+    /// Make all nodes ineligible until `baton resume`
     ///
-    /// Exits with 1 if somebody still leads after --timeout.
+    /// Exits with 1 if a node still leads after --timeout.
     #[command(after_help = "\
 Example:
   baton suspend nightly-report --reason 'the database is moved'")]
@@ -674,9 +711,9 @@ Example:
         #[command(flatten)]
         reason: Reason,
     },
-    /// Take a suspension back
+    /// End a suspension
     ///
-    /// Returns when a node leads, or when all know that one may. A steering object that is damaged is made anew.
+    /// Returns when a node leads, or when all nodes know that they may. Replaces a damaged steering object.
     #[command(after_help = "\
 Example:
   baton resume nightly-report")]
@@ -684,83 +721,82 @@ Example:
         #[command(flatten)]
         of: SteeringOf,
     },
-    /// Have a certain node lead
+    /// Make a named node the leader
     ///
-    /// All others stay out until it has had its chance. If it does not take the lease soon, whoever did before may go
-    /// on; then this exits with 1.
+    /// All other nodes are ineligible until it has had its chance. If it does not take the lease in time, the previous leader
+    /// may continue, and the command exits with 1.
     #[command(after_help = "\
 Example:
   baton transfer nightly-report --to web-3")]
     Transfer {
         #[command(flatten)]
         of: SteeringOf,
-        /// The node, as `baton nodes` lists it
+        /// Node, as `baton nodes` lists it
         #[arg(long, value_name = "NODE")]
         to: String,
         #[command(flatten)]
         reason: Reason,
     },
-    /// Break a lease that a client holds which is no host of Baton
+    /// Break a lease held by a client other than Baton
     ///
-    /// One without an end, too. The lease of a host is not broken, since that would be waited out for longer.
+    /// Also breaks an infinite lease. Never breaks the lease of a host, since nodes would then wait longer.
     #[command(after_help = "\
 Example:
-  baton break nightly-report --store azure://myaccount/leases")]
-    Break {
+  baton break-lease nightly-report --store azure://myaccount/leases")]
+    BreakLease {
         #[command(flatten)]
         of: SteeringOf,
     },
 }
 
-/// Which election's nodes are asked.
+/// The election that a steering command concerns.
 #[derive(Args, Debug)]
 pub(super) struct SteeringOf {
-    /// The election
+    /// Election
     pub election: String,
     #[command(flatten)]
     pub store: Store,
-    /// How long to wait until it has taken effect
+    /// Time to wait until it has taken effect
     #[arg(long, value_name = "DURATION", default_value = "90s")]
     pub timeout: String,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Reason {
-    /// Why, for the log, the coordinator and, of a suspension, `baton status`
+    /// Reason for the log, the coordinator and `baton status`
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Force {
-    /// Also while a coordinator leads: its term ends at its next commit, and the next term starts from what was changed
+    /// Also while a coordinator leads: its term ends at its next commit, and the next term starts from the change
     #[arg(long)]
     pub force: bool,
 }
 
-/// What of it, and how.
+/// Selects entries of a host's streams.
 #[derive(Args, Debug)]
 pub(super) struct Told {
     #[command(flatten)]
     pub store: Store,
-    /// Go on with what comes, whoever leads
-    #[arg(long)]
+    /// Continue with new entries, whichever node leads
+    #[arg(short, long)]
     pub follow: bool,
-    /// How many of those that are there to begin with
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    /// Number of past entries to print first
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 100)]
     pub tail: usize,
-    /// Only this level and above: trace, debug, info, warn, error, critical
+    /// Lowest level: trace, debug, info, warn, error, critical
     #[arg(long, value_name = "LEVEL", default_value = "trace", value_parser = level)]
     pub level: LogLevel,
-    /// The file of the nodes' token [env: BATON_ADMIN_TOKEN_FILE] [default: admin-token-file in baton.toml]
-    #[arg(long, value_name = "PATH")]
+    /// File of the nodes' token [default: admin-token-file in baton.toml]
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub token_file: Option<String>,
-    /// Whom the nodes must be certified by: a file of certificates (PEM) [default: whom the system trusts]
-    #[arg(long, value_name = "PATH")]
+    /// CA certificates (PEM) used to verify nodes [default: those of the system]
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub ca: Option<PathBuf>,
-    /// Print each as a line of JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 fn level(text: &str) -> Result<LogLevel, String> {
@@ -770,13 +806,15 @@ fn level(text: &str) -> Result<LogLevel, String> {
 
 #[derive(Args, Debug)]
 pub(super) struct Store {
-    /// The lease store, the same for all nodes: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite [env: BATON_STORE]
-    /// [default: sqlite: in the user's state folder, for the nodes of one user on one machine]
-    #[arg(long, value_name = "URL")]
+    /// Lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite
+    ///
+    /// The same for all nodes of a fleet. The default is an sqlite store in the user's state folder, for the nodes of one user
+    /// on one machine. https://ACCOUNT.blob.core.windows.net/CONTAINER works, too.
+    #[arg(short, long, value_name = "URL")]
     pub store: Option<String>,
-    /// The configuration file [env: BATON_FILE] [default: baton.toml, if there is one]
-    #[arg(long, value_name = "PATH")]
-    pub file: Option<String>,
+    /// Configuration file [default: baton.toml, if it exists]
+    #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub config: Option<String>,
 }
 
 #[cfg(test)]

@@ -6,43 +6,43 @@ use std::io;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::Store;
+use super::args::{Output, Store};
 use super::{Doctor, Tone, print_json, print_styled, table};
 use crate::config::{self, ConfigError, Environment, Key};
 use baton_runtime::escape::escape;
 
-/// Find out whether store and machine keep what Baton's promises rest on
+/// Check whether store and machine behave as Baton requires
 ///
-/// On an election of its own, with a random name, which is removed at the end: whether the store is reached, what the
-/// credentials may do, whether leases, conditional writes and expiry behave as they should, and how long renewals take.
-/// Then this machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. It takes about
-/// three leases' time: 45 s on Azure. Exits with 1 if something would break a promise.
+/// Uses an election of its own with a random name, and removes it at the end. Checks that the store answers, what the
+/// credentials may do, that leases, conditional writes and expiry behave, and how long renewals take. Then checks this
+/// machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. Takes about three leases: 45 s on
+/// Azure. Exits with 1 if something would break a promise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   baton doctor
   baton doctor --store azure://myaccount/leases --lease 30s
-  baton doctor report.wasm --quick --json")]
+  baton doctor report.wasm --quick -o json")]
 pub(super) struct DoctorArguments {
-    /// A component's file to be checked, too
+    /// File of a component to check, too
+    #[arg(value_hint = clap::ValueHint::FilePath)]
     pub module: Option<std::path::PathBuf>,
     #[command(flatten)]
     pub store: Store,
-    /// Make the container of an Azure store if it is missing; a folder is always made [env: BATON_CREATE] [default: false]
+    /// Create the container of an Azure store if it does not exist [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub create: Option<String>,
-    /// The lease that the hosts are to have [env: BATON_LEASE] [default: 15s]
+    /// Length of the hosts' lease [default: 15s]
     #[arg(long, value_name = "DURATION")]
     pub lease: Option<String>,
-    /// The processor time that compiling the module may take [env: BATON_COMPILE_TIMEOUT] [default: 60s]
+    /// CPU time that compiling the module may take [default: 60s]
     #[arg(long, value_name = "DURATION")]
     pub compile_timeout: Option<String>,
-    /// Leave out what has to wait for a lease to run out
+    /// Skip the checks that wait for a lease to expire
     #[arg(long)]
     pub quick: bool,
-    /// Print a JSON object
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 impl DoctorArguments {
@@ -51,7 +51,7 @@ impl DoctorArguments {
         let flags = self.store.layer().flag(Key::Create, self.create).flag(Key::Lease, self.lease);
         let examined = config::resolve_examined(&flags.flag(Key::CompileTimeout, self.compile_timeout), around)?;
         let module = self.module.map(super::module_argument).transpose()?;
-        Ok(Doctor { examined, module, quick: self.quick, json: self.json })
+        Ok(Doctor { examined, module, quick: self.quick, json: self.output.is_json() })
     }
 }
 

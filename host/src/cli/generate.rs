@@ -1,26 +1,52 @@
-//! What packages and shells want of the command line: completions and manual pages, made of its definition.
+//! Completions and manual pages, made from the definition of the command line.
 
 use std::io;
 use std::path::Path;
 
-use clap::{Args, Command, CommandFactory as _};
-use clap_complete::Shell;
+use clap::{Arg, Args, Command, CommandFactory as _};
+use clap_complete::env::{CompleteEnv, Shells};
+use clap_complete::{ArgValueCandidates, CompletionCandidate, Shell};
 
 use super::args::Arguments;
 
-/// Print what completes commands, flags and values in a shell
+/// Print a script that completes commands, flags, elections and nodes in a shell
+///
+/// The script asks this program, which reads the elections and nodes from the store that variables and baton.toml name.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  baton completions bash >~/.local/share/bash-completion/completions/baton
-  baton completions zsh >~/.zfunc/_baton
-  baton completions fish >~/.config/fish/completions/baton.fish")]
+  source <(baton completions bash)             in ~/.bashrc
+  source <(baton completions zsh)              in ~/.zshrc
+  baton completions fish | source              in ~/.config/fish/config.fish")]
 pub(super) struct Completions {
     /// The shell
     pub shell: Shell,
 }
 
-/// The commands that people are shown, alone: hosts start the others.
+/// The variable that makes the program complete a command line instead.
+const COMPLETE: &str = "BATON_COMPLETE";
+
+/// The candidates of one kind of value.
+pub type Candidates = fn() -> Vec<String>;
+
+/// Completes the command line in the environment of a shell's script, and ends the process. Returns if no script asks.
+pub fn complete(elections: Candidates, nodes: Candidates) {
+    let values =
+        move |of: Candidates| ArgValueCandidates::new(move || of().into_iter().map(CompletionCandidate::new).collect());
+    let with_values = move |argument: Arg| match argument.get_id().as_str() {
+        "election" | "elections" if argument.get_long().is_none() => argument.add(values(elections)),
+        "to" => argument.add(values(nodes)),
+        _ => argument,
+    };
+    let definition = move || {
+        shown().mut_subcommands(move |command| {
+            command.mut_args(with_values).mut_subcommands(move |part| part.mut_args(with_values))
+        })
+    };
+    CompleteEnv::with_factory(definition).var(COMPLETE).complete();
+}
+
+/// The commands for people. Hosts start the others.
 fn shown() -> Command {
     let all = Arguments::command();
     let parts = all.get_subcommands().filter(|part| !part.is_hide_set()).cloned();
@@ -37,12 +63,17 @@ fn shown() -> Command {
     shown.subcommands(parts)
 }
 
-/// What completes the command line in that shell.
-#[must_use]
-pub fn completions(shell: Shell) -> Vec<u8> {
+/// The script that completes the command line in that shell.
+///
+/// # Errors
+/// None, as long as memory can be had.
+pub fn completions(shell: Shell) -> io::Result<Vec<u8>> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut shown(), "baton", &mut script);
-    script
+    let shells = Shells::builtins();
+    if let Some(shell) = shells.completer(&shell.to_string()) {
+        shell.write_registration(COMPLETE, "baton", "baton", "baton", &mut script)?;
+    }
+    Ok(script)
 }
 
 /// The manual page of the program as a whole.

@@ -24,7 +24,7 @@ pub struct TermRow {
     /// The digest of what ran; null where nothing is known of it.
     pub module: Option<String>,
     /// When it began, in RFC 3339.
-    pub begun: String,
+    pub began: String,
     /// When its instance was gone, in RFC 3339; null where that is not told yet.
     pub ended: Option<String>,
     /// The end of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has reported none.
@@ -43,7 +43,7 @@ impl From<PastTerm> for TermRow {
             past;
         #[expect(clippy::cast_precision_loss, reason = "milliseconds are exact for longer than anything lasts")]
         let leaderless_s = leaderless_ms.map(|time| time as f64 / 1e3);
-        Self { term, node, incarnation, module, begun, ended, outcome, reason, leaderless_s, closed_by }
+        Self { term, node, incarnation, module, began: begun, ended, outcome, reason, leaderless_s, closed_by }
     }
 }
 
@@ -66,12 +66,12 @@ fn table(rows: &[TermRow]) -> String {
     for row in rows {
         // What another node tells of its end is a bound.
         let bound = if row.closed_by.is_some() { "<" } else { "" };
-        let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", length(&row.begun, ended)?)));
+        let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", length(&row.began, ended)?)));
         lines.push([
             row.term.to_string(),
             row.node.clone(),
             dash(row.module.as_deref().map(short)),
-            to_the_second(&row.begun),
+            to_the_second(&row.began),
             dash(led),
             dash(row.leaderless_s.map(|seconds| format!("{seconds:.1}s"))),
             dash(row.outcome.clone()),

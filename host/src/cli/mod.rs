@@ -16,6 +16,7 @@ mod told;
 mod tone;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
@@ -24,13 +25,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use baton_election::ElectionName;
-use clap::Parser;
-use clap::error::ContextValue;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser};
 
 pub use args::Lang;
 pub use check::print_inspection;
 pub use doctor::{Diagnosis, Finding, Latency, Level, print_diagnosis};
-pub use generate::{completions, manual, write_manuals};
+pub use generate::{complete, completions, manual, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
@@ -41,7 +42,7 @@ pub use steering::Steer;
 pub use told::print_told;
 pub use tone::{Tone, print_styled, table};
 
-use crate::config::{self, Config, ConfigError, Environment, Examined, Key, Layer};
+use crate::config::{self, Config, ConfigError, Environment, Examined, Key, Layer, renamed};
 use args::{Arguments, Subcommand};
 use baton_modules::{Assignment, is_path};
 use baton_runtime::LogLevel;
@@ -137,8 +138,13 @@ pub enum Command {
         /// What to do.
         action: StateAction,
     },
+    /// Make a token.
+    Token {
+        /// The file to write it to; none to print it.
+        file: Option<PathBuf>,
+    },
     /// Let a finished election run again.
-    Start {
+    Rerun {
         /// The election.
         election: ElectionName,
         /// Where the lease store is.
@@ -352,7 +358,7 @@ pub(crate) fn definition() -> clap::Command {
 /// # Errors
 /// [`Stop`] where there is nothing to do, or not like that.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
-    Ok(match Arguments::try_parse_from(arguments)?.command {
+    Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_todays_name)?.command {
         Subcommand::Run(run) => {
             let print_config = run.print_config;
             let config = config::resolve(&run.layer()?, around)?;
@@ -364,17 +370,17 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             let around = around.within(&folder);
             Command::Dev(Box::new(Development { folder, build, module, settings: dev.layer()?, around }))
         }
-        Subcommand::Status { election, store, json, watch } => Command::Status {
+        Subcommand::Status { election, store, output, watch } => Command::Status {
             election: election.as_deref().map(election_argument).transpose()?,
             store: config::resolve_store(&store.layer(), around)?,
-            json,
+            json: output.is_json(),
             watch: watch.as_deref().map(status::seconds).transpose()?,
         },
-        Subcommand::History { election, limit, store, json } => Command::History {
+        Subcommand::History { election, limit, store, output } => Command::History {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
             limit,
-            json,
+            json: output.is_json(),
         },
         Subcommand::Events { election, told } => {
             let election = election.as_deref().map(election_argument).transpose()?;
@@ -383,10 +389,14 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         Subcommand::Logs { election, told } => {
             Command::Told(told.of(true, Some(election_argument(&election)?), around)?)
         }
-        Subcommand::Check { module, compile_timeout, file, json } => {
-            let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::File, file);
+        Subcommand::Check { module, compile_timeout, config, output } => {
+            let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::Config, config);
             let module = module_argument(module)?;
-            Command::Check { module, compile_timeout: config::resolve_compile_timeout(&flags, around)?, json }
+            Command::Check {
+                module,
+                compile_timeout: config::resolve_compile_timeout(&flags, around)?,
+                json: output.is_json(),
+            }
         }
         Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),
         Subcommand::Push { module, election, store, create, signature, compile_timeout } => {
@@ -401,10 +411,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             let by = around.user_at_host();
             Command::Push(Push { module, compile_timeout, election, store, create, signature, by })
         }
-        Subcommand::Modules { election, store, json } => Command::Modules {
+        Subcommand::Modules { election, store, output } => Command::Modules {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
-            json,
+            json: output.is_json(),
         },
         Subcommand::Rollback { election, digest, store } => Command::Rollback {
             election: election_argument(&election)?,
@@ -425,16 +435,17 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
                 action,
             }
         }
-        Subcommand::Start { election, store } => Command::Start {
+        Subcommand::Rerun { election, store } => Command::Rerun {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
         },
         Subcommand::Steer(asked) => steering::command(asked, around)?,
-        Subcommand::Nodes { election, store, json } => Command::Nodes {
+        Subcommand::Nodes { election, store, output } => Command::Nodes {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer(), around)?,
-            json,
+            json: output.is_json(),
         },
+        Subcommand::Token { file } => Command::Token { file },
         Subcommand::Completions(of) => Command::Completions(of.shell),
         Subcommand::Man { folder } => Command::Manual(folder),
         Subcommand::CompileModule { size, cpu, profile, inspect } => {
@@ -451,6 +462,76 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             Command::New { name, lang, sdk }
         }
     })
+}
+
+/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap takes a value of a switch only after
+/// `=`, since else `--preempt MODULE` would take the module.
+fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
+    if !arguments.iter().any(is_value) {
+        return arguments;
+    }
+    let definition = Arguments::command();
+    let switches: BTreeSet<String> = definition
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments)
+        .filter(|argument| argument.is_require_equals_set())
+        .filter_map(|argument| Some(format!("--{}", argument.get_long()?)))
+        .collect();
+    let mut joined: Vec<OsString> = Vec::new();
+    for argument in arguments {
+        let is_value = is_value(&argument);
+        match joined.last_mut().filter(|last| is_value && last.to_str().is_some_and(|last| switches.contains(last))) {
+            Some(switch) => {
+                switch.push("=");
+                switch.push(argument);
+            }
+            None => joined.push(argument),
+        }
+    }
+    joined
+}
+
+/// Other names of commands: those that they had before 0.1.0, and those that people know from other tools.
+const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
+    ("start", "rerun"),
+    ("break", "break-lease"),
+    ("ls", "status"),
+    ("list", "status"),
+    ("ps", "nodes"),
+    ("publish", "push"),
+    ("deploy", "push"),
+    ("versions", "modules"),
+    ("init", "new"),
+];
+
+/// Adds the name that a flag or command has today to the error that there is none of the given name.
+fn with_todays_name(mut error: clap::Error) -> clap::Error {
+    let given = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let tip = match error.kind() {
+        ErrorKind::UnknownArgument => given(ContextKind::InvalidArg).and_then(|flag| {
+            if flag == "--json" {
+                return Some("use `-o json`".to_owned());
+            }
+            let key = renamed(flag.strip_prefix("--")?)?;
+            Some(format!("`{flag}` is `{}` now", key.flag()))
+        }),
+        ErrorKind::InvalidSubcommand => given(ContextKind::InvalidSubcommand).and_then(|name| {
+            let (_, command) = COMMANDS_BY_OTHER_NAMES.iter().find(|(other, _)| *other == name)?;
+            Some(format!("use `baton {command}`"))
+        }),
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
@@ -478,7 +559,7 @@ impl args::Run {
             .flag(Key::Module, self.module)
             .flag(Key::Election, self.election)
             .flag(Key::Store, self.store.store)
-            .flag(Key::File, self.store.file)
+            .flag(Key::Config, self.store.config)
             .flag(Key::Create, self.create)
             .flag(Key::AllowWeakerIsolation, self.allow_weaker_isolation)
             .flag(Key::Node, self.node)
@@ -489,12 +570,12 @@ impl args::Run {
             .flag(Key::AdminTlsKey, self.admin_tls_key)
             .flag(Key::AdminAdvertise, self.admin_advertise)
             .flag(Key::ScheduledEvents, self.scheduled_events)
-            .flag(Key::Witness, self.witness)
+            .flag(Key::Reclaim, self.reclaim)
             .flag(Key::Links, self.links)
             .flag(Key::Peer, self.peer)
-            .flag(Key::Advertise, self.advertise)
-            .flag(Key::MaxLeading, self.max_leading)
-            .flag_pairs(Key::Labels, &self.label)?;
+            .flag(Key::PeerAdvertise, self.peer_advertise)
+            .flag(Key::MaxLeaderships, self.max_leaderships)
+            .flag_pairs(Key::Label, &self.label)?;
         self.settings.add_to(layer)
     }
 }
@@ -503,7 +584,7 @@ impl args::Dev {
     fn layer(self) -> Result<Layer, ConfigError> {
         let layer = Layer::new()
             .flag(Key::Election, self.election)
-            .flag(Key::File, self.file)
+            .flag(Key::Config, self.config)
             .flag(Key::LogFormat, self.log_format);
         self.settings.add_to(layer)
     }
@@ -516,8 +597,8 @@ impl args::Settings {
             .flag(Key::Preempt, self.preempt)
             .flag(Key::Lease, self.lease)
             .flag(Key::Grace, self.grace)
-            .flag(Key::Pause, self.pause)
-            .flag(Key::OnDone, self.on_done)
+            .flag(Key::RestartDelay, self.restart_delay)
+            .flag(Key::Restart, self.restart)
             .flag(Key::StallAfter, self.stall_after)
             .flag(Key::Probation, self.probation)
             .flag(Key::Coredump, self.coredump)
@@ -539,25 +620,25 @@ impl args::Settings {
             .flag(Key::Cache, self.cache)
             .flag_arguments(&self.arg)
             .flag_pairs(Key::Env, &self.env)?
-            .flag_pairs(Key::Config, &self.config)?
-            .flag_pairs(Key::Secrets, &self.secret)?
-            .flag_pairs(Key::Dirs, &self.dir)
+            .flag_pairs(Key::ConfigVar, &self.config_var)?
+            .flag_pairs(Key::Secret, &self.secret)?
+            .flag_pairs(Key::Dir, &self.dir)
     }
 }
 
 impl args::Told {
     fn of(self, is_output: bool, election: Option<ElectionName>, around: &Environment) -> Result<Told, ConfigError> {
-        let Self { store, follow, tail, level, token_file, ca, json } = self;
+        let Self { store, follow, tail, level, token_file, ca, output } = self;
         let flags = store.layer().flag(Key::AdminTokenFile, token_file);
         let (store, token_file) = config::resolve_store_and_token(&flags, around)?;
-        Ok(Told { is_output, election, store, follow, tail, level, token_file, ca, json })
+        Ok(Told { is_output, election, store, follow, tail, level, token_file, ca, json: output.is_json() })
     }
 }
 
 impl args::StateCommand {
     fn action(self) -> (args::StateOf, StateAction) {
         match self {
-            Self::List { of, prefix, json } => (of, StateAction::List { prefix, json }),
+            Self::List { of, prefix, output } => (of, StateAction::List { prefix, json: output.is_json() }),
             Self::Get { of, key } => (of, StateAction::Get { key }),
             Self::Put { of, key, value, force } => (of, StateAction::Put { key, value, force: force.force }),
             Self::Delete { of, keys, force } => (of, StateAction::Delete { keys, force: force.force }),
@@ -569,6 +650,49 @@ impl args::StateCommand {
 
 impl args::Store {
     fn layer(self) -> Layer {
-        Layer::new().flag(Key::Store, self.store).flag(Key::File, self.file)
+        Layer::new().flag(Key::Store, self.store).flag(Key::Config, self.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Command, Stop> {
+        let arguments = ["baton"].iter().chain(arguments).map(OsString::from);
+        parse(arguments, &Environment::made_up(&[], std::path::Path::new("/")))
+    }
+
+    #[test]
+    fn other_names_lead_to_todays() {
+        for (arguments, name) in [
+            (&["start", "job"][..], "baton rerun"),
+            (&["break", "job"], "baton break-lease"),
+            (&["ls"], "baton status"),
+            (&["deploy", "x.wasm"], "baton push"),
+            (&["run", "x.wasm", "--file", "x.toml"], "--config"),
+            (&["run", "x.wasm", "--on-done=finish"], "--restart"),
+        ] {
+            let Err(Stop::Usage(error)) = parsed(arguments) else { panic!("{arguments:?} are taken") };
+            let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested) else { panic!("{error}") };
+            assert!(tips.iter().any(|tip| tip.to_string().contains(&format!("`{name}`"))), "{error}");
+        }
+    }
+
+    #[test]
+    fn switches_take_their_values_with_and_without_an_equals_sign() {
+        let joined = |arguments: &[&str]| {
+            let joined = with_joined_switches(arguments.iter().map(OsString::from));
+            joined.into_iter().map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(joined(&["baton", "run", "--reclaim", "false", "x.wasm"]), "baton run --reclaim=false x.wasm");
+        assert_eq!(
+            joined(&["baton", "push", "x.wasm", "job", "--create", "yes"]),
+            "baton push x.wasm job --create=yes"
+        );
+        // What is no value stays: the module, and the value of another flag.
+        assert_eq!(joined(&["baton", "run", "--preempt", "x.wasm"]), "baton run --preempt x.wasm");
+        assert_eq!(joined(&["baton", "run", "--node", "on", "x.wasm"]), "baton run --node on x.wasm");
     }
 }

@@ -25,33 +25,33 @@ pub struct NodeStatusRow {
     /// Whether it could start a module at once; none if it has not announced itself.
     pub ready: Option<bool>,
     /// True if the kernel of this machine says that the node's host has ended. Its announcement may stay.
-    pub has_ended: bool,
+    pub exited: bool,
 }
 
 impl NodeStatusRow {
-    /// The leader first, which may not have announced itself yet. `has_ended` says of an incarnation whether it has, as far as
+    /// The leader first, which may not have announced itself yet. `exited` says of an incarnation whether it has, as far as
     /// this machine knows.
     #[must_use]
-    pub fn of(snapshot: &Snapshot, announcements: &[Announcement], has_ended: impl Fn(&str) -> bool) -> Vec<Self> {
+    pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);
         let leads = |incarnation: &str| leader.is_some_and(|record| record.incarnation == incarnation);
         let mut rows: Vec<Self> = announcements
             .iter()
             .map(|said| {
-                let has_ended = has_ended(&said.incarnation);
+                let exited = exited(&said.incarnation);
                 Self {
                     said: Said::from(said),
                     role: if leads(&said.incarnation) { "leader" } else { "standby" },
-                    ready: Some(!said.holds.is_empty() && !has_ended),
-                    has_ended,
+                    ready: Some(!said.holds.is_empty() && !exited),
+                    exited,
                 }
             })
             .collect();
         if let Some(record) = leader.filter(|_| rows.iter().all(|row| row.role != "leader")) {
             let node = record.node.clone().unwrap_or_default();
             let said = Said { node, incarnation: record.incarnation.clone(), ..Said::default() };
-            let has_ended = has_ended(&record.incarnation);
-            rows.push(Self { said, role: "leader", ready: None, has_ended });
+            let exited = exited(&record.incarnation);
+            rows.push(Self { said, role: "leader", ready: None, exited });
         }
         rows.sort_by(|one, other| (one.role, &one.said.node).cmp(&(other.role, &other.said.node)));
         rows
@@ -59,13 +59,13 @@ impl NodeStatusRow {
 
     fn state(&self) -> String {
         let said = &self.said;
-        if self.has_ended {
+        if self.exited {
             return "ended".to_owned();
         }
-        match (&said.rival, &said.stays_out, &said.version) {
+        match (&said.duplicate, &said.ineligible, &said.version) {
             (Some(rival), ..) => format!("another host has this id: {} and {rival}", said.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
-            (None, None, _) if said.leads_enough => "leads enough elections".to_owned(),
+            (None, None, _) if said.at_leadership_limit => "leads enough elections".to_owned(),
             (None, None, None) if said.at.is_some() => "does not know steering".to_owned(),
             (None, None, _) => "-".to_owned(),
         }
@@ -107,7 +107,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
             dash(said.runs.map(|digest| short(&digest.to_string()))),
             dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
-            dash(said.listens.as_ref().map(|listens| hears(listens, now))),
+            dash(said.link.as_ref().map(|listens| hears(listens, now))),
             dash(in_one(&said.labels)),
             row.state(),
         ]);

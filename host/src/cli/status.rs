@@ -164,6 +164,14 @@ impl StatusRow {
     }
 }
 
+impl StatusRow {
+    /// True if a node holds the lease. It may still be starting, or stopping, its instance.
+    #[must_use]
+    pub fn has_leader(&self) -> bool {
+        self.lease == LeaseWord::Held
+    }
+}
+
 fn as_rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     since.map(rfc3339).serialize(serializer)
 }
@@ -274,38 +282,29 @@ fn text(rows: &[StatusRow]) -> String {
 }
 
 fn used(in_use: &InUse) -> String {
-    let InUse {
-        memory,
-        table_elements,
-        instances,
-        handles,
-        files,
-        kept,
-        requests,
-        lines,
-        dropped,
-        lines_per_second,
-        process,
-    } = in_use;
+    let InUse { memory, table_elements, instances, handles, files, requests, lines, dropped, process, .. } = in_use;
     let of = |share: &Share, what: &str| format!("{} of {} {what}", share.used, share.limit);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    [
-        format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit)),
-        of(table_elements, "table elements"),
-        of(instances, "instances"),
-        format!("{:.1} MiB of the host's for its handles", mib(*kept)),
-        of(handles, "handles"),
-        of(files, "open files"),
-        of(requests, "requests at a time"),
-        format!("{lines} lines of output and {dropped} dropped, at {lines_per_second} a second"),
-        format!(
-            "{:.1} MiB and {:.1} s of processors by its process {}",
-            mib(process.memory),
-            Duration::from_millis(process.cpu_ms).as_secs_f64(),
-            process.pid
-        ),
-    ]
-    .join(", ")
+    let mut parts = vec![format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit))];
+    // A person needs to know which limit is near; JSON has all of them.
+    let near = [
+        (table_elements, "table elements"),
+        (instances, "instances"),
+        (handles, "handles"),
+        (files, "open files"),
+        (requests, "requests in flight"),
+    ];
+    parts.extend(near.iter().filter(|(share, _)| share.used > share.limit / 2).map(|(share, what)| of(share, what)));
+    if *dropped > 0 {
+        parts.push(format!("{lines} lines of output and {dropped} dropped"));
+    }
+    parts.push(format!(
+        "{:.1} s of CPU time in process {}, which has {:.1} MiB",
+        Duration::from_millis(process.cpu_ms).as_secs_f64(),
+        process.pid,
+        mib(process.memory)
+    ));
+    parts.join(", ")
 }
 
 fn in_a_row(failures: u32) -> Option<String> {

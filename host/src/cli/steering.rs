@@ -45,7 +45,7 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
         SteerCommand::Suspend { of, reason } => (of, reason.reason, Steered::Suspend),
         SteerCommand::Resume { of } => (of, None, Steered::Resume),
         SteerCommand::Transfer { of, to, reason } => (of, reason.reason, Steered::Transfer(to)),
-        SteerCommand::Break { of } => (of, None, Steered::Break),
+        SteerCommand::BreakLease { of } => (of, None, Steered::Break),
     };
     if let Some(reason) = &reason {
         check_reason(reason).map_err(|problem| ConfigError::of_argument("--reason", problem))?;

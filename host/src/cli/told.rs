@@ -19,7 +19,7 @@ struct Entry {
     #[serde(default)]
     term: Option<u64>,
     #[serde(default)]
-    says: Option<String>,
+    text: Option<String>,
     #[serde(default)]
     stream: Option<String>,
     #[serde(default)]
@@ -38,7 +38,9 @@ pub fn print_told(entry: &Value, json: bool) -> io::Result<bool> {
 }
 
 fn text(entry: &Value) -> String {
-    let Ok(Entry { ts, level, event, election, term, says, stream, context, line }) = Entry::deserialize(entry) else {
+    let Ok(Entry { ts, level, event, election, term, text: message, stream, context, line }) =
+        Entry::deserialize(entry)
+    else {
         // Of a later host, perhaps.
         return escape(&entry.to_string()).into_owned();
     };
@@ -53,7 +55,7 @@ fn text(entry: &Value) -> String {
     let said = match (line, context) {
         (Some(line), Some(context)) => format!("| {context}: {line}"),
         (Some(line), None) => format!("| {line}"),
-        (None, _) => format!("{event}: {}", says.unwrap_or_default()),
+        (None, _) => format!("{event}: {}", message.unwrap_or_default()),
     };
     escape(&format!("{ts} {level:>5} {who}  {said}")).into_owned()
 }
@@ -68,8 +70,8 @@ mod tests {
     fn an_entry_reads_as_in_the_log() {
         for (entry, line) in [
             (
-                json!({"ts": "T", "level": "warn", "event": "gone", "node": "n", "election": "job", "term": 7, "says": "failed"}),
-                "T  WARN job term 7  gone: failed",
+                json!({"ts": "T", "level": "warn", "event": "ended", "node": "n", "election": "job", "term": 7, "text": "failed"}),
+                "T  WARN job term 7  ended: failed",
             ),
             (
                 json!({"ts": "T", "level": "info", "event": "output", "node": "n", "election": "job", "term": 7, "stream": "stdout", "line": "a\u{1b}[2J\nb"}),
@@ -80,7 +82,7 @@ mod tests {
                 "T  CRIT job term 7  | c: l",
             ),
             (
-                json!({"ts": "T", "level": "info", "event": "shutting_down", "node": "n", "election": null, "term": null, "says": "SIGTERM"}),
+                json!({"ts": "T", "level": "info", "event": "shutting_down", "node": "n", "election": null, "term": null, "text": "SIGTERM"}),
                 "T  INFO -  shutting_down: SIGTERM",
             ),
             (json!({"of": "a later host\u{202e}"}), "{\"of\":\"a later host\\u{202e}\"}"),

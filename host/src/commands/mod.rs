@@ -1,19 +1,23 @@
 //! Carries commands out: here the parts of the host meet.
 
+mod client;
+mod complete;
 mod descriptors;
 mod dev;
 mod doctor;
 mod follow;
 mod history;
+mod listener;
 mod modules;
 mod new;
 mod prune;
 mod push;
+mod rerun;
 mod run;
-mod start;
 mod state;
 mod status;
 mod steering;
+mod token;
 
 use std::io::Write;
 use std::path::Path;
@@ -32,9 +36,11 @@ use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance};
 use baton_store::{ANNOUNCEMENTS_AT_ONCE, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
-pub(crate) use follow::READER;
+pub use complete::{elections as complete_elections, nodes as complete_nodes};
+pub(crate) use follow::READER as SENT_EVENTS;
 #[cfg(test)]
 pub(crate) use state::KeyRow;
+pub(crate) use status::READER as STATUS;
 
 /// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -64,14 +70,15 @@ pub fn run(command: Command) -> ExitCode {
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
         Command::Steer(asked) => block_on(steering::steer(asked)),
         Command::Nodes { election, store, json } => block_on(steering::nodes(&election, &store, json)),
-        Command::Completions(shell) => printed(cli::print_bytes(&cli::completions(shell))),
+        Command::Completions(shell) => printed(cli::completions(shell).and_then(|script| cli::print_bytes(&script))),
         Command::Manual(None) => printed(cli::manual().and_then(|page| cli::print_bytes(&page))),
         Command::Manual(Some(folder)) => manuals(&folder),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::CarryLinks { parent, folder } => Ok(carry_links(parent, folder.as_deref())),
         Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
-        Command::Start { election, store } => block_on(start::start(&election, &store)),
+        Command::Token { file } => token::token(file.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::Rerun { election, store } => block_on(rerun::rerun(&election, &store)),
     };
     result.unwrap_or_else(|error| {
         let status = if error.is::<WrongConfiguration>() { WRONG_CONFIGURATION } else { 1 };

@@ -33,12 +33,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use super::dev::Workshop;
+use super::dev::{Workshop, hint_at_busy_instances};
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, Listening};
 use crate::config::{Config, Coordinator, Environment, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
 use crate::links::{self, Linking, Links, PeerSettings};
+use crate::local_socket;
 use crate::maintenance::Maintenance;
 use crate::node::NodeId;
 use crate::otel::Exports;
@@ -46,7 +47,6 @@ use crate::random::incarnation;
 use crate::reload::Reload;
 use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
 use crate::signals::{Ask, Signals};
-use crate::status_socket::StatusSocket;
 use crate::steering::{HandOvers, Helm, Itself, Preemption};
 use crate::supervisor::{HIGHEST_PRIORITY, Leads, Preference, Shutdown, Supervisor};
 use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
@@ -181,10 +181,10 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
         log.emit(None, Event::WeakerIsolation { missing });
     }
     if let Some(links::Listening { address, advertised, .. }) = &peers {
-        log.emit(None, Event::Peers { address: address.to_string(), advertised: advertised.to_string() });
+        log.emit(None, Event::ListeningForPeers { address: address.to_string(), advertised: advertised.to_string() });
     }
-    for Misspelt { variable, meant } in config.misspelt.iter().cloned() {
-        log.emit(None, Event::MisspeltVariable { variable, meant });
+    for Misspelt { variable, meant: suggestion } in config.misspelt.iter().cloned() {
+        log.emit(None, Event::UnknownVariable { variable, suggestion });
     }
     let ends = Ends { listening, peers, exports };
     let ended = contend(config, stores, workshop, &checked, ends, node.id(), &log);
@@ -352,6 +352,9 @@ fn contend(
     let heartbeat = Heartbeat::default();
     let address = listening.as_ref().map(Listening::address).transpose()?;
     let advertised = address.and_then(|address| config.admin.advertised(address, &config.store));
+    if let Some(address) = address {
+        log.emit(None, Event::Endpoint { address: address.to_string() });
+    }
     let watched = Arc::new(Watched {
         node: node.to_string(),
         labels: config.labels.clone(),
@@ -372,7 +375,14 @@ fn contend(
     let telling = tell_manager(&watched, log)?;
     let phases = telling.phases();
     let exporter = exports.map(|exports| exports.start(&incarnation, Arc::clone(&watched), log.clone())).transpose()?;
-    let admin = listening.map(|listening| Admin::start(listening, watched, Arc::clone(status))).transpose()?;
+    // Nobody else can read a store in memory, so that nobody asks its host.
+    let socket = workshop.is_none().then(|| local_socket::open(&incarnation)).transpose().unwrap_or_else(|error| {
+        let error =
+            format!("logs and usage need the admin endpoint on this machine, too: no socket for its own user: {error}");
+        log.emit(None, Event::Error { error });
+        None
+    });
+    let admin = Admin::start(listening, socket, watched, Arc::clone(status))?;
     let result = control.block_on(async {
         let mut signals = Signals::listen()?;
         let mut aside = JoinSet::new();
@@ -416,7 +426,7 @@ fn contend(
             let (source, timing) = (&coordinator.module, &coordinator.timing);
             let (store, module) = (&config.store, supplied.module);
             let waits = Preference::longest_wait(coordinator.priority, config.max_leading, checked.len());
-            log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, address, timing, waits));
+            log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, timing, waits));
             let launcher = Launcher {
                 election: coordinator.election.clone(),
                 node: node.to_string(),
@@ -510,18 +520,7 @@ fn contend(
         }
         if let Some(workshop) = workshop {
             aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
-        }
-        // Nobody else can ask a store in memory for a status.
-        match workshop.is_none().then(|| StatusSocket::open(&incarnation)) {
-            None => {}
-            Some(Ok(socket)) => {
-                let store = config.store.clone();
-                aside.spawn(async move { socket.serve(store, &running).await });
-            }
-            Some(Err(error)) => {
-                let error = format!("`baton status` will not show what is used here: no socket for it: {error}");
-                log.emit(None, Event::Error { error });
-            }
+            aside.spawn(hint_at_busy_instances(running.clone()));
         }
         phases.are_at(Phase::Ready);
         loop {

@@ -1,19 +1,27 @@
 //! `baton status`: who leads, once or again and again.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{ElectionName, StoreError};
+use baton_election::{ElectionName, Snapshot, StoreError, Term};
+use baton_runtime::InUse;
+use futures::StreamExt as _;
+use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
+use super::client::ask_here;
 use super::{ANSWER_WITHIN, elections, in_time, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
-use crate::status_socket;
 use baton_store::clock::wall;
+use baton_store::foreign::Reader;
 use baton_store::steering::{self, Steering};
 use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl};
+
+/// The exit status if no node leads one of the elections.
+pub(crate) const NO_LEADER: u8 = 3;
 
 pub(super) async fn status(
     election: Option<ElectionName>,
@@ -33,6 +41,9 @@ pub(super) async fn status(
             }
             if !unread.is_empty() {
                 return Ok(ExitCode::FAILURE);
+            }
+            if rows.iter().any(|row| !row.has_leader()) {
+                return Ok(ExitCode::from(NO_LEADER));
             }
         }
     }
@@ -75,7 +86,7 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
         Some(election) => vec![election.clone()],
         None => elections(store).await.context("cannot list the elections")?,
     };
-    let (mut rows, mut unread) = (Vec::new(), Vec::new());
+    let (mut rows, mut unread, mut incarnations) = (Vec::new(), Vec::new(), BTreeSet::new());
     let is_one = election.is_some();
     for election in names {
         let snapshot = match read(store, &election).await {
@@ -87,6 +98,9 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
                 continue;
             }
         };
+        if let Snapshot::Object { record: Some(record), .. } = &snapshot {
+            incarnations.insert(record.incarnation.clone());
+        }
         let Some(row) = StatusRow::of(&election, snapshot) else { continue };
         let asked = in_time(steering::read(store, &election));
         // Where these cannot be read, `baton nodes` says why.
@@ -106,11 +120,38 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
     if let (Some(election), true) = (election, rows.is_empty()) {
         return Err(unheard_of(election, place, store).await);
     }
-    for local in status_socket::ask(place).await {
-        let row = rows.iter_mut().find(|row| row.election == local.election && row.term == Some(local.term));
-        if let Some(row) = row {
-            row.in_use = Some(local.in_use);
+    for ElectionHere { election, term, usage } in elections_here(incarnations).await {
+        if let Some(row) = rows.iter_mut().find(|row| row.election == election && row.term == Some(term)) {
+            row.in_use = usage;
         }
     }
     Ok(Looked { rows, unread })
 }
+
+/// An election of a host of this machine, as its admin API shows it: only what the store does not know.
+#[derive(Deserialize)]
+struct ElectionHere {
+    election: String,
+    term: Term,
+    usage: Option<InUse>,
+}
+
+/// The reader of that for [`crate::foreign`].
+pub(crate) const READER: Reader =
+    Reader { name: "status", read: |bytes| drop(serde_json::from_slice::<Vec<ElectionHere>>(bytes)) };
+
+/// Hosts that are asked at a time. Each takes a descriptor.
+const HOSTS_AT_ONCE: usize = 64;
+
+/// The elections of those of these hosts that run on this machine as this user and answer in time.
+async fn elections_here(incarnations: BTreeSet<String>) -> Vec<ElectionHere> {
+    let ask = async |incarnation: String| {
+        let answer = timeout(HERE_WITHIN, ask_here(&incarnation, "/v1/elections")).await.ok()?.ok()?;
+        serde_json::from_slice::<Vec<ElectionHere>>(&answer).ok()
+    };
+    let answers = futures::stream::iter(incarnations).map(ask).buffer_unordered(HOSTS_AT_ONCE);
+    answers.filter_map(async |answer| answer).collect::<Vec<_>>().await.into_iter().flatten().collect()
+}
+
+/// How long a host of this machine may take to answer.
+const HERE_WITHIN: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Key, resolve};
 
 impl Config {
-    /// What it would be if the host started now: the file of settings may have changed.
+    /// What it would be if the host started now: the configuration file may have changed.
     ///
     /// # Errors
     /// [`ConfigError`] for the first thing that is wrong by now.
@@ -29,7 +29,7 @@ impl Config {
         for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
             // The table hides what they are.
             keys.extend((one.env != now.env).then_some(Key::Env));
-            keys.extend((one.secrets != now.secrets).then_some(Key::Secrets));
+            keys.extend((one.secrets != now.secrets).then_some(Key::Secret));
         }
         let names: BTreeSet<&str> = own.keys().chain(others.keys()).copied().filter(|name| !is_in_both(name)).collect();
         let tables = names.into_iter().map(|name| format!("[coordinators.{name}]"));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::key::nearest;
+use super::key::{nearest, renamed};
 use super::layer::Given;
 use super::value::OFF;
 use super::{ConfigError, Environment, Key, Layer, Origin, secrets, value};
@@ -43,7 +43,16 @@ pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option
         Err(problem) => {
             let problem = problem.unwrap_or_else(|| "there is no such file".to_string());
             return Err(match named {
-                Some(given) => ConfigError::at(Key::File, &given.origin, format!("{name:?}: {problem}")),
+                // It may be a secret, from when this was the name of another flag.
+                Some(given) if name.contains('=') => {
+                    let hint = format!(
+                        "names no file: {} and {} are for variables of the coordinator's configuration",
+                        Key::ConfigVar.flag(),
+                        Key::ConfigVar.variable()
+                    );
+                    ConfigError::at(Key::Config, &given.origin, hint)
+                }
+                Some(given) => ConfigError::at(Key::Config, &given.origin, format!("{name:?}: {problem}")),
                 None => ConfigError::new(name, problem),
             });
         }
@@ -77,7 +86,7 @@ impl Source<'_> {
             if key.get_ref() == COORDINATORS {
                 layers.coordinators = self.coordinators(value)?;
             } else {
-                let legal = |key: &Key| *key != Key::File;
+                let legal = |key: &Key| *key != Key::Config;
                 self.setting(&mut layers.global, "", key, value, legal)?;
             }
         }
@@ -136,7 +145,7 @@ impl Source<'_> {
         };
         let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
         let text = match (setting, value.get_ref()) {
-            (Key::Env | Key::Config | Key::Secrets | Key::Labels, DeValue::Table(values)) => {
+            (Key::Env | Key::ConfigVar | Key::Secret | Key::Label, DeValue::Table(values)) => {
                 for (name, value) in values {
                     let path = format!("{path}.{}", name.get_ref().escape_debug());
                     let at = name.span().start;
@@ -146,7 +155,7 @@ impl Source<'_> {
                 }
                 return Ok(());
             }
-            (Key::Dirs, DeValue::Array(texts)) => {
+            (Key::Dir, DeValue::Array(texts)) => {
                 for text in texts {
                     let (at, DeValue::String(text)) = (text.span().start, text.get_ref()) else {
                         return Err(self.error(
@@ -168,15 +177,15 @@ impl Source<'_> {
                 }
                 return Ok(());
             }
-            (Key::Dirs, _) => {
-                return Err(self.error(at, Some(&path), "write a list: dirs = [\"HOST::GUEST\"]"));
+            (Key::Dir, _) => {
+                return Err(self.error(at, Some(&path), "write a list: dir = [\"HOST::GUEST\"]"));
             }
-            (Key::Env | Key::Config | Key::Labels, _) => {
+            (Key::Env | Key::ConfigVar | Key::Label, _) => {
                 let problem = format!("write a table: {word} = {{ NAME = \"VALUE\" }}");
                 return Err(self.error(at, Some(&path), &problem));
             }
-            (Key::Secrets, _) => {
-                return Err(self.error(at, Some(&path), "write a table: secrets = { NAME = { file = \"PATH\" } }"));
+            (Key::Secret, _) => {
+                return Err(self.error(at, Some(&path), "write a table: secret = { NAME = { file = \"PATH\" } }"));
             }
             (Key::AllowHttp, DeValue::Array(grants)) => {
                 let form = "write a list of texts in quotes: allow-http = [\"https://api.example.com\"]";
@@ -185,14 +194,14 @@ impl Source<'_> {
             (Key::Pin, DeValue::Array(digests)) => {
                 self.texts(at, &path, digests, "write a list of texts in quotes: pin = [\"sha256:…\"]")?.join("\n")
             }
-            (Key::Args, DeValue::Array(arguments)) => {
+            (Key::Arg, DeValue::Array(arguments)) => {
                 let arguments = self.texts(at, &path, arguments, ARGUMENTS)?;
                 if arguments.iter().any(|argument| argument.contains('\0')) {
                     return Err(self.error(at, Some(&path), "an argument cannot contain NUL"));
                 }
                 value::join_arguments(arguments.into_iter())
             }
-            (Key::Args, _) => return Err(self.error(at, Some(&path), ARGUMENTS)),
+            (Key::Arg, _) => return Err(self.error(at, Some(&path), ARGUMENTS)),
             (Key::Trust, DeValue::Array(files)) => {
                 let form = "write a list of texts in quotes: trust = [\"minisign.pub\"]";
                 let files = self.texts(at, &path, files, form)?;
@@ -200,12 +209,12 @@ impl Source<'_> {
                 files?.join("\n")
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
-            (Key::MaxRequests | Key::Priority | Key::MaxLeading, DeValue::Integer(number)) => number.to_string(),
+            (Key::MaxRequests | Key::Priority | Key::MaxLeaderships, DeValue::Integer(number)) => number.to_string(),
             (
-                Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness | Key::Links,
+                Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Reclaim | Key::Links,
                 DeValue::Boolean(on),
             ) => on.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Witness | Key::Links, _) => {
+            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Reclaim | Key::Links, _) => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {
@@ -238,7 +247,7 @@ impl Source<'_> {
     fn named(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
         let wrong = |problem| Err(self.error(at, Some(path), problem));
         match (setting, value) {
-            (Key::Secrets, DeValue::Table(source)) => {
+            (Key::Secret, DeValue::Table(source)) => {
                 let mut source = source.iter().map(|(key, value)| (key.get_ref().as_ref(), value.get_ref()));
                 match (source.next(), source.next()) {
                     (Some(("file", DeValue::String(file))), None) => {
@@ -248,12 +257,12 @@ impl Source<'_> {
                     _ => wrong(secrets::TABLE),
                 }
             }
-            (Key::Secrets, _) => wrong(secrets::TABLE),
+            (Key::Secret, _) => wrong(secrets::TABLE),
             (_, DeValue::String(text)) => Ok(text.to_string()),
-            (Key::Config, DeValue::Integer(number)) => Ok(number.to_string()),
-            (Key::Config, DeValue::Float(number)) => Ok(number.to_string()),
-            (Key::Config, DeValue::Boolean(on)) => Ok(on.to_string()),
-            (Key::Config, _) => wrong("write a text in quotes, a number, true or false"),
+            (Key::ConfigVar, DeValue::Integer(number)) => Ok(number.to_string()),
+            (Key::ConfigVar, DeValue::Float(number)) => Ok(number.to_string()),
+            (Key::ConfigVar, DeValue::Boolean(on)) => Ok(on.to_string()),
+            (Key::ConfigVar, _) => wrong("write a text in quotes, a number, true or false"),
             _ => wrong("write the value as a text in quotes"),
         }
     }
@@ -285,15 +294,20 @@ impl Source<'_> {
 }
 
 /// How a command's arguments are written: as one text it would not be clear where each ends.
-const ARGUMENTS: &str = "write a list of texts in quotes: args = [\"--verbose\", \"report.csv\"]";
+const ARGUMENTS: &str = "write a list of texts in quotes: arg = [\"--verbose\", \"report.csv\"]";
 
 /// What to say of a key that does not exist there.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
-    if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::File) {
+    if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::Config) {
         return "holds for the whole host: move it to the top of the file, above the first table".to_string();
     }
-    if word == Key::File.name() {
-        return "cannot be set in the file itself: use --file or BATON_FILE".to_string();
+    if word == Key::Config.name() {
+        return "cannot be set in the file itself: use --config or BATON_CONFIG. Variables of the coordinator's configuration \
+                are the table `config-var`"
+            .to_string();
+    }
+    if let Some(key) = renamed(word) {
+        return format!("is called `{}` now", key.name());
     }
     let mut words: Vec<&str> = Key::ALL.iter().filter(|key| legal(key)).map(|key| key.name()).collect();
     if at_top {
@@ -307,7 +321,7 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
 
 fn example(key: Key) -> &'static str {
     match key {
-        Key::Lease | Key::Grace | Key::Pause | Key::Probation | Key::CompileTimeout => ", such as \"15s\"",
+        Key::Lease | Key::Grace | Key::RestartDelay | Key::Probation | Key::CompileTimeout => ", such as \"15s\"",
         Key::Coredump => ", such as \"dumps\" or \"off\"",
         Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
@@ -319,7 +333,7 @@ fn example(key: Key) -> &'static str {
         Key::Trust => ", such as \"minisign.pub\", or a list of them in brackets",
         Key::Admin => ", such as \"127.0.0.1:7070\" or \"none\"",
         Key::Peer => ", such as \"10.0.0.3:7072\" or \"off\"",
-        Key::Advertise => ", such as \"web-3.example:7072\" or \"own\"",
+        Key::PeerAdvertise => ", such as \"web-3.example:7072\" or \"own\"",
         Key::Cache => ", such as \"cache\" or \"off\"",
         Key::AllowHttp => ", such as \"https://api.example.com\", or a list of them in brackets",
         Key::MaxRequests => " or a number, such as 64",

@@ -20,7 +20,7 @@ fn configuration(bytes: &[u8]) {
     let mut file = File::from(file);
     file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let flags = Layer::new().flag(Key::File, Some(name));
+    let flags = Layer::new().flag(Key::Config, Some(name));
     match resolve(&flags, &Environment::made_up(&[], Path::new("/nowhere"))) {
         Ok(config) => drop(config.table()),
         Err(error) => {

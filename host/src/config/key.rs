@@ -1,114 +1,114 @@
-//! The settings by name: flag, variable and key of the file follow from one word.
+//! The names of the settings. Flag, variable and key in `baton.toml` follow from one word.
 
 /// One setting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// The configuration file.
-    File,
+    Config,
     /// The lease store.
     Store,
-    /// Make what the store needs.
+    /// Creates the store's container.
     Create,
-    /// Do with less isolation than is wanted.
+    /// Accepts weaker isolation than wanted.
     AllowWeakerIsolation,
     /// This node's id.
     Node,
-    /// How log lines look.
+    /// Format of log lines.
     LogFormat,
-    /// Where the admin endpoint is.
+    /// Address of the admin endpoint.
     Admin,
-    /// The token that other machines need there.
+    /// File of the token that other machines need there.
     AdminTokenFile,
-    /// The certificate by which it is known to them.
+    /// Certificate of the admin endpoint.
     AdminTlsCert,
-    /// The key of that.
+    /// Private key of that certificate.
     AdminTlsKey,
-    /// Where others find it.
+    /// URL of the admin endpoint for other machines.
     AdminAdvertise,
-    /// Who is asked what is planned for the machine.
+    /// Endpoint of Azure's scheduled events.
     ScheduledEvents,
-    /// Whether it is found out, and let be found out, that hosts of this machine are gone.
-    Witness,
-    /// Whether it tells the other nodes of its store, and hears of them.
+    /// Takes the lease of a dead host of this machine before it expires.
+    Reclaim,
+    /// Links to the other hosts of its store.
     Links,
-    /// Where it listens for those of other machines.
+    /// Address where it listens for hosts of other machines.
     Peer,
-    /// Where those find it.
-    Advertise,
-    /// Something that people know this node by.
-    Labels,
-    /// How many elections it leads at the most.
-    MaxLeading,
-    /// Where compiled modules are kept.
+    /// Address of that listener for other machines.
+    PeerAdvertise,
+    /// A label of this node.
+    Label,
+    /// Number of elections that it leads at most.
+    MaxLeaderships,
+    /// Folder for compiled modules.
     Cache,
-    /// Where the modules come from.
+    /// Source of the modules.
     Module,
     /// The election's name.
     Election,
-    /// How early it takes a lease that is free.
+    /// How early it takes a free lease.
     Priority,
-    /// Whether a leader hands over to a node of a higher one.
+    /// Hands over to a node of a higher priority.
     Preempt,
     /// The lease's length.
     Lease,
-    /// How long a stop may take.
+    /// Longest time that a stop may take.
     Grace,
-    /// From done to the next term.
-    Pause,
-    /// What follows when an instance is done.
-    OnDone,
-    /// How long an instance may go without progress.
+    /// Time from the end of a term that was done to the next one.
+    RestartDelay,
+    /// Whether a coordinator that is done runs again.
+    Restart,
+    /// Longest time without progress.
     StallAfter,
-    /// How long a new version is on probation.
+    /// Length of a new version's probation.
     Probation,
-    /// Where the core dumps of instances that trap go.
+    /// Folder for core dumps.
     Coredump,
-    /// Where the profile of the last instance goes.
+    /// File for the profile of the last instance.
     Profile,
-    /// The modules that may run, and no others.
+    /// The only modules that may run.
     Pin,
-    /// Whose signature a module needs.
+    /// Keys of which one must have signed a module.
     Trust,
-    /// How long compiling a module may take.
+    /// CPU time that compiling a module may take.
     CompileTimeout,
-    /// The servers that a coordinator may ask over HTTP.
+    /// Servers that a coordinator may send HTTP requests to.
     AllowHttp,
-    /// Whom such servers may be certified by, besides those whom everybody trusts.
+    /// Additional CA certificates for these servers.
     HttpCa,
-    /// The requests that an instance may have in flight.
+    /// Requests in flight.
     MaxRequests,
-    /// The memory that an instance may use.
+    /// Memory of an instance.
     MaxMemory,
-    /// The elements of tables that it may have.
+    /// Table elements of an instance.
     MaxTableElements,
-    /// The core instances that it may consist of.
+    /// Core instances of an instance.
     MaxInstances,
-    /// The handles that it may hold.
+    /// Handles of an instance.
     MaxHandles,
-    /// The files that it may have open.
+    /// Open files of an instance.
     MaxFiles,
-    /// The lines that it may print a second.
+    /// Output lines a second.
     MaxOutput,
-    /// The state that a coordinator may keep.
+    /// Size of a coordinator's state.
     MaxState,
-    /// One value of it.
+    /// Size of one value of the state.
     MaxStateValue,
-    /// The arguments of a command.
-    Args,
-    /// A variable of the coordinator's environment.
+    /// Arguments of a command.
+    Arg,
+    /// An environment variable of the coordinator.
     Env,
-    /// A value of the coordinator's configuration.
-    Config,
-    /// Where one of the coordinator's secrets is.
-    Secrets,
+    /// A configuration variable of the coordinator.
+    ConfigVar,
+    /// Source of one of the coordinator's secrets.
+    Secret,
     /// A folder that the coordinator may use.
-    Dirs,
+    Dir,
 }
 
 impl Key {
-    /// All settings: those of the host first, then those of a coordinator.
+    /// All settings: first the host's, then those of a coordinator.
     pub const ALL: [Key; 50] = [
-        Key::File,
+        Key::Config,
         Key::Store,
         Key::Create,
         Key::AllowWeakerIsolation,
@@ -120,12 +120,12 @@ impl Key {
         Key::AdminTlsKey,
         Key::AdminAdvertise,
         Key::ScheduledEvents,
-        Key::Witness,
+        Key::Reclaim,
         Key::Links,
         Key::Peer,
-        Key::Advertise,
-        Key::Labels,
-        Key::MaxLeading,
+        Key::PeerAdvertise,
+        Key::Label,
+        Key::MaxLeaderships,
         Key::Cache,
         Key::Module,
         Key::Election,
@@ -133,8 +133,8 @@ impl Key {
         Key::Preempt,
         Key::Lease,
         Key::Grace,
-        Key::Pause,
-        Key::OnDone,
+        Key::RestartDelay,
+        Key::Restart,
         Key::StallAfter,
         Key::Probation,
         Key::Coredump,
@@ -153,18 +153,18 @@ impl Key {
         Key::MaxOutput,
         Key::MaxState,
         Key::MaxStateValue,
-        Key::Args,
+        Key::Arg,
         Key::Env,
-        Key::Config,
-        Key::Secrets,
-        Key::Dirs,
+        Key::ConfigVar,
+        Key::Secret,
+        Key::Dir,
     ];
 
-    /// Its name in the file.
+    /// Its key in `baton.toml`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Key::File => "file",
+            Key::Config => "config",
             Key::Store => "store",
             Key::Create => "create",
             Key::AllowWeakerIsolation => "allow-weaker-isolation",
@@ -176,12 +176,12 @@ impl Key {
             Key::AdminTlsKey => "admin-tls-key",
             Key::AdminAdvertise => "admin-advertise",
             Key::ScheduledEvents => "scheduled-events",
-            Key::Witness => "witness",
+            Key::Reclaim => "reclaim",
             Key::Links => "links",
             Key::Peer => "peer",
-            Key::Advertise => "advertise",
-            Key::Labels => "labels",
-            Key::MaxLeading => "max-leading",
+            Key::PeerAdvertise => "peer-advertise",
+            Key::Label => "label",
+            Key::MaxLeaderships => "max-leaderships",
             Key::Cache => "cache",
             Key::Module => "module",
             Key::Election => "election",
@@ -189,8 +189,8 @@ impl Key {
             Key::Preempt => "preempt",
             Key::Lease => "lease",
             Key::Grace => "grace",
-            Key::Pause => "pause",
-            Key::OnDone => "on-done",
+            Key::RestartDelay => "restart-delay",
+            Key::Restart => "restart",
             Key::StallAfter => "stall-after",
             Key::Probation => "probation",
             Key::Coredump => "coredump",
@@ -209,53 +209,69 @@ impl Key {
             Key::MaxOutput => "max-output",
             Key::MaxState => "max-state",
             Key::MaxStateValue => "max-state-value",
-            Key::Args => "args",
+            Key::Arg => "arg",
             Key::Env => "env",
-            Key::Config => "config",
-            Key::Secrets => "secrets",
-            Key::Dirs => "dirs",
+            Key::ConfigVar => "config-var",
+            Key::Secret => "secret",
+            Key::Dir => "dir",
         }
     }
 
-    /// Its name on the command line.
+    /// Its flag.
     #[must_use]
     pub fn flag(self) -> String {
         match self {
             Key::Module => "MODULE".to_string(),
-            Key::Args => "--arg".to_string(),
-            Key::Secrets => "--secret".to_string(),
-            Key::Dirs => "--dir".to_string(),
-            Key::Labels => "--label".to_string(),
             _ => format!("--{}", self.name()),
         }
     }
 
-    /// Its name as a variable.
+    /// Its environment variable.
     #[must_use]
     pub fn variable(self) -> String {
-        let word = match self {
-            Key::Secrets => "secret",
-            Key::Dirs => "dir",
-            Key::Labels => "label",
-            _ => self.name(),
-        };
-        format!("BATON_{}", word.replace('-', "_").to_ascii_uppercase())
+        format!("BATON_{}", self.name().replace('-', "_").to_ascii_uppercase())
     }
 
-    /// Whether it has many values, each under a name of its own.
+    /// True if it is a table of named values.
     #[must_use]
     pub fn is_named(self) -> bool {
-        matches!(self, Key::Env | Key::Config | Key::Secrets | Key::Dirs | Key::Labels)
+        matches!(self, Key::Env | Key::ConfigVar | Key::Secret | Key::Dir | Key::Label)
     }
 
-    /// Whether each coordinator has its own.
+    /// True if each coordinator has its own.
     #[must_use]
     pub fn is_per_coordinator(self) -> bool {
         self >= Key::Module
     }
 }
 
-/// The one of `words` that `typo` most likely meant, if any is near.
+/// The settings that had another name before 0.1.0.
+const RENAMED: [(&str, Key); 10] = [
+    ("file", Key::Config),
+    ("pause", Key::RestartDelay),
+    ("on-done", Key::Restart),
+    ("advertise", Key::PeerAdvertise),
+    ("max-leading", Key::MaxLeaderships),
+    ("witness", Key::Reclaim),
+    ("args", Key::Arg),
+    ("secrets", Key::Secret),
+    ("dirs", Key::Dir),
+    ("labels", Key::Label),
+];
+
+/// The setting that had this name before 0.1.0, if any.
+pub(crate) fn renamed(old: &str) -> Option<Key> {
+    RENAMED.iter().find(|(name, _)| *name == old).map(|(_, key)| *key)
+}
+
+/// The setting whose variable had this name before 0.1.0, if any.
+pub(super) fn renamed_variable(name: &str) -> Option<Key> {
+    let word = name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-");
+    // The variables of these have kept their names.
+    renamed(&word).filter(|key| ![Key::Secret, Key::Dir, Key::Label].contains(key))
+}
+
+/// The word nearest to `typo`, if one is near enough.
 pub(super) fn nearest<'a>(typo: &str, words: &[&'a str]) -> Option<&'a str> {
     let (distance, word) = words.iter().map(|word| (strsim::levenshtein(typo, word), *word)).min()?;
     (distance <= 2.max(word.len() / 3)).then_some(word)
@@ -269,7 +285,7 @@ mod tests {
     fn a_misspelt_word_finds_the_nearest_legal_one() {
         let words: Vec<&str> = Key::ALL.map(Key::name).to_vec();
         assert_eq!(nearest("leese", &words), Some("lease"));
-        assert_eq!(nearest("on_done", &words), Some("on-done"));
+        assert_eq!(nearest("restart_delay", &words), Some("restart-delay"));
         assert_eq!(nearest("maxmemory", &words), Some("max-memory"));
         assert_eq!(nearest("colour-scheme", &words), None);
     }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use baton_runtime::FolderGrant;
 
+use super::key::renamed_variable;
 use super::{ConfigError, Environment, Key, secrets, value};
 
 /// Where a value came from.
@@ -91,7 +92,7 @@ impl Layer {
     #[must_use]
     pub fn flag_arguments(self, texts: &[String]) -> Self {
         let text = (!texts.is_empty()).then(|| value::join_arguments(texts.iter().map(String::as_str)));
-        self.flag(Key::Args, text)
+        self.flag(Key::Arg, text)
     }
 
     /// Takes the pairs `K=V` of a flag such as `--env`, of two for one name the last one; or the folders of `--dir`.
@@ -108,6 +109,11 @@ impl Layer {
     /// What the variables `BATON_…` say. An empty one counts as absent; of unknown ones see
     /// [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
+        for (name, key) in around.names().filter_map(|name| Some((name, renamed_variable(name)?))) {
+            if around.variable(name).is_some_and(|text| !text.is_empty()) {
+                return Err(ConfigError::new(name, format!("is called {} now", key.variable())));
+            }
+        }
         let mut layer = Self::new();
         for key in Key::ALL {
             let name = key.variable();
@@ -119,7 +125,7 @@ impl Layer {
                 for pair in text.lines().filter(|line| !line.trim().is_empty()) {
                     layer.set_pair(key, pair, Origin::Variable)?;
                 }
-            } else if key == Key::Args {
+            } else if key == Key::Arg {
                 layer.set(key, value::join_arguments(text.lines()), Origin::Variable);
             } else {
                 layer.set(key, text.to_string(), Origin::Variable);
@@ -154,11 +160,11 @@ impl Layer {
 
     /// Takes a folder, under the name of its place. Two at one place are a mistake: one would hide the other.
     pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
-        let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dirs, &origin, problem))?;
-        let folders = self.named.entry(Key::Dirs).or_default();
+        let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dir, &origin, problem))?;
+        let folders = self.named.entry(Key::Dir).or_default();
         if folders.contains_key(parts.guest) {
             let problem = format!("two folders are to be at {:?}: give each its own place", parts.guest);
-            return Err(ConfigError::at(Key::Dirs, &origin, problem));
+            return Err(ConfigError::at(Key::Dir, &origin, problem));
         }
         folders.insert(parts.guest.to_string(), Given { text: text.to_string(), origin });
         Ok(())
@@ -166,15 +172,17 @@ impl Layer {
 
     /// A pair is never shown in an error: it may well be a secret.
     fn set_pair(&mut self, key: Key, pair: &str, origin: Origin) -> Result<(), ConfigError> {
-        if key == Key::Dirs {
+        if key == Key::Dir {
             return self.set_folder(pair, origin);
         }
         let Some((name, value)) = pair.split_once('=') else {
-            let form = if key == Key::Secrets { secrets::FORM } else { "NAME=VALUE" };
+            let form = if key == Key::Secret { secrets::FORM } else { "NAME=VALUE" };
             let problem = match origin {
                 Origin::Variable => format!("a line has no `=`: write one {form} on each line"),
-                _ if key == Key::Config => {
-                    format!("there is no `=`: write {form}, and repeat it for more; the file of settings is --file")
+                _ if key == Key::ConfigVar => {
+                    format!(
+                        "there is no `=`: write {form}, and repeat it for more; --config names the configuration file"
+                    )
                 }
                 _ => format!("there is no `=`: write {form}, and repeat {} for more", key.flag()),
             };

@@ -24,7 +24,7 @@ pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'
     let known: Vec<String> =
         Key::ALL.map(Key::variable).into_iter().chain([OWN_CONNECTION_STRING.to_owned()]).collect();
     let words: Vec<&str> = known.iter().filter_map(|name| name.strip_prefix(PREFIX)).collect();
-    let sources = layers.flat_map(|layer| layer.named(Key::Secrets));
+    let sources = layers.flat_map(|layer| layer.named(Key::Secret));
     let used: BTreeSet<&str> = sources.filter_map(|(_, given)| given.text.strip_prefix(secrets::ENV)).collect();
     let strange = around.names().filter(|name| !known.iter().any(|known| known == name) && !used.contains(name));
     strange
@@ -76,8 +76,8 @@ mod tests {
         let mistakes = [
             ("BATON_GRASE", "BATON_GRACE"),
             ("BATON_MAXMEMORY", "BATON_MAX_MEMORY"),
-            ("BATON_ON-DONE", "BATON_ON_DONE"),
             ("BATON_SECRETS", "BATON_SECRET"),
+            ("BATON_STALL-AFTER", "BATON_STALL_AFTER"),
             ("BATON_STORE_CONNECTIONSTRING", "BATON_STORE_CONNECTION_STRING"),
             ("BATON_STROE", "BATON_STORE"),
             ("baton_lease", "BATON_LEASE"),
@@ -86,7 +86,7 @@ mod tests {
         let all: Vec<(&str, &str)> = all.chain([("BATON_LEESE", "")]).collect();
         let around = Environment::made_up(&all, Path::new("/"));
         let mut layer = Layer::new();
-        let set = layer.set_named(Key::Secrets, "token", "env:BATON_STORES", Origin::Flag);
+        let set = layer.set_named(Key::Secret, "token", "env:BATON_STORES", Origin::Flag);
         assert_eq!(set, Ok(()));
         let found = misspelt(&around, [&layer].into_iter());
         let found: Vec<_> = found.iter().map(|one| (one.variable.as_str(), one.meant.as_str())).collect();

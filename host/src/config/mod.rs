@@ -16,9 +16,9 @@
 //!
 //! [coordinators.nightly-report]
 //! module = "report.wasm"            # seen from this file's folder
-//! on-done = "finish"
+//! restart = "on-failure"
 //! config = { region = "west", batch = 100 }
-//! secrets = { token = { file = "/run/secrets/token" } }
+//! secret = { token = { file = "/run/secrets/token" } }
 //! ```
 
 mod again;
@@ -45,6 +45,7 @@ use baton_election::{ElectionName, Timing};
 pub use environment::Environment;
 pub(crate) use foreign::READERS;
 pub use key::Key;
+pub(crate) use key::renamed;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use reach::Relied;
@@ -52,6 +53,7 @@ pub use resolve::{
     Examined, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_and_token,
     resolve_store_to_fill,
 };
+pub(crate) use value::switch;
 pub use value::{duration, election};
 
 use crate::admin::AdminSettings;
@@ -102,7 +104,7 @@ pub struct Config {
     /// The file of the key by which this user's hosts know what they have compiled; none where there is no folder for
     /// it.
     pub cache_key: Option<PathBuf>,
-    /// Where the file of settings is, or would be.
+    /// Path of the configuration file, which need not exist.
     pub file: PathBuf,
     /// What to run: at least one, each for another election.
     pub coordinators: Vec<Coordinator>,

@@ -87,13 +87,13 @@ impl Config {
             relied.push(Relied { place, what: what.to_owned(), path: path.to_owned(), is_folder });
         };
         let place = |key| self.place(None, key, None);
-        add(place(Key::File), "the file of settings", &self.file, false);
+        add(place(Key::Config), "the configuration file", &self.file, false);
         if let StoreUrl::Sqlite(folder) = &self.store {
             add(place(Key::Store), "the store", folder, true);
         }
         // On Azure too: see `witness::folder`.
         if let Some(leases) = witness::folder(&self.store, self.state.as_deref()).filter(|_| self.witness) {
-            add(place(Key::Witness), "the folder of lock files and of notes of leases", &leases, true);
+            add(place(Key::Reclaim), "the folder of lock files and of notes of leases", &leases, true);
         }
         if let NodeChoice::Slot { folder, .. } = &self.node {
             add(place(Key::Node), "the lock of the node's name", folder, true);
@@ -130,7 +130,7 @@ impl Config {
                 add(place(Key::Profile), "the profile", path, false);
             }
             for secret in &coordinator.secrets {
-                let place = self.place(Some(coordinator), Key::Secrets, Some(secret.name()));
+                let place = self.place(Some(coordinator), Key::Secret, Some(secret.name()));
                 if let Some(path) = secret.file() {
                     add(place, &format!("the secret {:?}", secret.name()), path, false);
                 }
@@ -145,7 +145,7 @@ impl Config {
     }
 
     fn place_of_folder(&self, coordinator: &Coordinator, folder: &Folder) -> String {
-        self.place(Some(coordinator), Key::Dirs, Some(&folder.guest))
+        self.place(Some(coordinator), Key::Dir, Some(&folder.guest))
     }
 
     /// Where a setting was given.

@@ -44,11 +44,11 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let events = |text: &str| ScheduledEvents::new(text).map_err(|error| error.to_string());
     let (scheduled_events, _) =
         host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
-    let (witness, _) = host.get(Key::Witness, value::switch, bool::to_string, || Ok(true))?;
+    let (witness, _) = host.get(Key::Reclaim, value::switch, bool::to_string, || Ok(true))?;
     let (links, _) = host.get(Key::Links, value::switch, bool::to_string, || Ok(true))?;
     let peer = peer(&mut host)?;
     let labels = labels(&mut host)?;
-    let (max_leading, _) = host.get(Key::MaxLeading, value::most, value::show_most, || Ok(None))?;
+    let (max_leading, _) = host.get(Key::MaxLeaderships, value::most, value::show_most, || Ok(None))?;
     let cache = cache(&mut host, around)?;
 
     let mut coordinators = Vec::new();
@@ -123,16 +123,17 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
 
 fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
     let (listen, of_listen) = host.get(Key::Peer, value::peer, value::show_peer, || Ok(None))?;
-    let (advertise, of_advertise) = host.get(Key::Advertise, value::advertise, value::show_advertise, || Ok(None))?;
+    let (advertise, of_advertise) =
+        host.get(Key::PeerAdvertise, value::advertise, value::show_advertise, || Ok(None))?;
     match (listen, &advertise) {
         (None, None) => Ok(None),
         (None, Some(_)) => {
             let problem = "is of no use alone: say with --peer where this host listens for others, too";
-            Err(ConfigError::at(Key::Advertise, &of_advertise, problem))
+            Err(ConfigError::at(Key::PeerAdvertise, &of_advertise, problem))
         }
         (Some(listen), None) if !is_of_one_machine(listen.ip()) => {
             let problem = format!(
-                "{listen} is every address of this machine, or that of many machines: say with --advertise HOST:PORT by \
+                "{listen} is every address of this machine, or that of many machines: say with --peer-advertise HOST:PORT by \
                  which one other nodes reach this one"
             );
             Err(ConfigError::at(Key::Peer, &of_listen, problem))
@@ -142,10 +143,10 @@ fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
 }
 
 fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
-    let labels = host.many(Key::Labels, &mut BTreeSet::new(), value::label, |(_, value)| value.clone())?;
+    let labels = host.many(Key::Label, &mut BTreeSet::new(), value::label, |(_, value)| value.clone())?;
     if labels.len() > MOST_LABELS {
         let problem = format!("{} labels are too many: give at most {MOST_LABELS}", labels.len());
-        return Err(ConfigError::new(Key::Labels.flag(), problem));
+        return Err(ConfigError::new(Key::Label.flag(), problem));
     }
     Ok(labels.into_iter().collect())
 }
@@ -244,7 +245,7 @@ struct Sources {
 impl Sources {
     fn read(flags: &Layer, around: &Environment) -> Result<Self, ConfigError> {
         let variables = Layer::of_variables(around)?;
-        let named = flags.get(Key::File).or_else(|| variables.get(Key::File));
+        let named = flags.get(Key::Config).or_else(|| variables.get(Key::Config));
         let file_origin = named.map_or(Origin::Default, |given| given.origin.clone());
         let (file_name, file) = file::read(named, around)?.unzip();
         Ok(Self { file: file.unwrap_or_default(), file_name, file_origin, variables })
@@ -253,7 +254,7 @@ impl Sources {
     fn file_row(&self) -> SettingRow {
         SettingRow {
             election: None,
-            key: Key::File,
+            key: Key::Config,
             part: None,
             value: self.file_name.clone().unwrap_or("none".to_string()),
             origin: self.file_origin.clone(),
@@ -395,9 +396,9 @@ fn coordinator(
     let mut duration =
         |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
     let (grace, _) = duration(Key::Grace, 5)?;
-    let (pause, _) = duration(Key::Pause, 60)?;
+    let (pause, _) = duration(Key::RestartDelay, 60)?;
     let (probation, _) = duration(Key::Probation, 30)?;
-    let (on_done, _) = own.get(Key::OnDone, value::on_done, value::show_on_done, || Ok(OnDone::Repeat))?;
+    let (on_done, _) = own.get(Key::Restart, value::restart, value::show_restart, || Ok(OnDone::Repeat))?;
     let (stall_after, _) = own.get(Key::StallAfter, value::stall, value::show_stall, || Ok(None))?;
     let mut place = |key| own.get(key, value::place, value::show_place, || Ok(None));
     let (core_dumps, _) = place(Key::Coredump)?;
@@ -411,16 +412,16 @@ fn coordinator(
     let (limits, memory_origin) = limits(&mut own)?;
     let max_memory = limits.memory;
     let state_limits = state_limits(&mut own)?;
-    let (arguments, _) = own.get(Key::Args, value::arguments, |all| value::show_arguments(all), || Ok(Vec::new()))?;
+    let (arguments, _) = own.get(Key::Arg, value::arguments, |all| value::show_arguments(all), || Ok(Vec::new()))?;
     let mut taken = BTreeSet::new();
     let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
     let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));
     let secret = |name: &str, text: &str| secrets::find(name, text, around);
     let env = own.many(Key::Env, &mut taken, hidden, |(_, value)| value.to_string())?;
-    let config = own.many(Key::Config, &mut taken, pair, |(_, value)| value.clone())?;
-    let secrets = own.many(Key::Secrets, &mut taken, secret, SecretSource::to_string)?;
+    let config = own.many(Key::ConfigVar, &mut taken, pair, |(_, value)| value.clone())?;
+    let secrets = own.many(Key::Secret, &mut taken, secret, SecretSource::to_string)?;
     let folder = |_: &str, text: &str| folders::find(text, around);
-    let folders = own.many(Key::Dirs, &mut BTreeSet::new(), folder, Folder::to_string)?;
+    let folders = own.many(Key::Dir, &mut BTreeSet::new(), folder, Folder::to_string)?;
 
     let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
         let of_memory = matches!(error, TimingError::Memory { .. }) && memory_origin != Origin::Default;
@@ -504,7 +505,7 @@ impl<'a> Resolver<'a> {
         for (name, given) in named {
             let value = make(name, &given.text).map_err(|problem| ConfigError::at(key, &given.origin, problem))?;
             if !taken.insert(name.clone()) {
-                let problem = format!("{name:?} is given more than once among env, config and secrets: leave one");
+                let problem = format!("{name:?} is given more than once among env, config-var and secret: leave one");
                 return Err(ConfigError::at(key, &given.origin, problem));
             }
             self.note(key, Some(name.clone()), show(&value), given.origin.clone());

@@ -24,7 +24,7 @@ const KIB: u64 = 1 << 10;
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// What a setting that has a default of nothing says for that.
 pub(super) const OFF: &str = "off";
-/// What `--admin-advertise` and `--advertise` say for the address that is listened at.
+/// What `--admin-advertise` and `--peer-advertise` say for the address that is listened at.
 const OWN: &str = "own";
 /// One page: less is no WebAssembly memory at all.
 const LEAST_MEMORY: u64 = 64 * KIB;
@@ -304,7 +304,8 @@ pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-pub(super) fn switch(text: &str) -> Result<bool, String> {
+/// A switch.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" => Ok(false),
@@ -312,18 +313,18 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-pub(super) fn on_done(text: &str) -> Result<OnDone, String> {
+pub(super) fn restart(text: &str) -> Result<OnDone, String> {
     match text.trim() {
-        "repeat" => Ok(OnDone::Repeat),
-        "finish" => Ok(OnDone::Finish),
-        _ => Err(format!("{text:?} is neither repeat nor finish")),
+        "always" => Ok(OnDone::Repeat),
+        "on-failure" => Ok(OnDone::Finish),
+        _ => Err(format!("{text:?} is neither always nor on-failure")),
     }
 }
 
-pub(super) fn show_on_done(on_done: &OnDone) -> String {
+pub(super) fn show_restart(on_done: &OnDone) -> String {
     match on_done {
-        OnDone::Repeat => "repeat",
-        OnDone::Finish => "finish",
+        OnDone::Repeat => "always",
+        OnDone::Finish => "on-failure",
     }
     .to_string()
 }

@@ -218,9 +218,10 @@ mod tests {
     #[test]
     fn it_hands_over_to_none_that_could_not_lead_at_once() {
         assert!(heir(&[said("web-2", 100)]).is_some());
-        let mut cannot: Vec<Announcement> = ["suspended", "stepped-down", "transferring", "cooling-off", "away", "?"]
-            .map(|why| Announcement { stays_out: Some(why.to_owned()), ..said("web-2", 100) })
-            .into();
+        let mut cannot: Vec<Announcement> =
+            ["suspended", "stepped-down", "transferring", "cooling-off", "maintenance", "?"]
+                .map(|why| Announcement { stays_out: Some(why.to_owned()), ..said("web-2", 100) })
+                .into();
         cannot.extend([
             Announcement { at: "2026-01-01T00:00:00Z".to_owned(), ..said("web-2", 100) },
             Announcement { at: "soon".to_owned(), ..said("web-2", 100) },

@@ -255,7 +255,7 @@ impl Run {
         let cools_off = self.cools_off.filter(|until| now < *until && !self.elector.holds_lease());
         let cools_off = cools_off.map(|_| "cooling-off");
         // It says first what no request of an operator's ends.
-        let away = self.away.as_ref().map(|_| "away");
+        let away = self.away.as_ref().map(|_| "maintenance");
         away.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.word())).or(cools_off)
     }
 

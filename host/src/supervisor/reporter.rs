@@ -46,10 +46,10 @@ impl Reporter {
     pub(super) fn judged(&self, module: &ModuleVersion, rejected: Option<(&str, Option<&ModuleVersion>)>) {
         let module = module.digest.clone();
         self.say(match rejected {
-            None => Event::Proven { module },
-            Some((reason, instead)) => {
-                let instead = instead.map(|instead| instead.digest.clone());
-                Event::Rejected { module, reason: reason.to_owned(), instead }
+            None => Event::VersionAccepted { module },
+            Some((reason, fallback)) => {
+                let fallback = fallback.map(|fallback| fallback.digest.clone());
+                Event::VersionRejected { module, reason: reason.to_owned(), fallback }
             }
         });
     }
@@ -78,7 +78,7 @@ impl Reporter {
             (End::Crashed(why), Some(backtrace)) => &End::Crashed(format!("{why}\n{}", backtrace.trim_end())),
             (end, _) => end,
         };
-        self.say(Event::gone(self.term, end, took, usage));
+        self.say(Event::ended(self.term, end, took, usage));
     }
 
     /// Something else keeps this node from leading, or nothing any more.
@@ -110,39 +110,41 @@ impl Reporter {
                 if let Some((module, leader_module)) =
                     self.module.clone().zip(leader.module).filter(|(module, leader_module)| module != leader_module)
                 {
-                    self.log.emit(Some(leader.term), Event::OtherModule { leader: node, leader_module, module });
+                    self.log.emit(Some(leader.term), Event::ModuleDiffers { leader: node, leader_module, module });
                 }
             }
-            Report::HeldOutside { reason } => self.say(Event::Outside { reason }),
+            Report::HeldOutside { reason } => self.say(Event::HeldByOtherClient { reason }),
             Report::ElectionOver { record } => {
-                let reason = format!("the module was done in term {}; `baton start` lets it run again", record.term);
+                let reason = format!("the module was done in term {}; `baton rerun` lets it run again", record.term);
                 self.log.emit(Some(record.term), Event::Finished { reason });
             }
             Report::TookOver { from } => {
                 let (node, incarnation) = (from.node.unwrap_or_default(), from.incarnation);
-                self.log.emit(Some(from.term), Event::TookOver { from: node, incarnation });
+                self.log.emit(Some(from.term), Event::Reclaimed { from: node, incarnation });
             }
-            Report::Settling { wait, reason } => self.say(Event::Settling { reason, wait_s: wait.into() }),
+            Report::Settling { wait, reason } => {
+                self.say(Event::WaitingForPreviousLease { reason, wait_s: wait.into() })
+            }
             Report::Elected { record } => {
                 self.term = Some(record.term);
                 self.say(Event::Elected { module: record.module.unwrap_or_default(), failures: record.failures });
             }
-            Report::RenewFailed { error, since_renewal, remaining } => self.say(Event::RenewFailed {
+            Report::RenewFailed { error, since_renewal, remaining } => self.say(Event::RenewalFailed {
                 error: error.to_string(),
                 since_renewal_s: since_renewal.into(),
                 remaining_s: remaining.into(),
             }),
-            Report::RenewedAgain { after } => self.say(Event::RenewRecovered { after_s: after.into() }),
-            Report::Pausing { wait } => self.say(Event::Pausing { wait_s: wait.into() }),
+            Report::RenewedAgain { after } => self.say(Event::RenewalRecovered { after_s: after.into() }),
+            Report::Pausing { wait } => self.say(Event::Idle { wait_s: wait.into() }),
             Report::Resting { wait, reason, failures } => {
                 self.say(Event::Retrying { reason, failures, wait_s: wait.into() });
             }
             Report::CoolOff { wait, reason } => self.say(Event::CoolOff { reason, wait_s: wait.into() }),
             Report::Lost { reason, since_renewal } => {
-                self.say(Event::Lost { reason, since_renewal_s: since_renewal.into() });
+                self.say(Event::LeadershipLost { reason, since_renewal_s: since_renewal.into() });
             }
             Report::Released => self.say(Event::Released {}),
-            Report::NotReleased { reason } => self.say(Event::NotReleased { reason }),
+            Report::NotReleased { reason } => self.say(Event::ReleaseFailed { reason }),
             Report::StoreTrouble { error: StoreError::Misconfigured(error), .. } => {
                 self.say(Event::Misconfigured { error });
             }
@@ -183,18 +185,22 @@ impl Output for TermOutput {
             Notice::Log { level, context, message } => {
                 return self.put_out(Event::logged(level, context, message));
             }
-            Notice::Denied { what, remedy } => Event::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
-            Notice::Saved { what, path } => Event::Saved { what: what.to_owned(), path: path.display().to_string() },
+            Notice::Denied { what, remedy } => {
+                Event::CapabilityDenied { what: what.to_owned(), remedy: remedy.to_owned() }
+            }
+            Notice::Saved { what, path } => {
+                Event::DumpWritten { what: what.to_owned(), path: path.display().to_string() }
+            }
             Notice::NotSaved { what, path, why } => {
                 let (what, path) = (what.to_owned(), path.display().to_string());
-                Event::NotSaved { what, path, error: why.to_owned() }
+                Event::DumpFailed { what, path, error: why.to_owned() }
             }
             Notice::Dropped { lines, limit } => {
                 let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
-                Event::Dropped { lines, reason }
+                Event::OutputDropped { lines, reason }
             }
             Notice::NearLimit(NearLimit { what, used, limit }) => {
-                Event::Usage { limit: what.name(), used, of: limit, flag: what.flag() }
+                Event::NearLimit { limit: what.name(), used, max: limit, flag: what.flag() }
             }
             Notice::StateDelayed(refusal) => Event::StateDelayed { error: refusal.to_string() },
             Notice::Requested(requested) => return self.log.requested(self.term, &self.module, requested),

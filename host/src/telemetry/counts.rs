@@ -82,7 +82,7 @@ words! {
 }
 
 words! {
-    /// How an instance ended: the outcomes of the event `gone`.
+    /// How an instance ended: the outcomes of the event `ended`.
     Ended {
         /// It was done.
         Done => "done",

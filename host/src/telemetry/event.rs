@@ -1,5 +1,4 @@
-//! Everything that the host tells people. This is the one place that lists the events: their names and
-//! fields are an interface, which dashboards and alerts rely on.
+//! The list of the events that a host logs. Dashboards and alerts rely on their names and fields.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,19 +7,19 @@ use serde::{Serialize, Serializer};
 
 use baton_runtime::{LogLevel, Usage};
 
-/// Where a guest printed a line.
+/// The stream that a coordinator printed a line to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestStream {
-    /// Its standard output.
+    /// Standard output.
     Stdout,
-    /// Its standard error.
+    /// Standard error.
     Stderr,
-    /// Its log, `wasi:logging`.
+    /// `wasi:logging`.
     Log,
 }
 
-/// A length of time: seconds as a number in JSON (fields that end in `_s`), readable in text.
+/// A length of time: in JSON a number of seconds (in fields that end in `_s`), in text with its unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seconds(pub Duration);
 
@@ -50,468 +49,471 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Something that a person may want to know. Texts come from anywhere: the formats escape them.
+/// One log line. Texts may come from guests and stores: the formats escape them.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Event {
-    /// The host begins to contend for an election; what its timing promises.
+    /// The host joins an election. The times are worst cases that follow from its settings.
     Starting {
-        /// The host's version.
+        /// Version of the host.
         version: String,
-        /// This node, which JSON has in each line.
+        /// This node; in JSON each line has it.
         #[serde(skip)]
         node: String,
-        /// The store, without its secrets.
+        /// The store's URL without secrets.
         store: String,
-        /// Where its modules come from.
+        /// The source of its modules.
         source: String,
-        /// The digest of the module that is ready; none if it is not known yet.
+        /// Digest of the module if it is ready.
         #[serde(skip_serializing_if = "Option::is_none")]
         module: Option<String>,
-        /// Where the admin endpoint is; none if there is none.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        admin: Option<String>,
-        /// D: the lease's length.
+        /// D, the length of the lease.
         lease_s: Seconds,
-        /// From a leader's crash until the next instance runs, at worst and with a healthy store.
+        /// Longest time from a leader's crash to the next instance, with a healthy store.
         crash_takeover_s: Seconds,
-        /// From a step-down until the next instance runs, at worst and with a healthy store.
+        /// Longest time from a step-down to the next instance, with a healthy store.
         hand_off_s: Seconds,
-        /// The store outage that a leader survives.
+        /// Longest store outage that a leader survives.
         tolerated_outage_s: Seconds,
-        /// The pause of the whole machine that no clock shows and that is still safe.
+        /// Longest pause of the whole machine that no clock shows and that is still safe.
         tolerated_pause_s: Seconds,
-        /// By how many percent this machine's clock may be slow against the store's.
+        /// How much slower (percent) this machine's clock may run than the store's.
         tolerated_drift_percent: f64,
     },
-    /// The kernel lacks a part of what runners and compilers are confined with.
-    WeakerIsolation {
-        /// The part of the confinement that is missing.
-        missing: &'static str,
-    },
-    /// This host listens for those of other machines.
-    Peers {
+    /// The admin endpoint listens.
+    Endpoint {
         /// Its address.
         address: String,
-        /// Where others are told to find it.
+    },
+    /// The kernel lacks a part of the isolation of runners and compilers.
+    WeakerIsolation {
+        /// The missing part.
+        missing: &'static str,
+    },
+    /// The host listens for hosts of other machines.
+    ListeningForPeers {
+        /// The address that it listens at.
+        address: String,
+        /// The address that it announces in the store.
         advertised: String,
     },
-    /// A variable of the host's environment looks like a setting's, with a mistake in its name.
-    MisspeltVariable {
-        /// The variable's name.
+    /// The host ignores an environment variable whose name resembles a setting's.
+    UnknownVariable {
+        /// Name of the variable.
         variable: String,
-        /// Which one was most likely meant.
-        meant: String,
+        /// The setting's variable that was probably meant.
+        suggestion: String,
     },
-    /// This node follows in the election.
+    /// This node is a standby.
     Standby {
-        /// Why, or who leads.
+        /// Why, or which node leads.
         reason: String,
-        /// The node that leads, where one is known to.
+        /// The leader, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         leader: Option<String>,
     },
-    /// This node hears from the one that leads, and asks the store seldom.
+    /// This node is linked to the leader and polls the store less often.
     Linked {
         /// The node that leads.
         leader: String,
     },
-    /// It does not any more.
+    /// The link to the leader has ended: this node polls the store every second.
     LinkEnded {
-        /// The node that led when it did.
+        /// The leader at the other end.
         leader: String,
     },
-    /// The lease is held by a client that is no host of Baton.
-    Outside {
-        /// How that shows.
+    /// A client other than Baton holds the lease.
+    HeldByOtherClient {
+        /// How the host knows.
         reason: String,
     },
-    /// Nobody leads the election until it is resumed.
+    /// An operator suspended the election: no node leads until it is resumed.
     Suspended {
-        /// Who has said so.
+        /// The operator, `USER@HOST`.
         by: String,
         /// Why.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// This node was told to lead no more for a while.
+    /// An operator told this node to step down for a while.
     SteppingDown {
-        /// Who has said so.
+        /// The operator, `USER@HOST`.
         by: String,
         /// Why.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// For how long.
+        /// How long.
         wait_s: Seconds,
     },
-    /// Another node is to lead, and this one lets it.
+    /// This node lets another one lead, on behalf of an operator or of `--preempt`.
     Transferring {
-        /// The other node.
+        /// The node that should lead.
         to: String,
-        /// Who has said so.
+        /// The operator, `USER@HOST`.
         by: String,
         /// Why.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// For how long at the most.
+        /// Longest time that this node waits for the other one.
         wait_s: Seconds,
     },
-    /// Somebody has made an earlier version the current one, through this node's endpoint.
+    /// An earlier version was made the current one through this node's admin endpoint.
     RolledBack {
-        /// Who.
+        /// The operator, `USER@HOST`.
         by: String,
         /// Why.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// What has changed.
-        told: String,
+        /// What changed.
+        result: String,
     },
-    /// What kept this node from leading is over.
+    /// This node may lead again.
     Resumed {
-        /// What that was.
+        /// What had kept it from leading, and that it is over.
         reason: String,
     },
-    /// This node has taken a lease that had not run out, since its holder is gone. The event's term is that one's.
-    TookOver {
-        /// The node that held it.
+    /// This node took a lease before it expired, because all processes of its holder are dead. The event's term is the
+    /// dead holder's.
+    Reclaimed {
+        /// The dead holder's node.
         from: String,
-        /// The start of that node's host.
+        /// The dead host's incarnation.
         incarnation: String,
     },
-    /// This node holds the lease and waits out the time of an earlier holder before it begins a term.
-    Settling {
-        /// Why it must.
+    /// This node holds the lease and waits until an earlier holder's lease has surely expired.
+    WaitingForPreviousLease {
+        /// Why the earlier lease may still be valid.
         reason: String,
-        /// For how long.
+        /// How long.
         wait_s: Seconds,
     },
-    /// This node leads: its term is written.
+    /// This node leads: the store has its term.
     Elected {
         /// The module's digest.
         module: String,
-        /// Failures in a row so far, over all nodes.
+        /// Failures in a row so far, on all nodes.
         failures: u32,
     },
-    /// An instance runs.
+    /// The instance runs.
     Started {
         /// The module's digest.
         module: String,
-        /// From the election until the instance's first instruction.
+        /// From `elected` to the instance's first instruction.
         took_s: Seconds,
     },
-    /// The guest printed or logged a line.
+    /// The coordinator printed or logged a line.
     Output {
-        /// How much it says that it matters, if it logged it.
+        /// The level, if the coordinator logged the line.
         #[serde(skip)]
         level: LogLevel,
-        /// Where it printed it.
+        /// The stream.
         stream: GuestStream,
-        /// What it says that this is about, if it logged it.
+        /// The context, if the coordinator logged the line with one.
         #[serde(skip_serializing_if = "Option::is_none")]
         context: Option<String>,
         /// The line, without its end.
         line: String,
     },
-    /// A request over HTTP was refused. Said once for each origin in a term.
+    /// The host refused an HTTP request. Logged once a term for each origin.
     RequestRefused {
-        /// Where it was going to; empty where that does not matter.
+        /// The request's origin; empty if the rule concerns none.
         origin: String,
-        /// Which rule or grant refuses the request.
+        /// The rule that refuses the request, or the missing grant.
         reason: String,
-        /// The line of the file that would allow it; none if nothing would.
+        /// The line of `baton.toml` that would allow the request, if one would.
         #[serde(skip_serializing_if = "Option::is_none")]
         setting: Option<String>,
-        /// The same as flags.
+        /// The flag that would allow the request, if one would.
         #[serde(skip_serializing_if = "Option::is_none")]
         flag: Option<String>,
     },
-    /// A renewal did not succeed; it is tried again.
-    RenewFailed {
-        /// What the store answered, or that it did not.
+    /// A renewal failed or its outcome is unknown. The host retries.
+    RenewalFailed {
+        /// The store's answer, or that there was none.
         error: String,
-        /// Since the last renewal that did.
+        /// Time since the last successful renewal.
         since_renewal_s: Seconds,
-        /// Until effects are refused.
+        /// Time until the deadline.
         remaining_s: Seconds,
     },
     /// Renewals succeed again.
-    RenewRecovered {
-        /// How long they had not.
+    RenewalRecovered {
+        /// How long they had failed.
         after_s: Seconds,
     },
-    /// The instance is asked to stop.
+    /// The host asks the instance to stop.
     Stopping {
         /// `lease-at-risk`, `lease-lost`, `step-down`, `replaced` or `shutdown`.
         reason: String,
-        /// The same for a person.
+        /// The reason in words.
         message: String,
-        /// Until it is killed.
+        /// Time until the host kills the instance.
         grace_s: Seconds,
     },
-    /// The instance is being killed: its effects are refused from now on.
+    /// The host refuses the instance's effects from now on and kills it.
     Killed {
-        /// What made the host end the instance by force.
+        /// Why the host kills the instance.
         reason: String,
     },
-    /// The instance is gone.
-    Gone {
+    /// The instance has ended: nothing of it runs.
+    Ended {
         /// `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`.
         outcome: String,
-        /// What it said or trapped with.
+        /// The coordinator's error, or the trap.
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
-        /// From its end, or the kill, until it was gone.
+        /// From its end, or the kill, until its process was reaped.
         took_s: Seconds,
-        /// What it used.
+        /// The resources that it used.
         usage: Usage,
     },
-    /// The lease is given up: others may take it at once.
+    /// This node released the lease: another may acquire it at once.
     Released {},
-    /// The lease could not be given up: it runs out by itself.
-    NotReleased {
-        /// What kept the node from releasing the lease.
+    /// The lease could not be released: it must expire.
+    ReleaseFailed {
+        /// Why the node could not release the lease.
         reason: String,
     },
-    /// This node leads no more, and did not choose to.
-    Lost {
-        /// How the node knows that the lease is lost.
+    /// This node lost the leadership.
+    LeadershipLost {
+        /// How the node knows.
         reason: String,
-        /// Since the last renewal that succeeded.
+        /// Time since the last successful renewal.
         since_renewal_s: Seconds,
     },
-    /// The work is done; the next term begins under the same lease after the pause.
-    Pausing {
-        /// Until then.
+    /// The coordinator is done. The next term begins under the same lease after `--restart-delay`.
+    Idle {
+        /// Time until the next term.
         wait_s: Seconds,
     },
-    /// The next term begins under the same lease, after a while: the instance failed.
+    /// The instance failed. The next term begins under the same lease after a back-off.
     Retrying {
         /// The failure.
         reason: String,
-        /// Failures in a row, over all nodes; after `unable`, starts in a row that failed on this node.
+        /// Failures in a row on all nodes; after `unable`, failed starts in a row on this node.
         failures: u32,
-        /// Until then.
+        /// Time until the next term.
         wait_s: Seconds,
     },
-    /// This node steps down and does not contend for a while: instances fail.
+    /// This node steps down and does not contend for a while.
     CoolOff {
-        /// The failure, the stall or the request that led to it.
+        /// The failure, the stall or the coordinator's request.
         reason: String,
-        /// For how long.
+        /// How long.
         wait_s: Seconds,
     },
-    /// The election is over until there is a new module or it is started again.
+    /// The coordinator is done for good, until there is a new module or `baton rerun`.
     Finished {
-        /// How the election came to its end.
+        /// How it finished.
         reason: String,
     },
-    /// The leader runs another module than this node would.
-    OtherModule {
-        /// The leading node.
+    /// The leader runs a different module than this node would.
+    ModuleDiffers {
+        /// The leader.
         leader: String,
-        /// The digest of what it runs.
+        /// Digest of the leader's module.
         leader_module: String,
-        /// The digest of what this node would run.
+        /// Digest of this node's module.
         module: String,
     },
-    /// A version of the coordinator takes long to come.
+    /// A module takes more than a second to download.
     Pulling {
         /// Its digest.
         module: String,
-        /// Where it is from.
+        /// Its source.
         source: String,
     },
-    /// A version of the coordinator takes long to compile.
+    /// A module takes more than a second to compile.
     Compiling {
         /// Its digest.
         module: String,
-        /// Where it is from.
+        /// Its source.
         source: String,
     },
-    /// A version of the coordinator can be started: it is verified, compiled and linked.
+    /// A module is verified, compiled and linked: it can start at once.
     ModuleReady {
         /// Its digest.
         module: String,
-        /// Where it is from.
+        /// Its source.
         source: String,
-        /// Whether its code was in the cache.
+        /// True if its code came from the cache.
         cached: bool,
-        /// How long making it ready took.
+        /// How long that took.
         took_s: Seconds,
     },
-    /// What the source names cannot run here. What was there before stays, if there was anything.
+    /// The module that the source names cannot run here. The previous one stays, if there is one.
     ModuleRefused {
-        /// Its digest; none if there is nothing that has one.
+        /// Its digest, if the source delivered a module.
         #[serde(skip_serializing_if = "Option::is_none")]
         module: Option<String>,
-        /// Where it is from.
+        /// Its source.
         source: String,
         /// Why, and what to do.
         error: String,
-        /// The digest of what this node can run all the same; none if there is nothing.
-        instead: Option<String>,
+        /// Digest of the module that this node can still run, if there is one.
+        fallback: Option<String>,
     },
-    /// The instance of a new version has started in the place of one before.
+    /// The instance of a new version replaced that of the previous one, under the same lease.
     Swapped {
-        /// The digest of what runs now.
+        /// Digest of the new module.
         module: String,
-        /// The digest of what ran before.
+        /// Digest of the previous module.
         previous: String,
-        /// How long there was no instance.
+        /// Time without an instance.
         gap_s: Seconds,
     },
-    /// A new version has done well for as long as its probation is.
-    Proven {
+    /// A new version passed its probation.
+    VersionAccepted {
         /// Its digest.
         module: String,
     },
-    /// A new version is bad, and no node runs it again until it is pushed again or named to `baton rollback`.
-    Rejected {
+    /// A version failed its probation: no node runs it until it is pushed again or named to `baton rollback`.
+    VersionRejected {
         /// Its digest.
         module: String,
-        /// What running the version has shown.
+        /// Why it failed.
         reason: String,
-        /// The digest of what runs instead; none if there is nothing.
-        instead: Option<String>,
+        /// Digest of the module that runs instead, if there is one.
+        fallback: Option<String>,
     },
-    /// The source of modules does not answer. Said once; it is tried again without an end.
+    /// The source of modules does not answer. Logged once; the host keeps retrying.
     SourceUnreachable {
-        /// Where the modules are from.
+        /// The source.
         source: String,
-        /// What the source, or the way to it, has answered.
+        /// The error.
         error: String,
     },
     /// The source of modules answers again.
     SourceRecovered {
-        /// Where the modules are from.
+        /// The source.
         source: String,
-        /// How long it had not.
+        /// Length of the outage.
         after_s: Seconds,
     },
-    /// The store does not answer. Said once; it is tried again without an end.
+    /// The store does not answer. Logged once; the host keeps retrying.
     StoreUnreachable {
-        /// What the store, or the way to it, has answered.
+        /// The error.
         error: String,
     },
     /// The store answers again.
     StoreRecovered {
-        /// How long it had not.
+        /// Length of the outage.
         after_s: Seconds,
     },
-    /// The store refuses this host for a reason that time will hardly mend. Said once; tried again.
+    /// The store refuses this host, and retrying alone will hardly help. Logged once; the host keeps retrying.
     Misconfigured {
-        /// What is wrong and what to do.
+        /// What is wrong, and what to do.
         error: String,
     },
-    /// Files were read anew, as somebody has asked for.
+    /// The host reloaded the files that its settings name.
     Reloaded {
-        /// The settings that name them.
+        /// The settings whose files were read.
         read: Vec<String>,
-        /// The settings that have changed since the start, and count from the next one on.
+        /// The settings that have changed and take effect at the next start.
         next_start: Vec<String>,
     },
-    /// Somebody has asked to read files anew, and something is wrong with one of them: all stays as it was.
-    NotReloaded {
-        /// What, and what to do.
+    /// A file could not be reloaded: nothing changes.
+    ReloadFailed {
+        /// Which file, what is wrong, and what to do.
         error: String,
     },
-    /// Something is planned for this machine that interrupts what runs there: this node takes no part until it is over.
+    /// Maintenance of this machine is scheduled or under way: this node is drained until it is over.
     Maintenance {
-        /// What is about to be done, or is being done.
+        /// The kind of maintenance.
         reason: String,
-        /// The event's id.
+        /// Azure's id of the event.
         id: String,
         /// `Scheduled` or `Started`.
         status: String,
-        /// When it begins at the earliest, as Azure writes it.
+        /// Earliest begin, as Azure writes it.
         #[serde(skip_serializing_if = "Option::is_none")]
         not_before: Option<String>,
-        /// What Azure says of it.
+        /// Azure's description.
         #[serde(skip_serializing_if = "Option::is_none")]
         description: Option<String>,
     },
-    /// This node has stepped down, and what is planned for the machine may begin.
+    /// This node has stepped down and told Azure that the maintenance may begin.
     MaintenanceAcknowledged {
-        /// The event's id.
+        /// Azure's id of the event.
         id: String,
     },
-    /// This node takes part again.
+    /// This node is eligible again.
     MaintenanceOver {
-        /// What has ended.
+        /// How the maintenance ended.
         reason: String,
     },
-    /// A collector of OpenTelemetry does not take what it is sent. Said once; it is tried again without an end.
+    /// An OpenTelemetry collector does not accept data. Logged once; the host keeps retrying.
     CollectorUnreachable {
         /// `traces` or `metrics`.
         what: &'static str,
-        /// Where the collector is.
+        /// The collector's URL.
         collector: String,
-        /// What it, or the way to it, has answered.
+        /// The error.
         error: String,
     },
-    /// The collector takes it again.
+    /// The collector accepts data again.
     CollectorRecovered {
         /// `traces` or `metrics`.
         what: &'static str,
-        /// How long it had not.
+        /// Length of the outage.
         after_s: Seconds,
     },
-    /// Spans were lost, since the collector did not take them.
+    /// Spans were lost because the collector did not accept them in time.
     SpansLost {
-        /// How many.
+        /// Number of them.
         spans: u64,
     },
-    /// The host is told to end.
+    /// The host received a signal to end.
     ShuttingDown {
-        /// By which signal.
+        /// The signal.
         signal: String,
-        /// Whether instances still get their grace.
+        /// True if instances get their grace.
         grace: bool,
     },
-    /// Something of an instance was written to a file.
-    Saved {
+    /// A core dump or profile of an instance was written.
+    DumpWritten {
         /// `core dump` or `profile`.
         what: String,
         /// The file.
         path: String,
     },
-    /// Something of an instance could not be written to a file.
-    NotSaved {
+    /// A core dump or profile of an instance could not be written completely.
+    DumpFailed {
         /// `core dump` or `profile`.
         what: String,
         /// The file.
         path: String,
-        /// What the system says, or why the file was left out.
+        /// The error, or why the file was left out.
         error: String,
     },
-    /// The guest asked for something that it was not granted, and was refused.
-    Denied {
-        /// What it asked for.
+    /// The host refused a capability that the coordinator was not granted. Logged once a term for each kind.
+    CapabilityDenied {
+        /// The capability.
         what: String,
-        /// What would grant it, or that nothing does.
+        /// The flag that grants it, or that nothing does.
         remedy: String,
     },
-    /// The instance uses much of what it may use. Said once of each limit.
-    Usage {
-        /// Of what.
+    /// The instance uses 80% of a limit. Logged once for each limit.
+    NearLimit {
+        /// The limit's name.
         limit: &'static str,
-        /// How much it uses.
+        /// The amount in use.
         used: u64,
-        /// How much it may use.
-        of: u64,
-        /// What grants more.
+        /// The limit's value.
+        max: u64,
+        /// The flag that raises the limit.
         flag: &'static str,
     },
-    /// Lines were lost.
-    Dropped {
-        /// How many.
+    /// Lines of the coordinator were dropped.
+    OutputDropped {
+        /// Number of them.
         lines: u64,
-        /// Why, and what may help.
+        /// Why, and what helps.
         reason: String,
     },
-    /// The coordinator's state cannot be claimed or saved yet, and is tried again.
+    /// The store has not accepted a claim or commit of state yet. The host retries.
     StateDelayed {
-        /// What the store said.
+        /// The store's answer.
         error: String,
     },
     /// `baton dev` builds the project.
@@ -524,77 +526,78 @@ pub enum Event {
         /// How long it took.
         took_s: Seconds,
     },
-    /// The build failed: what runs goes on. The compiler has said why.
+    /// The build failed: the running version stays. The compiler has printed why.
     BuildFailed {
-        /// How it ended.
+        /// How the command ended.
         error: String,
         /// How long it took.
         took_s: Seconds,
     },
-    /// The host ends its own process: something of an instance might still run, and the lease is about to end.
+    /// The host ends its own process, because a part of an instance may still run when the lease expires.
     Aborting {
-        /// What is not in order.
+        /// What may still run.
         reason: String,
     },
-    /// Something failed that a person should look at.
+    /// A failure that an operator should look at.
     Error {
-        /// What, with all its causes.
+        /// The failure with all its causes.
         error: String,
     },
 }
 
 impl Event {
-    /// Its name in the log and how much it matters.
+    /// The event's name in the log, and its level.
     #[must_use]
     pub fn kind(&self) -> (&'static str, LogLevel) {
         use LogLevel::{Error, Info, Warn};
         match self {
             Self::Starting { .. } => ("starting", Info),
+            Self::Endpoint { .. } => ("endpoint", Info),
             Self::WeakerIsolation { .. } => ("weaker_isolation", Warn),
-            Self::Peers { .. } => ("peers", Info),
-            Self::MisspeltVariable { .. } => ("misspelt_variable", Warn),
+            Self::ListeningForPeers { .. } => ("listening_for_peers", Info),
+            Self::UnknownVariable { .. } => ("unknown_variable", Warn),
             Self::Standby { .. } => ("standby", Info),
             Self::Linked { .. } => ("linked", Info),
             Self::LinkEnded { .. } => ("link_ended", Info),
-            Self::Outside { .. } => ("outside", Warn),
-            Self::TookOver { .. } => ("took_over", Info),
-            Self::Settling { .. } => ("settling", Info),
+            Self::HeldByOtherClient { .. } => ("held_by_other_client", Warn),
+            Self::Reclaimed { .. } => ("reclaimed", Info),
+            Self::WaitingForPreviousLease { .. } => ("waiting_for_previous_lease", Info),
             Self::Elected { .. } => ("elected", Info),
             Self::Started { .. } => ("started", Info),
             Self::Output { level, .. } => ("output", *level),
             Self::RequestRefused { .. } => ("request_refused", Warn),
-            Self::RenewFailed { .. } => ("renew_failed", Warn),
-            Self::RenewRecovered { .. } => ("renew_recovered", Info),
+            Self::RenewalFailed { .. } => ("renewal_failed", Warn),
+            Self::RenewalRecovered { .. } => ("renewal_recovered", Info),
             Self::Stopping { .. } => ("stopping", Info),
             Self::Killed { .. } => ("killed", Warn),
-            Self::Gone { outcome, .. } => ("gone", if outcome == "done" { Info } else { Warn }),
+            Self::Ended { outcome, .. } => ("ended", if outcome == "done" { Info } else { Warn }),
             Self::Suspended { .. } => ("suspended", Warn),
             Self::SteppingDown { .. } => ("stepping_down", Info),
             Self::Transferring { .. } => ("transferring", Info),
             Self::RolledBack { .. } => ("rolled_back", Info),
             Self::Resumed { .. } => ("resumed", Info),
             Self::Released {} => ("released", Info),
-            Self::NotReleased { .. } => ("not_released", Warn),
-            Self::Lost { .. } => ("lost", Warn),
-            Self::Pausing { .. } => ("pausing", Info),
+            Self::ReleaseFailed { .. } => ("release_failed", Warn),
+            Self::LeadershipLost { .. } => ("leadership_lost", Warn),
+            Self::Idle { .. } => ("idle", Info),
             Self::Retrying { .. } => ("retrying", Warn),
             Self::CoolOff { .. } => ("cool_off", Warn),
             Self::Finished { .. } => ("finished", Info),
-            Self::OtherModule { .. } => ("other_module", Warn),
+            Self::ModuleDiffers { .. } => ("module_differs", Warn),
             Self::Pulling { .. } => ("pulling", Info),
             Self::Compiling { .. } => ("compiling", Info),
             Self::ModuleReady { .. } => ("module_ready", Info),
             Self::ModuleRefused { .. } => ("module_refused", Error),
             Self::Swapped { .. } => ("swapped", Info),
-            Self::Proven { .. } => ("proven", Info),
-            Self::Rejected { .. } => ("rejected", Error),
+            Self::VersionAccepted { .. } => ("version_accepted", Info),
+            Self::VersionRejected { .. } => ("version_rejected", Error),
             Self::SourceUnreachable { .. } => ("source_unreachable", Warn),
             Self::SourceRecovered { .. } => ("source_recovered", Info),
             Self::StoreUnreachable { .. } => ("store_unreachable", Warn),
             Self::StoreRecovered { .. } => ("store_recovered", Info),
             Self::Misconfigured { .. } => ("misconfigured", Error),
             Self::Reloaded { next_start, .. } => ("reloaded", if next_start.is_empty() { Info } else { Warn }),
-            Self::NotReloaded { .. } => ("not_reloaded", Error),
+            Self::ReloadFailed { .. } => ("reload_failed", Error),
             Self::Maintenance { .. } => ("maintenance", Warn),
             Self::MaintenanceAcknowledged { .. } => ("maintenance_acknowledged", Info),
             Self::MaintenanceOver { .. } => ("maintenance_over", Info),
@@ -602,11 +605,11 @@ impl Event {
             Self::CollectorRecovered { .. } => ("collector_recovered", Info),
             Self::SpansLost { .. } => ("spans_lost", Warn),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
-            Self::Saved { .. } => ("saved", Info),
-            Self::NotSaved { .. } => ("not_saved", Warn),
-            Self::Denied { .. } => ("denied", Warn),
-            Self::Usage { .. } => ("usage", Warn),
-            Self::Dropped { .. } => ("dropped", Warn),
+            Self::DumpWritten { .. } => ("dump_written", Info),
+            Self::DumpFailed { .. } => ("dump_failed", Warn),
+            Self::CapabilityDenied { .. } => ("capability_denied", Warn),
+            Self::NearLimit { .. } => ("near_limit", Warn),
+            Self::OutputDropped { .. } => ("output_dropped", Warn),
             Self::StateDelayed { .. } => ("state_delayed", Warn),
             Self::Building { .. } => ("building", Info),
             Self::Built { .. } => ("built", Info),
@@ -617,11 +620,12 @@ impl Event {
     }
 }
 
-fn told(by: &str, reason: &Option<String>) -> String {
+/// The operator and the reason, if one was given.
+fn by_whom(by: &str, reason: &Option<String>) -> String {
     reason.as_ref().map_or_else(|| by.to_owned(), |reason| format!("{by}: {reason}"))
 }
 
-/// What a person reads after the event's name.
+/// The text after the event's name.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -631,7 +635,6 @@ impl fmt::Display for Event {
                 store,
                 source,
                 module,
-                admin,
                 lease_s,
                 crash_takeover_s,
                 hand_off_s,
@@ -640,172 +643,196 @@ impl fmt::Display for Event {
                 tolerated_drift_percent,
             } => write!(
                 f,
-                "baton {version}, node {node}, on {store}, {}, lease {lease_s}; at worst a crash is taken over in \
-                 {crash_takeover_s} and a hand-off takes {hand_off_s}; a leader survives a store outage of \
-                 {tolerated_outage_s}; tolerated are a hidden pause of {tolerated_pause_s} and a clock that is \
-                 {tolerated_drift_percent}% slow{}",
+                "baton {version}, node {node}, store {store}, {}, lease {lease_s}; at worst: takeover after a crash \
+                 {crash_takeover_s}, hand-off {hand_off_s}; tolerates a store outage of {tolerated_outage_s}, a hidden \
+                 pause of {tolerated_pause_s}, a clock that is {tolerated_drift_percent}% slow",
                 match module {
-                    Some(module) => format!("module {module} of {source}"),
-                    None => format!("modules of {source}"),
-                },
-                admin.as_ref().map(|admin| format!("; health and metrics at http://{admin}")).unwrap_or_default()
+                    Some(module) => format!("module {module} from {source}"),
+                    None => format!("modules from {source}"),
+                }
             ),
+            Self::Endpoint { address } => write!(f, "page, health and metrics: http://{address}"),
             Self::WeakerIsolation { missing } => write!(
                 f,
-                "this kernel lacks {missing}: a module that breaks out of its sandbox, or breaks its compiler, reaches more of \
-                 what this user may"
+                "this kernel lacks {missing}: a module that escapes its sandbox or its compiler reaches more of what this \
+                 user may do"
             ),
-            Self::Peers { address, advertised } => write!(
+            Self::ListeningForPeers { address, advertised } => write!(
                 f,
-                "listens to the network at {address}, where other nodes find it as {advertised}: who can write to the store \
-                 can pose as one of them there, and have this one ask the store earlier or later, and nothing else"
+                "listening at {address}, announced as {advertised}; a client that can write to the store can pose as a node \
+                 here, and can only make this node poll the store earlier or later"
             ),
-            Self::MisspeltVariable { variable, meant } => {
-                write!(f, "there is no setting {variable}, and what it says does not count: did you mean {meant}?")
+            Self::UnknownVariable { variable, suggestion } => {
+                write!(f, "ignoring unknown variable {variable}; did you mean {suggestion}?")
             }
             Self::Standby { reason, .. } => f.write_str(reason),
-            Self::Linked { leader } => write!(f, "hears from {leader}, and asks the store seldom"),
-            Self::LinkEnded { leader } => write!(f, "hears from {leader} no more, and asks the store each second"),
-            Self::Outside { reason } => write!(f, "an outside client holds the lease: {reason}"),
-            Self::TookOver { from, incarnation } => {
-                write!(f, "takes the lease before it runs out: {from} ({incarnation}) is gone, with all that it ran")
+            Self::Linked { leader } => write!(f, "linked to the leader {leader}; polls the store less often"),
+            Self::LinkEnded { leader } => write!(f, "the link to {leader} ended; polls the store every second"),
+            Self::HeldByOtherClient { reason } => write!(f, "a client other than Baton holds the lease: {reason}"),
+            Self::Reclaimed { from, incarnation } => {
+                write!(f, "took the lease before it expired: all processes of {from} ({incarnation}) are dead")
             }
-            Self::Settling { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),
+            Self::WaitingForPreviousLease { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),
             Self::Elected { module, failures: 0 } => write!(f, "leading with module {module}"),
-            Self::Elected { module, failures: 1 } => write!(f, "leading with module {module}, after a failure"),
+            Self::Elected { module, failures: 1 } => write!(f, "leading with module {module} after 1 failure"),
             Self::Elected { module, failures } => {
-                write!(f, "leading with module {module}, after {failures} failures in a row")
+                write!(f, "leading with module {module} after {failures} failures in a row")
             }
-            Self::Started { module, took_s } => write!(f, "module {module} runs, after {took_s}"),
+            Self::Started { module, took_s } => write!(f, "module {module} runs after {took_s}"),
             Self::Output { context: Some(context), line, .. } => write!(f, "{context}: {line}"),
             Self::Output { context: None, line, .. } => f.write_str(line),
             Self::RequestRefused { reason, setting: Some(setting), flag: Some(flag), .. } => {
                 write!(f, "{reason}; to allow it: {setting} in baton.toml, or {flag}")
             }
             Self::RequestRefused { reason, .. } => f.write_str(reason),
-            Self::RenewFailed { error, since_renewal_s, remaining_s } => {
+            Self::RenewalFailed { error, since_renewal_s, remaining_s } => {
                 write!(f, "{error}; last renewed {since_renewal_s} ago, {remaining_s} left")
             }
-            Self::RenewRecovered { after_s } => write!(f, "the lease is safe again; it was last renewed {after_s} ago"),
+            Self::RenewalRecovered { after_s } => write!(f, "renewals succeed again; the last one was {after_s} ago"),
             Self::Stopping { reason, message, grace_s } => {
-                write!(f, "{reason}: {message}; to be killed in {grace_s}")
+                write!(f, "{reason}: {message}; the host kills the instance in {grace_s}")
             }
             Self::Killed { reason } => f.write_str(reason),
-            Self::Gone { outcome, message, took_s, usage } => {
-                let message = message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+            Self::Ended { outcome, message, took_s, usage } => {
+                // The backtrace of a trap follows its first line.
+                let (why, rest) =
+                    message.as_deref().map_or(("", ""), |message| message.split_once('\n').unwrap_or((message, "")));
                 let Usage { memory, handles, lines, .. } = usage;
                 let memory = memory.div_ceil(1 << 20);
+                let colon = if why.is_empty() { "" } else { ": " };
                 write!(
                     f,
-                    "{outcome}{message}; gone in {took_s}; it used {memory} MiB, {handles} handles and {lines} lines"
+                    "{outcome}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines"
+                )?;
+                if rest.is_empty() { Ok(()) } else { write!(f, "\n{rest}") }
+            }
+            Self::Suspended { by, reason } => {
+                write!(f, "suspended by {}; no node leads until `baton resume`", by_whom(by, reason))
+            }
+            Self::SteppingDown { by, reason, wait_s } => {
+                write!(
+                    f,
+                    "this node stops leading and is ineligible for {wait_s}, requested by {}",
+                    by_whom(by, reason)
                 )
             }
-            Self::Suspended { by, reason } => write!(f, "nobody leads until it is resumed, says {}", told(by, reason)),
-            Self::SteppingDown { by, reason, wait_s } => {
-                write!(f, "this node leads no more and stays out for {wait_s}, says {}", told(by, reason))
-            }
             Self::Transferring { to, by, reason, wait_s } => {
-                write!(f, "{to} is to lead, and this node stays out for up to {wait_s}, says {}", told(by, reason))
+                write!(
+                    f,
+                    "leadership goes to {to}; this node is ineligible for up to {wait_s}, requested by {}",
+                    by_whom(by, reason)
+                )
             }
-            Self::RolledBack { by, reason, told: what } => write!(f, "{}, says {}", what.trim_end(), told(by, reason)),
+            Self::RolledBack { by, reason, result } => {
+                write!(f, "{}, requested by {}", result.trim_end(), by_whom(by, reason))
+            }
             Self::Resumed { reason } => write!(f, "this node may lead again: {reason}"),
-            Self::NotReleased { reason } => f.write_str(reason),
-            Self::Released {} => f.write_str("the lease is free"),
-            Self::Lost { reason, since_renewal_s } => write!(f, "{reason}; last renewed {since_renewal_s} ago"),
-            Self::Pausing { wait_s } => write!(f, "done; the next term begins in {wait_s}"),
-            Self::Retrying { reason, failures, wait_s } => {
-                write!(f, "the next term begins in {wait_s}, failure {failures} in a row: {reason}")
+            Self::ReleaseFailed { reason } => f.write_str(reason),
+            Self::Released {} => f.write_str("released the lease"),
+            Self::LeadershipLost { reason, since_renewal_s } => {
+                write!(f, "{reason}; last renewed {since_renewal_s} ago")
             }
-            Self::CoolOff { reason, wait_s } => write!(f, "stepped down, and does not contend for {wait_s}: {reason}"),
+            Self::Idle { wait_s } => write!(f, "the coordinator is done; the next term begins in {wait_s}"),
+            Self::Retrying { reason, failures, wait_s } => {
+                write!(f, "failure {failures} in a row, the next term begins in {wait_s}: {reason}")
+            }
+            Self::CoolOff { reason, wait_s } => write!(f, "stepped down and does not contend for {wait_s}: {reason}"),
             Self::Finished { reason } => f.write_str(reason),
-            Self::OtherModule { leader, leader_module, module } => {
-                write!(f, "{leader} leads with module {leader_module}, this node would run {module}")
+            Self::ModuleDiffers { leader, leader_module, module } => {
+                write!(f, "{leader} leads with module {leader_module}; this node would run {module}")
             }
             Self::Pulling { module, source } => {
-                write!(f, "module {module} of {source}; over a slow network it takes a while")
+                write!(f, "module {module} from {source}")
             }
             Self::Compiling { module, source } => {
-                write!(f, "module {module} of {source}; a large one takes a while")
+                write!(f, "module {module} from {source}")
             }
             Self::ModuleReady { module, source, cached, took_s } => {
                 let how = if *cached { " from the cache" } else { "" };
-                write!(f, "module {module} of {source} is ready{how}, after {took_s}")
+                write!(f, "module {module} from {source} is ready{how} after {took_s}")
             }
-            Self::ModuleRefused { module, source, error, instead } => {
+            Self::ModuleRefused { module, source, error, fallback } => {
                 if let Some(module) = module {
-                    write!(f, "module {module} of ")?;
+                    write!(f, "module {module} from ")?;
                 }
-                let then = match instead {
-                    Some(_) => "what was there before stays",
-                    None => "nothing else is ready to run here",
+                let then = match fallback {
+                    Some(_) => "the previous module stays",
+                    None => "no other module is ready",
                 };
                 write!(f, "{source}: {error}; {then}")
             }
             Self::SourceUnreachable { source, error } => write!(f, "{source}: {error}"),
             Self::SourceRecovered { source, after_s } => write!(f, "{source} answers again after {after_s}"),
             Self::Swapped { module, previous, gap_s } => {
-                write!(f, "module {module} in the place of {previous}, {gap_s} without an instance")
+                write!(f, "module {module} replaced {previous}; {gap_s} without an instance")
             }
-            Self::Proven { module } => write!(f, "module {module} has done well and stays"),
-            Self::Rejected { module, reason, instead: Some(instead) } => {
+            Self::VersionAccepted { module } => write!(f, "module {module} passed its probation"),
+            Self::VersionRejected { module, reason, fallback: Some(fallback) } => {
                 write!(
                     f,
-                    "module {module} is not run again until it is pushed again or named to `baton rollback`, and \
-                     {instead} runs instead: {reason}"
+                    "module {module} does not run until it is pushed again or named to `baton rollback`; {fallback} runs \
+                     instead: {reason}"
                 )
             }
-            Self::Rejected { module, reason, instead: None } => {
-                write!(f, "module {module} is not run until it is pushed again or named to `baton rollback`: {reason}")
+            Self::VersionRejected { module, reason, fallback: None } => {
+                write!(
+                    f,
+                    "module {module} does not run until it is pushed again or named to `baton rollback`: {reason}"
+                )
             }
             Self::StoreUnreachable { error } | Self::Misconfigured { error } | Self::Error { error } => {
                 f.write_str(error)
             }
-            Self::StoreRecovered { after_s } => write!(f, "answers again after {after_s}"),
+            Self::StoreRecovered { after_s } => write!(f, "the store answers again after {after_s}"),
             Self::Reloaded { read, next_start } => {
                 match read.as_slice() {
-                    [] => f.write_str("there are no files to read anew")?,
-                    read => write!(f, "the files of {} are read anew", read.join(", "))?,
+                    [] => f.write_str("no setting names a file")?,
+                    read => write!(f, "reloaded the files of {}", read.join(", "))?,
                 }
                 if next_start.is_empty() {
                     return Ok(());
                 }
-                write!(f, "; these have changed, and count when the host starts again: {}", next_start.join(", "))
+                write!(f, "; changed, in effect after a restart: {}", next_start.join(", "))
             }
             Self::Maintenance { reason, id, not_before, description, .. } => {
-                write!(f, "{reason}, and this node takes no part until that is over: event {id}")?;
+                write!(f, "{reason}; this node is drained until that is over: event {id}")?;
                 if let Some(not_before) = not_before {
                     write!(f, ", not before {not_before}")?;
                 }
                 description.as_ref().map_or(Ok(()), |description| write!(f, ": {description}"))
             }
-            Self::MaintenanceAcknowledged { id } => write!(f, "this node has stepped down: event {id} may begin"),
-            Self::MaintenanceOver { reason } => write!(f, "{reason}, and this node takes part again"),
-            Self::NotReloaded { error } => write!(f, "{error}; all stays as it was"),
+            Self::MaintenanceAcknowledged { id } => write!(f, "stepped down; Azure may begin event {id}"),
+            Self::MaintenanceOver { reason } => write!(f, "{reason}; this node is eligible again"),
+            Self::ReloadFailed { error } => write!(f, "{error}; nothing was reloaded"),
             Self::CollectorUnreachable { what, collector, error } => {
-                write!(f, "{collector} does not take the {what}: {error}")
+                write!(f, "{collector} does not accept {what}: {error}")
             }
-            Self::CollectorRecovered { what, after_s } => write!(f, "the {what} are taken again after {after_s}"),
-            Self::SpansLost { spans } => write!(f, "{spans} spans were not taken by the collector in time"),
+            Self::CollectorRecovered { what, after_s } => {
+                write!(f, "the collector accepts {what} again after {after_s}")
+            }
+            Self::SpansLost { spans } => write!(f, "the collector did not accept {spans} spans in time"),
             Self::ShuttingDown { signal, grace: true } => {
-                write!(f, "{signal}: orderly end; a second signal skips the grace")
+                write!(f, "{signal}: stopping in order; a second signal skips the grace")
             }
-            Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: without grace"),
-            Self::Saved { what, path } => write!(f, "a {what} is in {path}"),
-            Self::NotSaved { what, path, error } => write!(f, "no {what} in {path}: {error}"),
-            Self::Denied { what, remedy } => write!(f, "it asked for {what}, which it is not granted: {remedy}"),
-            Self::Usage { limit: limit @ ("memory" | "memory of the host"), used, of, flag } => {
-                let (used, of) = (used.div_ceil(1 << 20), of.div_ceil(1 << 20));
-                write!(f, "it uses {used} of the {of} MiB of {limit} that it may; {flag} grants more")
+            Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: stopping without grace"),
+            Self::DumpWritten { what, path } => write!(f, "wrote a {what} to {path}"),
+            Self::DumpFailed { what, path, error } => write!(f, "could not write a {what} to {path}: {error}"),
+            Self::CapabilityDenied { what, remedy } => {
+                write!(f, "the coordinator asked for {what}, which it is not granted: {remedy}")
             }
-            Self::Usage { limit, used, of, flag } => {
-                write!(f, "it uses {used} of the {of} {limit} that it may; {flag} grants more")
+            Self::NearLimit { limit: limit @ ("memory" | "memory of the host"), used, max, flag } => {
+                let (used, max) = (used.div_ceil(1 << 20), max.div_ceil(1 << 20));
+                write!(f, "the instance uses {used} of {max} MiB of {limit}; {flag} raises the limit")
             }
-            Self::Dropped { lines, reason } => write!(f, "{lines} lines: {reason}"),
-            Self::StateDelayed { error } => write!(f, "the state is not claimed or saved yet, trying again: {error}"),
+            Self::NearLimit { limit, used, max, flag } => {
+                write!(f, "the instance uses {used} of {max} {limit}; {flag} raises the limit")
+            }
+            Self::OutputDropped { lines, reason } => write!(f, "{lines} lines dropped: {reason}"),
+            Self::StateDelayed { error } => write!(f, "the store has not accepted the state yet, retrying: {error}"),
             Self::Building { command } => f.write_str(command),
             Self::Built { took_s } => write!(f, "in {took_s}"),
             Self::BuildFailed { error, took_s } => {
-                write!(f, "{error}, after {took_s}; it is built again once a file is changed")
+                write!(f, "{error} after {took_s}; saving a file builds again")
             }
             Self::Aborting { reason } => f.write_str(reason),
         }

@@ -33,11 +33,11 @@ impl ReportSink for FollowerLog {
                 }
                 Report::Refused { module, error, instead } => {
                     let [module, instead] = [module, instead].map(|digest| digest.map(|digest| digest.to_string()));
-                    Event::ModuleRefused { module, source, error, instead }
+                    Event::ModuleRefused { module, source, error, fallback: instead }
                 }
                 Report::Rejected { module, reason, instead } => {
                     let instead = instead.map(|digest| digest.to_string());
-                    Event::Rejected { module: module.to_string(), reason, instead }
+                    Event::VersionRejected { module: module.to_string(), reason, fallback: instead }
                 }
                 Report::Unreachable { error } => Event::SourceUnreachable { source, error },
                 Report::Reachable { after } => Event::SourceRecovered { source, after_s: after.into() },

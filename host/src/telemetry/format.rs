@@ -1,12 +1,14 @@
 //! One event, one line.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use super::queue::LogEntry;
 use super::{Event, Format, GuestStream};
 use baton_election::ElectionName;
 use baton_runtime::LogLevel;
-use baton_runtime::escape::{escape, escape_json};
+use baton_runtime::escape::{escape, escape_json, escape_lines};
 use baton_store::Digest;
 use baton_store::clock::rfc3339;
 
@@ -60,8 +62,15 @@ impl Formatter {
         // Of those who read in brief, each has one election.
         let who = Some(election.to_owned()).filter(|_| !is_brief).into_iter().chain(term).collect::<Vec<_>>().join(" ");
         self.width = self.width.max(who.len());
-        let message = entry.event.to_string();
-        let message = escape(&message);
+        let message = if is_brief { for_a_developer(&entry.event) } else { None };
+        let message = message.unwrap_or_else(|| entry.event.to_string());
+        // A person reads a trap's backtrace as lines. Each is indented, so that none can pose as a line of the log.
+        let message = match &entry.event {
+            Event::Ended { .. } if is_brief || self.style.terminal => {
+                Cow::Owned(escape_lines(&message).replace('\n', "\n             "))
+            }
+            _ => escape(&message),
+        };
         let (tag, colour, rest) = match &entry.event {
             Event::Output { stream: GuestStream::Stdout, .. } => ("out", "36", format!("| {message}")),
             Event::Output { stream: GuestStream::Stderr, .. } => ("err", "36", format!("| {message}")),
@@ -112,6 +121,19 @@ fn shortened(event: &Event, message: &str) -> String {
     text
 }
 
+/// The message for the developer of a coordinator, who saves files and pushes nothing.
+fn for_a_developer(event: &Event) -> Option<String> {
+    match event {
+        Event::VersionRejected { module, reason, fallback } => {
+            let runs = fallback.as_ref().map(|fallback| format!("; {fallback} runs again")).unwrap_or_default();
+            Some(format!("module {module} failed: {reason}{runs}; save a file to build another"))
+        }
+        Event::VersionAccepted { module } => Some(format!("module {module} works")),
+        Event::ModuleRefused { source, error, .. } => Some(format!("{source}: {error}; save a file to build another")),
+        _ => None,
+    }
+}
+
 /// Whether the event matters to the developer of a coordinator: each change-over has a line of its own.
 fn matters(event: &Event) -> bool {
     match event {
@@ -123,7 +145,7 @@ fn matters(event: &Event) -> bool {
         | Event::Stopping { .. }
         | Event::ModuleReady { .. }
         | Event::Released {} => false,
-        Event::Gone { outcome, .. } => outcome != "done",
+        Event::Ended { outcome, .. } => outcome != "done",
         _ => true,
     }
 }
@@ -135,11 +157,11 @@ fn json(entry: &LogEntry) -> String {
 /// The same for those who ask for it: with this event in the place of its own, and what a person reads.
 pub(super) fn told(entry: &LogEntry, event: &Event) -> String {
     // The line is there already.
-    let says = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));
-    object(entry, event, says)
+    let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));
+    object(entry, event, text)
 }
 
-fn object(entry: &LogEntry, fields: &Event, says: Option<String>) -> String {
+fn object(entry: &LogEntry, fields: &Event, text: Option<String>) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         ts: String,
@@ -149,7 +171,7 @@ fn object(entry: &LogEntry, fields: &Event, says: Option<String>) -> String {
         election: Option<&'a str>,
         term: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        says: Option<String>,
+        text: Option<String>,
         #[serde(flatten)]
         fields: &'a Event,
     }
@@ -161,7 +183,7 @@ fn object(entry: &LogEntry, fields: &Event, says: Option<String>) -> String {
         node: entry.scope.node.as_str(),
         election: entry.scope.election().map(ElectionName::as_str),
         term: entry.term,
-        says,
+        text,
         fields,
     };
     match serde_json::to_string(&line) {

@@ -1,6 +1,5 @@
 //! Events made from the elector's words, so that each is named in one place.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use baton_election::timing::LONGEST_POLL;
@@ -18,14 +17,13 @@ pub fn hand_off(timing: &Timing) -> Duration {
 }
 
 impl Event {
-    /// The host begins to contend: what follows from its timing, where it lets others have a free lease for so long.
+    /// The host joins an election. `waits` is how long it lets other nodes take a free lease first.
     #[must_use]
     pub fn starting(
         node: &str,
         store: &StoreUrl,
         source: String,
         module: Option<Digest>,
-        admin: Option<SocketAddr>,
         timing: &Timing,
         waits: Duration,
     ) -> Self {
@@ -35,7 +33,6 @@ impl Event {
             store: store.to_string(),
             source,
             module: module.map(|digest| digest.to_string()),
-            admin: admin.map(|address| address.to_string()),
             lease_s: timing.lease().into(),
             crash_takeover_s: (timing.takeover_after_crash() + waits).into(),
             hand_off_s: (hand_off(timing).saturating_add(waits)).into(),
@@ -73,7 +70,7 @@ impl Event {
 
     /// The instance of term `own` is gone, `took` after its end or the kill.
     #[must_use]
-    pub fn gone(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
+    pub fn ended(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
         let (outcome, message) = match end {
             End::Done => ("done", None),
             End::Failed(message) | End::Crashed(message) => ("failed", Some(message.clone())),
@@ -87,6 +84,6 @@ impl Event {
             End::Superseded { term: 0 } => ("superseded", Some("the state was removed or damaged".into())),
             End::Superseded { term } => ("superseded", Some(format!("the state was claimed by term {term}"))),
         };
-        Self::Gone { outcome: outcome.to_string(), message, took_s: took.into(), usage }
+        Self::Ended { outcome: outcome.to_string(), message, took_s: took.into(), usage }
     }
 }

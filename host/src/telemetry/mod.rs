@@ -167,7 +167,7 @@ impl Log {
             }
             // It belongs to no election that anybody could ask for.
             (Event::Output { .. }, None) => {}
-            (Event::Dropped { .. }, Some(lines)) => {
+            (Event::OutputDropped { .. }, Some(lines)) => {
                 lines.put(entry);
                 self.events.put(entry);
             }

@@ -254,10 +254,10 @@ mod tests {
         keys.sort();
         assert_eq!(
             keys,
-            ["election", "event", "level", "node", "says", "term", "ts"],
+            ["election", "event", "level", "node", "term", "text", "ts"],
             "as the endpoint describes them"
         );
-        assert!(!told(2, true).contains('\u{202e}') && !told(2, true).contains("says"), "{}", told(2, true));
+        assert!(!told(2, true).contains('\u{202e}') && !told(2, true).contains("text"), "{}", told(2, true));
         assert_eq!(told(3, true).matches(&reason).count(), 2);
         assert!(!told(3, false).contains("1234") && told(3, false).contains("with the token"), "{}", told(3, false));
     }

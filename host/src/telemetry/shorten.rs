@@ -21,10 +21,12 @@ impl Event {
                 let texts = [Some(reason), Some(id), Some(status), not_before.as_mut(), description.as_mut()];
                 texts.into_iter().flatten().for_each(|text| cut(text, LONGEST_CONTEXT));
             }
-            Self::TookOver { from, incarnation } => {
+            Self::Reclaimed { from, incarnation } => {
                 [from, incarnation].into_iter().for_each(|text| cut(text, LONGEST_CONTEXT));
             }
-            Self::Denied { what, remedy } => [what, remedy].into_iter().for_each(|text| cut(text, LONGEST_LINE)),
+            Self::CapabilityDenied { what, remedy } => {
+                [what, remedy].into_iter().for_each(|text| cut(text, LONGEST_LINE))
+            }
             Self::RequestRefused { origin, reason, setting, flag } => {
                 [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));
                 // The first half of a command is none.
@@ -32,68 +34,69 @@ impl Event {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);
                 }
             }
-            Self::Gone { message: Some(text), .. }
+            Self::Ended { message: Some(text), .. }
             | Self::Stopping { message: text, .. }
             | Self::Killed { reason: text }
             | Self::Standby { reason: text, .. }
-            | Self::Outside { reason: text }
-            | Self::Settling { reason: text, .. }
-            | Self::NotReleased { reason: text }
-            | Self::Lost { reason: text, .. }
+            | Self::HeldByOtherClient { reason: text }
+            | Self::WaitingForPreviousLease { reason: text, .. }
+            | Self::ReleaseFailed { reason: text }
+            | Self::LeadershipLost { reason: text, .. }
             | Self::Retrying { reason: text, .. }
             | Self::CoolOff { reason: text, .. }
             | Self::Finished { reason: text }
             | Self::Resumed { reason: text }
-            | Self::RolledBack { told: text, .. }
+            | Self::RolledBack { result: text, .. }
             | Self::Suspended { reason: Some(text), .. }
             | Self::SteppingDown { reason: Some(text), .. }
             | Self::Transferring { reason: Some(text), .. }
-            | Self::Rejected { reason: text, .. }
-            | Self::Dropped { reason: text, .. }
+            | Self::VersionRejected { reason: text, .. }
+            | Self::OutputDropped { reason: text, .. }
             | Self::Aborting { reason: text }
-            | Self::RenewFailed { error: text, .. }
+            | Self::RenewalFailed { error: text, .. }
             | Self::StateDelayed { error: text }
             | Self::StoreUnreachable { error: text }
             | Self::SourceUnreachable { error: text, .. }
             | Self::CollectorUnreachable { error: text, .. }
             | Self::ModuleRefused { error: text, .. }
             | Self::Misconfigured { error: text }
-            | Self::NotSaved { error: text, .. }
+            | Self::DumpFailed { error: text, .. }
             | Self::BuildFailed { error: text, .. }
-            | Self::NotReloaded { error: text }
+            | Self::ReloadFailed { error: text }
             | Self::MaintenanceAcknowledged { id: text }
             | Self::MaintenanceOver { reason: text }
             | Self::Error { error: text } => cut(text, LONGEST_LINE),
             // Numbers, and the operator's own words.
             Self::Starting { .. }
+            | Self::Endpoint { .. }
             | Self::WeakerIsolation { .. }
-            | Self::Peers { .. }
-            | Self::MisspeltVariable { .. }
+            | Self::ListeningForPeers { .. }
+            | Self::UnknownVariable { .. }
             | Self::Elected { .. }
             | Self::Started { .. }
-            | Self::RenewRecovered { .. }
-            | Self::Gone { message: None, .. }
+            | Self::RenewalRecovered { .. }
+            | Self::Ended { message: None, .. }
             | Self::Suspended { reason: None, .. }
             | Self::SteppingDown { reason: None, .. }
             | Self::Transferring { reason: None, .. }
             | Self::Released {}
-            | Self::Pausing { .. }
-            | Self::OtherModule { .. }
+            | Self::Idle { .. }
+            | Self::ModuleDiffers { .. }
             | Self::Linked { .. }
             | Self::LinkEnded { .. }
             | Self::Pulling { .. }
             | Self::Compiling { .. }
             | Self::ModuleReady { .. }
             | Self::Swapped { .. }
-            | Self::Proven { .. }
+            | Self::VersionAccepted { .. }
             | Self::SourceRecovered { .. }
             | Self::CollectorRecovered { .. }
             | Self::SpansLost { .. }
             | Self::StoreRecovered { .. }
             | Self::Reloaded { .. }
             | Self::ShuttingDown { .. }
-            | Self::Saved { .. }
-            | Self::Usage { .. }
+            | Self::DumpWritten { .. }
+            | Self::NearLimit { .. }
             | Self::Building { .. }
             | Self::Built { .. } => {}
         }
@@ -109,11 +112,11 @@ impl Event {
     pub(super) fn without_words(&self) -> Self {
         let mut event = self.clone();
         match &mut event {
-            Self::Gone { message: Some(text), .. }
+            Self::Ended { message: Some(text), .. }
             | Self::Retrying { reason: text, .. }
             | Self::CoolOff { reason: text, .. }
-            | Self::Rejected { reason: text, .. }
-            | Self::Denied { what: text, .. } => WITHHELD.clone_into(text),
+            | Self::VersionRejected { reason: text, .. }
+            | Self::CapabilityDenied { what: text, .. } => WITHHELD.clone_into(text),
             // It may have asked for that.
             Self::Stopping { reason, message, .. } if reason == "step-down" => WITHHELD.clone_into(message),
             Self::RequestRefused { origin, reason, setting, flag } => {

@@ -283,7 +283,7 @@ impl Standing {
                 }
             }
             Event::Standby { .. } | Event::Released {} => self.leads_no_more(Transition::Released),
-            Event::Lost { .. } | Event::NotReleased { .. } => self.leads_no_more(Transition::Lost),
+            Event::LeadershipLost { .. } | Event::ReleaseFailed { .. } => self.leads_no_more(Transition::Lost),
             Event::Started { .. } => {
                 self.lock().runs = true;
                 self.counts.started();
@@ -292,14 +292,14 @@ impl Standing {
                 let mut known = self.lock();
                 (known.runs, known.killed) = (false, true);
             }
-            Event::Gone { outcome, took_s, .. } => {
+            Event::Ended { outcome, took_s, .. } => {
                 let mut known = self.lock();
                 known.runs = false;
                 let took = std::mem::take(&mut known.killed).then_some(took_s.0);
                 self.counts.ended(Ended::of(outcome), took);
             }
             Event::Swapped { gap_s, .. } => self.counts.swapped(gap_s.0),
-            Event::Dropped { lines, .. } => self.counts.dropped(*lines),
+            Event::OutputDropped { lines, .. } => self.counts.dropped(*lines),
             _ => {}
         }
     }
@@ -408,7 +408,7 @@ mod tests {
     }
 
     fn gone(outcome: &str, took: Duration) -> Event {
-        Event::Gone { outcome: outcome.to_owned(), message: None, took_s: took.into(), usage: Usage::default() }
+        Event::Ended { outcome: outcome.to_owned(), message: None, took_s: took.into(), usage: Usage::default() }
     }
 
     fn changes(standing: &Standing) -> [u64; 4] {
@@ -449,7 +449,11 @@ mod tests {
         says(&standing, Some(5), follows("third"));
         says(&standing, Some(6), elected());
         assert_eq!(standing.known().leader.as_deref(), Some("here"));
-        says(&standing, Some(6), Event::Lost { reason: String::new(), since_renewal_s: Duration::ZERO.into() });
+        says(
+            &standing,
+            Some(6),
+            Event::LeadershipLost { reason: String::new(), since_renewal_s: Duration::ZERO.into() },
+        );
         says(&standing, None, Event::Standby { reason: String::new(), leader: None });
         assert_eq!(standing.known().leader, None);
         assert_eq!(changes(&standing), [1, 1, 0, 1]);

@@ -25,7 +25,7 @@ pub struct Served {
     pub begun: Duration,
     /// When its instance was gone; none before that.
     pub ended: Option<Duration>,
-    /// How its instance ended: the outcome of the event `gone`.
+    /// How its instance ended: the outcome of the event `ended`.
     pub outcome: Option<String>,
     /// What the log has said first of why it ended.
     pub reason: Option<String>,
@@ -91,10 +91,10 @@ impl Terms {
         match (term, event) {
             (Some(term), Event::Elected { module, .. }) => self.begins(term, module),
             (_, Event::Stopping { reason, message, .. }) => self.is_ending(term, || format!("{reason}: {message}")),
-            (_, Event::Lost { reason, .. }) => self.is_ending(term, || format!("lost: {reason}")),
+            (_, Event::LeadershipLost { reason, .. }) => self.is_ending(term, || format!("lost: {reason}")),
             (_, Event::Killed { reason }) => self.is_ending(term, || reason.clone()),
-            (_, Event::Released {} | Event::NotReleased { .. }) => self.is_given_up(),
-            (Some(term), Event::Gone { outcome, message, .. }) => self.has_ended(term, outcome, message.as_deref()),
+            (_, Event::Released {} | Event::ReleaseFailed { .. }) => self.is_given_up(),
+            (Some(term), Event::Ended { outcome, message, .. }) => self.has_ended(term, outcome, message.as_deref()),
             _ => {}
         }
     }
@@ -192,7 +192,7 @@ mod tests {
 
     fn gone(outcome: &str, message: Option<&str>) -> Event {
         let message = message.map(str::to_owned);
-        Event::Gone { outcome: outcome.to_owned(), message, took_s: Duration::ZERO.into(), usage: Usage::default() }
+        Event::Ended { outcome: outcome.to_owned(), message, took_s: Duration::ZERO.into(), usage: Usage::default() }
     }
 
     fn reads(standing: &Standing, lease: LeaseState, term: Term) -> Record {
@@ -225,7 +225,11 @@ mod tests {
         assert_eq!((begun.module.as_str(), &begun.before), ("sha256:ab", &Some(before)));
         assert_eq!(standing.terms.take(), []);
         says(&standing, 4, &stopping("lease-at-risk"));
-        says(&standing, 4, &Event::Lost { reason: "held".to_owned(), since_renewal_s: Duration::ZERO.into() });
+        says(
+            &standing,
+            4,
+            &Event::LeadershipLost { reason: "held".to_owned(), since_renewal_s: Duration::ZERO.into() },
+        );
         says(&standing, 4, &Event::Killed { reason: "late".to_owned() });
         assert_eq!(standing.terms.take(), [], "it is told with its end");
         says(&standing, 4, &gone("killed", None));

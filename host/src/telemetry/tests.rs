@@ -44,7 +44,7 @@ fn output(line: impl Into<String>) -> Event {
 #[test]
 fn json_has_the_common_fields_first_and_in_order() {
     let error = "a timeout".to_string();
-    let failed = Event::RenewFailed {
+    let failed = Event::RenewalFailed {
         error,
         since_renewal_s: Duration::from_millis(8_250).into(),
         remaining_s: Duration::from_micros(3_750_001).into(),
@@ -58,7 +58,7 @@ fn json_has_the_common_fields_first_and_in_order() {
     assert_eq!(
         after_ts,
         [
-            r#""level":"warn","event":"renew_failed","node":"web-3-0","election":"heartbeat","term":7,"error":"a timeout","since_renewal_s":8.25,"remaining_s":3.750001}"#,
+            r#""level":"warn","event":"renewal_failed","node":"web-3-0","election":"heartbeat","term":7,"error":"a timeout","since_renewal_s":8.25,"remaining_s":3.750001}"#,
             r#""level":"info","event":"released","node":"web-3-0","election":"heartbeat","term":null}"#,
             r#""level":"info","event":"output","node":"web-3-0","election":"heartbeat","term":7,"stream":"stdout","line":"hi \u009b\u001b\n\"x\""}"#,
         ]
@@ -76,9 +76,9 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
         let gap_s = Duration::from_millis(3).into();
         log.emit(Some(7), Event::Swapped { module: one.clone(), previous: two.clone(), gap_s });
         log.emit(Some(7), output(format!("{one} sha256:none sha256:é")));
-        let refused = |instead| {
+        let refused = |fallback| {
             let (source, error) = ("job.wasm".to_owned(), format!("use --pin {one}"));
-            Event::ModuleRefused { module: None, source, error, instead }
+            Event::ModuleRefused { module: None, source, error, fallback }
         };
         log.emit(None, refused(Some(two.clone())));
         log.emit(None, refused(None));
@@ -91,11 +91,11 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
         after_time,
         [
             "  INFO   building: make".to_owned(),
-            "  INFO term 7  swapped: module sha256:6b86b273ff34 in the place of sha256:d4735e3a265e, 3ms without an instance"
+            "  INFO term 7  swapped: module sha256:6b86b273ff34 replaced sha256:d4735e3a265e; 3ms without an instance"
                 .to_owned(),
             format!("   out term 7  | {one} sha256:none sha256:é"),
-            format!(" ERROR         module_refused: job.wasm: use --pin {one}; what was there before stays"),
-            format!(" ERROR         module_refused: job.wasm: use --pin {one}; nothing else is ready to run here"),
+            format!(" ERROR         module_refused: job.wasm: use --pin {one}; save a file to build another"),
+            format!(" ERROR         module_refused: job.wasm: use --pin {one}; save a file to build another"),
             format!(
                 "  WARN term 7  request_refused: no; to allow it: allow-http = ['https://x/{one}'] in baton.toml, or \
                  --allow-http https://x/{one}"
@@ -144,11 +144,11 @@ fn whatever_ends_an_instance_is_told_in_a_line_of_the_same_length() {
     let end = End::Fatal(long.clone());
     let wait_s = Seconds(Duration::from_secs(1));
     for event in [
-        Event::gone(Some(1), &end, Duration::ZERO, Usage::default()),
+        Event::ended(Some(1), &end, Duration::ZERO, Usage::default()),
         Event::Retrying { reason: long.clone(), failures: 1, wait_s },
         Event::CoolOff { reason: long.clone(), wait_s },
         Event::Stopping { reason: "step-down".to_owned(), message: long.clone(), grace_s: wait_s },
-        Event::Rejected { module: "sha256:ab".to_owned(), reason: long.clone(), instead: None },
+        Event::VersionRejected { module: "sha256:ab".to_owned(), reason: long.clone(), fallback: None },
         Event::RequestRefused { origin: long.clone(), reason: long.clone(), setting: None, flag: None },
     ] {
         for style in [TEXT, JSON] {
@@ -199,7 +199,7 @@ fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
         match line["event"].as_str().unwrap() {
             "output" => output += 1,
             "released" => released += 1,
-            "dropped" => dropped += line["lines"].as_u64().unwrap(),
+            "output_dropped" => dropped += line["lines"].as_u64().unwrap(),
             other => panic!("{other}"),
         }
         output + dropped
@@ -252,7 +252,7 @@ fn deadline_in(length: Duration) -> Deadline {
 /// The numbers of lines that were dropped, by the log's own account.
 fn dropped(json: &str) -> Vec<(Option<u64>, u64)> {
     let lines = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
-    let dropped = lines.filter(|line| line["event"] == "dropped");
+    let dropped = lines.filter(|line| line["event"] == "output_dropped");
     dropped.map(|line| (line["term"].as_u64(), line["lines"].as_u64().unwrap())).collect()
 }
 
@@ -278,7 +278,7 @@ fn what_waits_for_its_reader_past_its_deadline_is_never_written() {
         assert!(!after.contains("xxx"), "a line was written after its deadline: {after}");
         // What was lost is said before what came after it.
         let (first, second) = after.split_once('\n').unwrap();
-        assert!(first.contains("dropped") && second.contains("released"), "{after}");
+        assert!(first.contains("output_dropped") && second.contains("released"), "{after}");
         if style == JSON {
             assert_eq!(dropped(&after), [(Some(7), 600 - before.lines().count() as u64)]);
         }
@@ -377,16 +377,15 @@ fn starting_says_what_the_timing_promises() {
         &"azure://account/box".parse().unwrap(),
         "x.wasm".to_owned(),
         Some(Digest::of(b"")),
-        Some(([127, 0, 0, 1], 7070).into()),
         &timing.unwrap(),
         Duration::ZERO,
     );
     assert_eq!(
         event.to_string(),
         format!(
-            "baton {}, node web-1-0, on azure://account/box, module {} of x.wasm, lease 15s; at worst a crash is taken over in 16.25s and a \
-             hand-off takes 8.7s; a leader survives a store outage of 8s; tolerated are a hidden pause of 550ms and a \
-             clock that is 3.7% slow; health and metrics at http://127.0.0.1:7070",
+            "baton {}, node web-1-0, store azure://account/box, module {} from x.wasm, lease 15s; at worst: takeover \
+             after a crash 16.25s, hand-off 8.7s; tolerates a store outage of 8s, a hidden pause of 550ms, a clock that \
+             is 3.7% slow",
             env!("CARGO_PKG_VERSION"),
             Digest::of(b"")
         )
@@ -408,11 +407,11 @@ fn names_follow_from_the_variants() {
     let s = || Seconds(Duration::ZERO);
     for event in [
         Event::Standby { reason: text(), leader: None },
-        Event::RenewFailed { error: text(), since_renewal_s: s(), remaining_s: s() },
+        Event::RenewalFailed { error: text(), since_renewal_s: s(), remaining_s: s() },
         Event::CoolOff { reason: text(), wait_s: s() },
         Event::StoreUnreachable { error: text() },
         Event::ShuttingDown { signal: text(), grace: true },
-        Event::OtherModule { leader: text(), leader_module: text(), module: text() },
+        Event::ModuleDiffers { leader: text(), leader_module: text(), module: text() },
         Event::Released {},
     ] {
         let variant = format!("{event:?}");
@@ -491,17 +490,17 @@ fn the_docs_have_every_outcome_of_an_instance() {
     ];
     let outcomes: BTreeSet<String> = ends
         .iter()
-        .map(|end| match Event::gone(Some(2), end, Duration::ZERO, Usage::default()) {
-            Event::Gone { outcome, .. } => outcome,
+        .map(|end| match Event::ended(Some(2), end, Duration::ZERO, Usage::default()) {
+            Event::Ended { outcome, .. } => outcome,
             other => panic!("{other:?}"),
         })
         .collect();
     let logs = include_str!("../../../docs/logs.md");
-    let row = logs.lines().find(|line| line.starts_with("| `gone` |")).unwrap();
+    let row = logs.lines().find(|line| line.starts_with("| `ended` |")).unwrap();
     let in_logs: BTreeSet<String> =
         row.split('|').nth(3).unwrap().split('`').skip(1).step_by(2).map(str::to_owned).collect();
     assert_eq!(in_logs, outcomes);
-    let help = include_str!("../../../docs/troubleshooting.md").split("| `gone` says |").nth(1).unwrap();
+    let help = include_str!("../../../docs/troubleshooting.md").split("| `ended` says |").nth(1).unwrap();
     let rows = help.lines().skip(2).take_while(|line| line.starts_with('|'));
     let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
     assert_eq!(cells.map(str::to_owned).collect::<BTreeSet<String>>(), outcomes);

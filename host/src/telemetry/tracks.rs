@@ -135,15 +135,15 @@ impl Tracks {
                 self.stopping.get_or_insert(at);
                 Vec::new()
             }
-            Event::Gone { outcome, .. } => self.gone(at, outcome),
+            Event::Ended { outcome, .. } => self.gone(at, outcome),
             Event::Released {} => self.left(at, "released", None),
-            Event::NotReleased { reason } => self.left(at, "not-released", Some(reason)),
-            Event::Lost { reason, .. } if self.runs => {
+            Event::ReleaseFailed { reason } => self.left(at, "not-released", Some(reason)),
+            Event::LeadershipLost { reason, .. } if self.runs => {
                 self.leave_unless_it_does(at, "lease-lost");
                 self.lost = Some(reason.clone());
                 Vec::new()
             }
-            Event::Lost { reason, .. } => self.left(at, "lost", Some(reason)),
+            Event::LeadershipLost { reason, .. } => self.left(at, "lost", Some(reason)),
             Event::Standby { reason, .. } => {
                 let acquiring = self.acquiring.take();
                 let mut ended = self.end(acquiring, at, (RESULT, "not-elected"), Some(reason));
@@ -270,7 +270,7 @@ mod tests {
 
     use super::*;
     use crate::telemetry::Seconds;
-    use crate::telemetry::spans::{CAPACITY, Value};
+    use crate::telemetry::spans::Value;
 
     const ZERO: Seconds = Seconds(Duration::ZERO);
 
@@ -291,11 +291,11 @@ mod tests {
     }
 
     fn gone(outcome: &str) -> Event {
-        Event::Gone { outcome: outcome.to_owned(), message: None, took_s: ZERO, usage: Usage::default() }
+        Event::Ended { outcome: outcome.to_owned(), message: None, took_s: ZERO, usage: Usage::default() }
     }
 
     fn lost() -> Event {
-        Event::Lost { reason: "another has it".to_owned(), since_renewal_s: ZERO }
+        Event::LeadershipLost { reason: "another has it".to_owned(), since_renewal_s: ZERO }
     }
 
     /// A span as its name, its beginning and its end, its outcome, and whether it failed.
@@ -354,7 +354,7 @@ mod tests {
         for name in [ACQUIRE, RENEW, START, STOP, SWAP, HAND_OFF, RESULT, REASON, PREVIOUS] {
             assert!(docs.contains(&format!("`{name}`")), "{name}");
         }
-        assert!(docs.contains(&format!("`{STORE}*`")) && docs.contains(&format!("up to {CAPACITY} spans wait")));
+        assert!(docs.contains(&format!("`{STORE}*`")));
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
         story.says(17, elected());
         assert_eq!(story.told(), ["baton.start 12-13", "baton.stop 15-16 killed !"]);
         story.says(18, gone("fatal"));
-        story.says(19, Event::NotReleased { reason: "no answer".to_owned() });
+        story.says(19, Event::ReleaseFailed { reason: "no answer".to_owned() });
         assert_eq!(story.told()[2..], ["baton.hand_off 18-19 not-released !"]);
     }
 

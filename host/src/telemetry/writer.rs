@@ -101,7 +101,7 @@ impl Writer {
 
     /// Says that lines were lost. They are counted already.
     fn say(&mut self, loss: Loss, reason: &str) {
-        let event = Event::Dropped { lines: loss.lines, reason: reason.to_owned() };
+        let event = Event::OutputDropped { lines: loss.lines, reason: reason.to_owned() };
         let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };
         let entry = Arc::new(entry);
         if matches!(self.write(&entry), Outcome::Written) {

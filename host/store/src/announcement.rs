@@ -55,7 +55,7 @@ pub struct Announcement {
     /// cannot be asked, as hosts that do not know steering.
     #[serde(default)]
     pub steered: Option<String>,
-    /// Why it would not take the lease now: `away` (something is planned for its machine), `suspended`,
+    /// Why it would not take the lease now: `maintenance` (of its machine), `suspended`,
     /// `stepped-down`, `transferring`, `cooling-off`; none where it would,
     /// or did not say.
     #[serde(default)]

@@ -58,7 +58,7 @@ pub struct PastTerm {
     /// told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// How its instance ended, in the words of the event `gone`; none where its node has not told.
+    /// How its instance ended, in the words of the event `ended`; none where its node has not told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// Why it ended; none where the outcome says it all.

@@ -25,7 +25,7 @@ pub enum StoreUrl {
     Memory,
     /// `sqlite:DIR`: a folder on this machine, for the hosts of this machine.
     Sqlite(PathBuf),
-    /// `azure://ACCOUNT/CONTAINER`: a container of an Azure storage account.
+    /// `azure://ACCOUNT/CONTAINER` or `https://ACCOUNT.blob.core.windows.net/CONTAINER`: a container of an Azure storage account.
     Azure {
         /// The storage account.
         account: String,
@@ -40,6 +40,9 @@ pub enum StoreUrl {
         container: String,
     },
 }
+
+/// The host of a storage account in the public cloud, after the account.
+const PUBLIC_CLOUD: &str = ".blob.core.windows.net/";
 
 /// A text that names no store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +85,13 @@ impl FromStr for StoreUrl {
         }
         let unknown = || wrong("it begins with no known kind of store");
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
+        if scheme == "https" {
+            // As the portal and the Azure CLI show a container.
+            let (account, container) = rest.split_once(PUBLIC_CLOUD).ok_or_else(|| {
+                wrong("only https://ACCOUNT.blob.core.windows.net/CONTAINER is a store; another endpoint comes from the environment")
+            })?;
+            return format!("azure://{account}/{}", container.trim_end_matches('/')).parse();
+        }
         if !["azure", "azurite"].contains(&scheme) {
             return Err(unknown());
         }
@@ -164,6 +174,10 @@ mod tests {
         for text in ["sqlite:/var/lib/baton", "azure://account1/leases", "azurite://127.0.0.1:1000/con-tainer"] {
             assert_eq!(text.parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok(text));
         }
+        for text in ["https://account1.blob.core.windows.net/leases", "https://account1.blob.core.windows.net/leases/"]
+        {
+            assert_eq!(text.parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok("azure://account1/leases"));
+        }
         assert_eq!(
             "azurite".parse::<StoreUrl>().map(|url| url.to_string()).as_deref(),
             Ok("azurite://127.0.0.1:10000/baton")
@@ -198,6 +212,9 @@ mod tests {
     fn says_what_is_wrong() {
         for (text, problem) in [
             ("sqlit:/tmp", "no known kind"),
+            ("https://account.blob.core.windows.net", "blob.core.windows.net/CONTAINER"),
+            ("https://account.blob.core.usgovcloudapi.net/box", "from the environment"),
+            ("https://a.b.blob.core.windows.net/box", "storage account"),
             ("sqlite:", "folder is missing"),
             ("azure:account/container", "no known kind"),
             ("azure://account", "container is missing"),

@@ -25,7 +25,7 @@ fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
         .flag("--election", "fleet")
         .flag("--store", fleet.store.url())
         .flag("--lease", format!("{}s", fleet.lease().as_secs()))
-        .flag("--pause", "100ms")
+        .flag("--restart-delay", "100ms")
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
 }
 
@@ -33,7 +33,7 @@ fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
 fn first_run(module: &Path, behaviour: &str) -> (Fleet, Vec<String>, Event) {
     let fleet = Fleet::new(Store::sqlite());
     let mut node = launch(&fleet, module, behaviour).flag("--env", "BATON_TERM=77").flag("--grace", "300ms").start();
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();
     let printed = fleet.journal.events();
@@ -66,7 +66,7 @@ fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
             node = node.arg(format!("--arg={argument}"));
         }
         let mut node = node.start();
-        let gone = node.after(0, "gone");
+        let gone = node.after(0, "ended");
         assert_eq!(node.terminate().code(), Some(0));
         let printed = fleet.journal.events();
         let printed = printed.iter().filter(|event| event.name == "output" && event.term == gone.term);
@@ -83,7 +83,7 @@ fn a_command_that_exits_with_a_status_or_panics_has_failed_and_is_started_again(
         for (behaviour, says) in [("exit", "it exited with an error status"), ("panic", "program::the_last_straw")] {
             let fleet = Fleet::new(Store::sqlite());
             let node = launch(&fleet, &module, behaviour).start();
-            let gone = node.after(0, "gone");
+            let gone = node.after(0, "ended");
             assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
             assert!(gone.text("message").contains(says), "`{says}` is not said: {gone:?}");
             let next = node.after(gone.term, "started").term;
@@ -110,7 +110,7 @@ fn what_a_command_was_not_granted_is_refused_and_said_once() {
         .journal
         .events()
         .into_iter()
-        .filter(|event| (&*event.name, event.term) == ("denied", gone.term))
+        .filter(|event| (&*event.name, event.term) == ("capability_denied", gone.term))
         .collect();
     let asked: Vec<_> = denied.iter().map(|event| (event.term, event.text("what"))).collect();
     let each = ["files", "a TCP socket", "a UDP socket", "the address of a name (example.com)"];
@@ -124,7 +124,11 @@ fn what_a_command_was_not_granted_is_refused_and_said_once() {
 #[test]
 fn a_preview_1_module_that_wants_no_files_is_not_told_of() {
     let (fleet, ..) = first_run(&guests::program_for_preview1(), "tell");
-    assert!(!fleet.journal.events().iter().any(|event| event.name == "denied"), "{:?}", fleet.journal.events());
+    assert!(
+        !fleet.journal.events().iter().any(|event| event.name == "capability_denied"),
+        "{:?}",
+        fleet.journal.events()
+    );
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn a_version_that_never_begins_is_rejected() {
     let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");
     std::fs::write(&next, never).expect("written");
     std::fs::rename(&next, &file).expect("it takes its place");
-    let rejected = node.event("to reject it", |event| event.name == "rejected");
+    let rejected = node.event("to reject it", |event| event.name == "version_rejected");
     assert!(rejected.text("reason").contains("it had not begun after 20s"), "{rejected:?}");
     fleet.beat("the one before to run again", |event| event.ts > rejected.ts);
     fleet.check_promises();
@@ -181,7 +185,7 @@ fn a_command_that_knows_no_stop_has_its_grace_and_is_killed() {
     assert_eq!(node.terminate().code(), Some(0));
     let at = |name| fleet.journal.event(name, |event| event.name == name).ts;
     assert!(at("killed") - asked >= Duration::from_millis(300), "it had its grace");
-    assert!(at("gone") < at("released"));
+    assert!(at("ended") < at("released"));
     fleet.check_promises();
 }
 
@@ -201,7 +205,7 @@ fn check_says_which_it_is() {
         (guests::coordinator_for_preview1(), "coordinator", Some("component-types"), "that carries component types"),
         (guests::program_for_preview1(), "command", Some("wasi-preview1"), "for WASI preview 1"),
     ] {
-        let json = check(&module, &["--json"]);
+        let json = check(&module, &["--output=json"]);
         assert_eq!(json.code, Some(0), "{json:?}");
         let report = json.json();
         assert_eq!((report["kind"].as_str(), report["wrapped"].as_str()), (Some(kind), wrapped), "{json:?}");
@@ -228,7 +232,7 @@ fn a_component_that_is_both_is_run_as_a_coordinator() {
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("both.wasm");
     std::fs::write(&module, wat::parse_str(BOTH).expect("the text is right")).expect("written");
-    assert_eq!(check(&module, &["--json"]).json()["kind"], "coordinator");
+    assert_eq!(check(&module, &["--output=json"]).json()["kind"], "coordinator");
     let (_, _, gone) = first_run(&module, "");
     assert_eq!(gone.text("outcome"), "fatal", "{gone:?}");
     assert!(gone.text("message").contains("TASK"), "{gone:?}");
@@ -313,7 +317,7 @@ fn a_start_function_runs_in_a_term_and_not_before() {
         let events = fleet.journal.events();
         let of_term = |name| events.iter().find(|event| event.name == name && event.term == term);
         assert!(of_term("started").is_none(), "its first function never returns: {events:?}");
-        assert_eq!(of_term("gone").map(|gone| gone.text("outcome")), Some("killed"), "{events:?}");
+        assert_eq!(of_term("ended").map(|gone| gone.text("outcome")), Some("killed"), "{events:?}");
         fleet.check_promises();
         let ready = events.iter().find(|event| event.name == "module_ready").expect("it was ready");
         ready.fields["took_s"].as_f64().expect("a number") < 2.0

@@ -30,7 +30,7 @@ fn a_connection_string_says_where_the_account_is() {
     let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={}", fleet.store.endpoint());
     let mut alpha = node(&fleet, "alpha", &by_key);
     let term = fleet.beat_above(0).term;
-    let status = command(&fleet, &by_key, &["status", ELECTION, "--json"]);
+    let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
     // The same election as seen through the emulator's own URL.
@@ -39,7 +39,7 @@ fn a_connection_string_says_where_the_account_is() {
     fleet.check_promises();
 
     let other = by_key.replace("AccountName=devstoreaccount1;", "").replace("/devstoreaccount1", "/contoso");
-    for args in [&["status"][..], &["start", ELECTION]] {
+    for args in [&["status"][..], &["rerun", ELECTION]] {
         let refused = command(&fleet, &other, args);
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.stderr.contains(CONNECTION_STRING) && refused.stderr.contains("contoso"), "{refused:?}");
@@ -75,7 +75,7 @@ fn a_signature_that_may_not_write_is_said_once_and_waited_for() {
     let mut beta = node(&fleet, "beta", &by_sas(enough()));
     let term = fleet.beat_above(0).term;
     alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
-    let status = command(&fleet, &reads, &["status", "--json"]);
+    let status = command(&fleet, &reads, &["status", "--output=json"]);
     assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
     assert!(alpha.is_running(), "a host outlives what is wrong with its store");
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
@@ -100,7 +100,7 @@ fn a_signature_that_may_not_list_waits_a_lease_out_before_it_leads() {
     for word in FORBIDDEN {
         assert!(complaint.raw.contains(word), "`{word}` is not said: {complaint:?}");
     }
-    let settling = alpha.event("to wait", |event| event.name == "settling");
+    let settling = alpha.event("to wait", |event| event.name == "waiting_for_previous_lease");
     assert!(settling.text("reason").contains("cannot be read"), "{settling:?}");
     assert!(settling.fields["wait_s"].as_f64() >= Some(fleet.lease().as_secs_f64()), "{settling:?}");
     let early = fleet.journal.events().into_iter().find(|event| event.name == "elected");

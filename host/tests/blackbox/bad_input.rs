@@ -95,7 +95,7 @@ fn a_text_in_place_of_a_module() {
 fn a_name_that_is_no_text() {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = baton(home.path());
-    command.args(["check", "--json"]).arg(OsStr::from_bytes(b"\xff.wasm"));
+    command.args(["check", "--output=json"]).arg(OsStr::from_bytes(b"\xff.wasm"));
     let checked = finish(command);
     assert_eq!((checked.code, &checked.json()["runs"]), (Some(1), &false.into()), "{checked:?}");
 }
@@ -167,7 +167,7 @@ fn what_stands_before_a_host_is_shown_by_no_command() {
     for (args, says) in [
         (&["run", address][..], "`oci://***@localhost:5000/job:1` names no module"),
         (&["check", address], "`oci://***@localhost:5000/job:1` is no file: name the component's file"),
-        (&["check", "--json", address], "`oci://***@localhost:5000/job:1` is no file"),
+        (&["check", "--output=json", address], "`oci://***@localhost:5000/job:1` is no file"),
         (&["push", address, "job"], "`oci://***@localhost:5000/job:1` is no file"),
         (&["push", "job.wasm", address], "\"oci://***@localhost:5000/job:1\" is not an election's name"),
         (&["doctor", address], "`oci://***@localhost:5000/job:1` is no file"),
@@ -211,24 +211,24 @@ fn more_memory_than_can_be_dropped_in_time() {
 fn a_misspelt_key_in_the_file() {
     let (_folder, path) = file("baton.toml", "lease = \"15s\"\ngraze = \"5s\"\n");
     let path = path.to_str().expect("a path");
-    refused(&run(&Guest::Beats.module(), &["--file", path]), &["baton.toml", "graze", "grace"]);
+    refused(&run(&Guest::Beats.module(), &["--config", path]), &["baton.toml", "graze", "grace"]);
 }
 
 #[test]
 fn a_misspelt_variable_is_said_once_and_does_not_count() {
     let fleet = Fleet::new(Store::sqlite());
     let node = fleet.launch("alpha").env("BATON_PROBATON", "nonsense").env("BATON_PORT", "tcp://10.0.0.1:80").start();
-    let said = node.event("a warning", |event| event.name == "misspelt_variable");
-    assert_eq!((said.text("variable"), said.text("meant")), ("BATON_PROBATON", "BATON_PROBATION"), "{said:?}");
+    let said = node.event("a warning", |event| event.name == "unknown_variable");
+    assert_eq!((said.text("variable"), said.text("suggestion")), ("BATON_PROBATON", "BATON_PROBATION"), "{said:?}");
     fleet.beat_above(0);
-    assert_eq!(fleet.journal.events().iter().filter(|event| event.name == "misspelt_variable").count(), 1);
+    assert_eq!(fleet.journal.events().iter().filter(|event| event.name == "unknown_variable").count(), 1);
 }
 
 #[test]
 fn a_file_that_is_not_there_or_not_toml() {
-    refused(&run(&Guest::Beats.module(), &["--file", "/nowhere/baton.toml"]), &["/nowhere/baton.toml"]);
+    refused(&run(&Guest::Beats.module(), &["--config", "/nowhere/baton.toml"]), &["/nowhere/baton.toml"]);
     let (_folder, path) = file("baton.toml", "lease = = 15s\n");
-    refused(&run(&Guest::Beats.module(), &["--file", path.to_str().expect("a path")]), &["baton.toml"]);
+    refused(&run(&Guest::Beats.module(), &["--config", path.to_str().expect("a path")]), &["baton.toml"]);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_parent_that_hides_signals_hides_no_end() {
     let term = fleet.beat_above(0).term;
     // The end of an instance's process is seen, and followed by the next term.
     alpha.runners().into_iter().for_each(|runner| kill_process(runner, Signal::KILL).expect("it is there"));
-    let gone = alpha.event("its end", |event| event.name == "gone" && event.term >= term);
+    let gone = alpha.event("its end", |event| event.name == "ended" && event.term >= term);
     fleet.beat_above(gone.term);
     assert_eq!(alpha.terminate().code(), Some(0));
     alpha.event("to give it up", |event| event.name == "released");

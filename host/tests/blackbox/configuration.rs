@@ -26,10 +26,10 @@ fn told(fleet: &Fleet, words: &[&str]) -> Event {
 fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store() {
     let fleet = fleet(Guest::TellsConfig);
     fs::write(fleet.home.path().join("token"), format!("{SECRET}\n")).expect("a secret");
-    let file = "config = { region = 'west', batch = 100, ratio = 0.5, dry-run = true, shown = 'file' }\n\
-                secrets = { token = { file = 'token' }, password = { env = 'DB_PASSWORD' } }\n";
+    let file = "config-var = { region = 'west', batch = 100, ratio = 0.5, dry-run = true, shown = 'file' }\n\
+                secret = { token = { file = 'token' }, password = { env = 'DB_PASSWORD' } }\n";
     fs::write(fleet.home.path().join("baton.toml"), file).expect("a file");
-    let launch = fleet.launch_with("alpha", &[("--config", "shown=flag"), ("--secret", "other=file:token")]);
+    let launch = fleet.launch_with("alpha", &[("--config-var", "shown=flag"), ("--secret", "other=file:token")]);
     let mut node = launch.env("DB_PASSWORD", "pa ss=word").start();
     for (name, value) in [
         ("region", "west"),
@@ -67,7 +67,7 @@ fn the_file_of_a_secret_is_read_for_each_term() {
     // Missing while the host runs: no instance of that term starts, the log says why, and a later term finds the secret again.
     fs::remove_file(&file).expect("it is removed");
     let gone =
-        fleet.journal.event("a term that it cannot start", |e| e.name == "gone" && e.text("outcome") == "unable");
+        fleet.journal.event("a term that it cannot start", |e| e.name == "ended" && e.text("outcome") == "unable");
     for word in ["the secret \\\"token\\\"", "token", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }
@@ -103,19 +103,19 @@ fn a_secret_of_kubernetes_is_followed() {
 fn a_secret_is_seen_nowhere_but_in_the_guest() {
     let fleet = fleet(Guest::Beats);
     fs::write(fleet.home.path().join("token"), SECRET).expect("a secret");
-    let flags = [("--secret", "token=file:token"), ("--config", "region=west")];
+    let flags = [("--secret", "token=file:token"), ("--config-var", "region=west")];
     let mut node = fleet.launch_with("alpha", &flags).env("BATON_SECRET", "other=env:MINE").env("MINE", SECRET).start();
     fleet.beat_above(0);
-    let status = [fleet.command(&["status"]), fleet.command(&["status", "--json"])];
+    let status = [fleet.command(&["status"]), fleet.command(&["status", "--output=json"])];
     assert_eq!(node.terminate().code(), Some(0));
     let log: String = fleet.journal.events().iter().map(|event| format!("{}\n", event.raw)).collect();
     let cmdline = ["run", "x.wasm", "--print-config", "--secret", "token=file:token", "--secret", "other=env:MINE"];
     let mut command = baton(fleet.home.path());
-    command.args(cmdline).args(["--config", "region=west"]).env("MINE", SECRET);
+    command.args(cmdline).args(["--config-var", "region=west"]).env("MINE", SECRET);
     let table = finish(command);
     assert_eq!(table.code, Some(0), "{table:?}");
     let rows: Vec<Vec<&str>> = table.stdout.lines().map(|row| row.split_whitespace().take(2).collect()).collect();
-    for row in [["config.region", "west"], ["secrets.other", "***"], ["secrets.token", "***"]] {
+    for row in [["config-var.region", "west"], ["secret.other", "***"], ["secret.token", "***"]] {
         assert!(rows.iter().any(|shown| shown == &row), "{row:?} is missing: {table:?}");
     }
     let seen = format!("{log}{status:?}{table:?}");
@@ -162,10 +162,10 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
         let error =
             |place: &str, whole: &str| format!("{place}: \"t\" is to come from the file {whole:?}, which {problem}");
         refused(&run(home, &["--secret", &format!("t=file:{path}")], &[]), &error("--secret", path));
-        let toml = format!("[secrets]\nt = {{ file = {path:?} }}\n");
+        let toml = format!("[secret]\nt = {{ file = {path:?} }}\n");
         file("other.toml", toml.as_bytes());
-        refused(&run(home, &[&format!("--file={}/other.toml", home.display())], &[]), &{
-            error(&format!("{}/other.toml:2: secrets.t", home.display()), &whole)
+        refused(&run(home, &[&format!("--config={}/other.toml", home.display())], &[]), &{
+            error(&format!("{}/other.toml:2: secret.t", home.display()), &whole)
         });
     }
     let unset = r#"--secret: "t" is to come from the host's variable "T", which is not set"#;
@@ -184,15 +184,13 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
     for text in
         [format!("t = {SECRET:?}"), format!("t = {{ value = {SECRET:?} }}"), "t = { file = 'a', env = 'b' }".into()]
     {
-        file("baton.toml", format!("[secrets]\n{text}\n").as_bytes());
-        refused(&run(home, &[], &[]), &format!("baton.toml:2: secrets.t: {table}"));
+        file("baton.toml", format!("[secret]\n{text}\n").as_bytes());
+        refused(&run(home, &[], &[]), &format!("baton.toml:2: secret.t: {table}"));
     }
     // Not even where the file is no TOML at all.
-    for text in [
-        format!("secrets = {SECRET}"),
-        format!("[secrets]\nt = {{ file = {SECRET} }}"),
-        format!("secrets = '{SECRET}'"),
-    ] {
+    for text in
+        [format!("secret = {SECRET}"), format!("[secret]\nt = {{ file = {SECRET} }}"), format!("secret = '{SECRET}'")]
+    {
         file("baton.toml", text.as_bytes());
         let finished = run(home, &[], &[]);
         assert_eq!(finished.code, Some(2), "{finished:?}");
@@ -203,12 +201,12 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
 #[test]
 fn a_name_that_is_given_twice_and_a_value_that_is_no_text_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let twice = r#""token" is given more than once among env, config and secrets: leave one"#;
+    let twice = r#""token" is given more than once among env, config-var and secret: leave one"#;
     let run = |arguments: &[&str]| run(folder.path(), arguments, &[("T", SECRET)]);
-    refused(&run(&["--secret", "token=env:T", "--config", "token=x"]), &format!("--secret: {twice}"));
-    refused(&run(&["--config", "token=x", "--env", "token=y"]), &format!("--config: {twice}"));
-    let file = "--config: there is no `=`: write NAME=VALUE, and repeat it for more; the file of settings is --file";
-    refused(&run(&["--config", "baton.toml"]), file);
-    fs::write(folder.path().join("baton.toml"), "[config]\nlist = [1, 2]\n").expect("a file");
-    refused(&run(&[]), "baton.toml:2: config.list: write a text in quotes, a number, true or false");
+    refused(&run(&["--secret", "token=env:T", "--config-var", "token=x"]), &format!("--secret: {twice}"));
+    refused(&run(&["--config-var", "token=x", "--env", "token=y"]), &format!("--config-var: {twice}"));
+    let file = "--config-var: there is no `=`: write NAME=VALUE, and repeat it for more; --config names the configuration file";
+    refused(&run(&["--config-var", "baton.toml"]), file);
+    fs::write(folder.path().join("baton.toml"), "[config-var]\nlist = [1, 2]\n").expect("a file");
+    refused(&run(&[]), "baton.toml:2: config-var.list: write a text in quotes, a number, true or false");
 }

@@ -31,7 +31,7 @@ fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch, did: 
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let config = format!(
-        "store = {:?}\nlease = \"60s\"\ngrace = \"300ms\"\npause = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{other}",
+        "store = {:?}\nlease = \"60s\"\ngrace = \"300ms\"\nrestart-delay = \"100ms\"\nmax-memory = \"64MiB\"\n\n{}\n{other}",
         store.url(),
         table("beats", Guest::Beats),
     );
@@ -128,10 +128,10 @@ fn one_that_floods_a_log_that_nobody_reads_pushes_out_no_line_of_another() {
     let of = |event: &Event, name: &str, election: &str| event.name == name && event.text("election") == election;
     let is_log = |event: &&Event| of(event, "output", "logs") && event.text("stream") == "log";
     journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
-    journal.event("what the flood has lost", |event| of(event, "dropped", "floods"));
+    journal.event("what the flood has lost", |event| of(event, "output_dropped", "floods"));
     assert_eq!(node.terminate().code(), Some(0));
     // The last lines of a host have half a second, and the flood is before them.
-    let is_pushed_out = |event: &Event| of(event, "dropped", "logs") && event.text("reason").contains("faster");
+    let is_pushed_out = |event: &Event| of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
     let lost = journal.events().into_iter().find(is_pushed_out);
     assert!(lost.is_none(), "a line of the other: {lost:?}");
 }
@@ -141,10 +141,10 @@ fn one_that_the_system_ends_for_its_memory_does_not_disturb_another() {
     let Some(group) = ControlGroup::with_memory(256 << 20) else { return };
     let other = table("other", Guest::Allocates) + "max-memory = \"2GiB\"\n";
     let is_ended =
-        |event: &Event| event.name == "gone" && event.text("message").contains("the system had no more memory");
+        |event: &Event| event.name == "ended" && event.text("message").contains("the system had no more memory");
     let journal = beats_beside_one_of(&other, |launch| launch.after(&group.enter()), is_ended);
     let ends: Vec<_> =
-        journal.events().into_iter().filter(|e| e.name == "gone" && e.text("outcome") == "failed").collect();
+        journal.events().into_iter().filter(|e| e.name == "ended" && e.text("outcome") == "failed").collect();
     assert!(ends.iter().all(|e| e.text("election") == "other"), "{ends:?}");
     assert!(group.kills() > 0, "the system killed nothing");
 }
@@ -188,7 +188,7 @@ fn in_a_group_that_is_delegated_each_runner_has_one_that_bounds_its_memory() {
     for group in bounded() {
         let _ = fs::write(group.join("memory.max"), "0");
     }
-    let gone = journal.event("its end", |event| event.name == "gone" && event.term == term);
+    let gone = journal.event("its end", |event| event.name == "ended" && event.term == term);
     assert!(
         gone.text("message").contains("control group") && gone.text("message").contains("--max-memory"),
         "{gone:?}"

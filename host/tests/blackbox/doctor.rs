@@ -38,7 +38,7 @@ fn diagnosis(finished: &Finished, code: i32) -> Value {
 fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
     let (mut alpha, term) = fleet.leader("alpha");
     let lease = format!("{}s", fleet.store.lease().as_secs().max(15));
-    let diagnosis = diagnosis(&fleet.command(&["doctor", "--json", "--lease", &lease]), 0);
+    let diagnosis = diagnosis(&fleet.command(&["doctor", "--output=json", "--lease", &lease]), 0);
     assert_eq!(diagnosis["complete"], true, "{diagnosis:#}");
     assert_eq!(diagnosis["store"], fleet.store.url());
     assert!(diagnosis["latency"]["p99_ms"].as_f64().is_some(), "{diagnosis:#}");
@@ -51,7 +51,7 @@ fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
     let expired = finding(&diagnosis, "lease-expired")["found"].as_str().expect("a text");
     assert_eq!(expired.contains("emulator"), !fleet.store.is_sqlite(), "{expired}");
     // Nothing of it is left, and nobody was disturbed.
-    let all = fleet.command(&["status", "--json"]).json();
+    let all = fleet.command(&["status", "--output=json"]).json();
     assert_eq!(all.as_array().map(Vec::len), Some(1), "{all:#}");
     assert_eq!((&all[0]["election"], &all[0]["term"]), (&ELECTION.into(), &term.into()), "{all:#}");
     assert_eq!(alpha.terminate().code(), Some(0));
@@ -77,7 +77,7 @@ fn people_read_what_was_found_and_the_module_is_looked_at() {
     assert!(!finished.stdout.contains("lease-length"), "{}", finished.stdout);
 
     std::fs::write(&file, modules::command(1)).expect("written");
-    let looked = fleet.command(&["doctor", "--quick", "--json", file.to_str().expect("a path")]);
+    let looked = fleet.command(&["doctor", "--quick", "--output=json", file.to_str().expect("a path")]);
     assert_eq!(finding(&looked.json(), "module")["level"], "ok", "{looked:?}");
 }
 
@@ -85,11 +85,11 @@ fn people_read_what_was_found_and_the_module_is_looked_at() {
 fn who_interrupts_it_leaves_nothing_behind() {
     for store in [Store::sqlite(), Store::azurite()] {
         let fleet = Fleet::new(store);
-        let mut command = fleet.baton(&["doctor", "--json"]);
+        let mut command = fleet.baton(&["doctor", "--output=json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut doctor = command.spawn().expect("it starts");
         let listed = || {
-            let all = fleet.command(&["status", "--json"]);
+            let all = fleet.command(&["status", "--output=json"]);
             let all: Value = serde_json::from_str(&all.stdout).unwrap_or_default();
             all.as_array().map(Vec::len).filter(|count| *count == 1).ok_or(all)
         };
@@ -101,7 +101,7 @@ fn who_interrupts_it_leaves_nothing_behind() {
         let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((output.status.code(), &diagnosis["complete"]), (Some(1), &false.into()), "{diagnosis:#}");
         assert_eq!(finding(&diagnosis, "removed")["level"], "ok", "{diagnosis:#}");
-        assert_eq!(fleet.command(&["status", "--json"]).json(), Value::Array(vec![]));
+        assert_eq!(fleet.command(&["status", "--output=json"]).json(), Value::Array(vec![]));
     }
 }
 
@@ -111,7 +111,7 @@ fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
     let Store::Azurite { proxy, .. } = &fleet.store else { unreachable!("it is one") };
     for mode in [Mode::Hang, Mode::Cut] {
         proxy.set(mode);
-        let diagnosis = diagnosis(&fleet.command(&["doctor", "--json"]), 1);
+        let diagnosis = diagnosis(&fleet.command(&["doctor", "--output=json"]), 1);
         let reached = finding(&diagnosis, "reachable");
         assert_eq!(reached["level"], "problem", "{diagnosis:#}");
         assert!(reached["remedy"].as_str().is_some_and(|remedy| remedy.contains("network")), "{diagnosis:#}");
@@ -122,12 +122,12 @@ fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
     proxy.set(Mode::Through);
     let elsewhere = fleet.store.url().replace("/fleet", "/nowhere");
     let mut command = baton(fleet.home.path());
-    command.args(["doctor", "--quick", "--json", "--store", &elsewhere]);
+    command.args(["doctor", "--quick", "--output=json", "--store", &elsewhere]);
     let missing = diagnosis(&finish(command), 1);
     let reached = finding(&missing, "reachable");
     assert!(reached["found"].as_str().is_some_and(|found| found.contains("--create")), "{missing:#}");
     let mut command = baton(fleet.home.path());
-    command.args(["doctor", "--quick", "--json", "--create", "--store", &elsewhere]);
+    command.args(["doctor", "--quick", "--output=json", "--create", "--store", &elsewhere]);
     diagnosis(&finish(command), 0);
 }
 
@@ -140,7 +140,7 @@ fn a_file_that_a_store_lacks_is_named_and_not_made_anew() {
     let file = folder.path().join("control.db");
     let away = fleet.home.path().join("control.db");
     std::fs::rename(&file, &away).expect("it is there");
-    let doctor = fleet.command(&["doctor", "--quick", "--json"]);
+    let doctor = fleet.command(&["doctor", "--quick", "--output=json"]);
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains("control.db: is missing beside the store's other files: put it back"), "{doctor:?}");
     let status = fleet.command(&["status"]);
@@ -148,7 +148,7 @@ fn a_file_that_a_store_lacks_is_named_and_not_made_anew() {
     assert!(status.stdout.contains("alpha") && status.stderr.contains("is suspended cannot be read"), "{status:?}");
     assert!(!file.exists(), "somebody has made it anew");
     std::fs::rename(&away, &file).expect("it is put back");
-    diagnosis(&fleet.command(&["doctor", "--quick", "--json"]), 0);
+    diagnosis(&fleet.command(&["doctor", "--quick", "--output=json"]), 0);
     // Only who is started makes one, and says so.
     std::fs::remove_file(&file).expect("it is there");
     let beta = fleet.node("beta");
@@ -160,7 +160,7 @@ fn a_file_that_a_store_lacks_is_named_and_not_made_anew() {
 #[test]
 fn what_the_machine_lacks_is_named_with_its_remedy() {
     let fleet = Fleet::new(Store::sqlite());
-    let doctor = fleet.baton(&["doctor", "--quick", "--json"]);
+    let doctor = fleet.baton(&["doctor", "--quick", "--output=json"]);
     let setup = "for folder in \"$HOME/.cache\" \"$HOME/.local/state\"; do \
                  mkdir -p \"$folder\"; mount -t tmpfs -o ro tmpfs \"$folder\"; done; ulimit -n 64";
     let without = diagnosis(&finish(with_mounts(&doctor, setup)), 1);
@@ -195,7 +195,7 @@ fn the_right_that_a_signature_lacks_is_named() {
     let doctor = |rights, code| {
         let signature = fleet.store.signature(rights);
         let mut command = baton(fleet.home.path());
-        command.args(["doctor", "--quick", "--json", "--store", "azure://devstoreaccount1/fleet"]);
+        command.args(["doctor", "--quick", "--output=json", "--store", "azure://devstoreaccount1/fleet"]);
         let string = format!("BlobEndpoint={};SharedAccessSignature={signature}", fleet.store.endpoint());
         let finished = finish({
             command.env("AZURE_STORAGE_CONNECTION_STRING", string);

@@ -116,7 +116,7 @@ fn a_folder_is_listed_whole_however_much_is_in_it() {
     let mut node = start(&fleet, folder.path(), "/data", &["list /data", "list /data"]);
     went(&fleet, &[("list /data", &names.join(" "))]);
     assert_eq!(node.terminate().code(), Some(0));
-    let gone = node.event("`gone`", |event| event.name == "gone");
+    let gone = node.event("its end", |event| event.name == "ended");
     assert_eq!(gone.fields["usage"]["files"], 2, "the folder and one listing, at a time: {gone:?}");
     fleet.check_promises();
 }
@@ -190,7 +190,7 @@ fn a_folder_is_opened_anew_for_each_term() {
     fs::rename(&granted, folder.path().join("old")).expect("it is moved");
     fleet.store.break_lease();
     let gone =
-        node.event("a term that it cannot start", |event| event.name == "gone" && event.text("outcome") == "unable");
+        node.event("a term that it cannot start", |event| event.name == "ended" && event.text("outcome") == "unable");
     for word in [&granted.display().to_string(), "--dir", "cannot be opened", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }
@@ -232,7 +232,7 @@ fn a_call_that_waits_for_ever_keeps_no_instance_from_being_gone() {
     waits(&node);
     let standby = fleet.standby("beta", &node);
     node.signal(Signal::TERM);
-    let (killed, gone) = (node.after(0, "killed"), node.after(0, "gone"));
+    let (killed, gone) = (node.after(0, "killed"), node.after(0, "ended"));
     assert!(gone.ts > killed.ts && gone.text("outcome") == "killed", "{gone:?}");
     assert_eq!(node.wait().code(), Some(0));
     assert!(standby.after(term, "started").ts > gone.ts);
@@ -252,7 +252,7 @@ fn an_instance_is_not_gone_while_a_write_hangs() {
     let _standby = fleet.standby("beta", &node);
     let answered = OffsetDateTime::now_utc();
     drop(write);
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     assert!(gone.ts >= answered, "gone at {}, before its write ended at {answered}", gone.ts);
     assert_eq!(node.wait().code(), Some(0));
     fleet.check_promises();
@@ -283,10 +283,12 @@ fn a_call_that_hangs_for_too_long_costs_the_lease_and_not_the_host() {
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let outage = fleet.store.cut();
-    node.event("to leave its lease", |event| event.name == "lost" && event.text("reason").contains("does not end"));
+    node.event("to leave its lease", |event| {
+        event.name == "leadership_lost" && event.text("reason").contains("does not end")
+    });
     drop(outage);
     let events = fleet.journal.events();
-    assert!(events.iter().all(|event| event.name != "gone" && event.name != "released"), "{events:?}");
+    assert!(events.iter().all(|event| event.name != "ended" && event.name != "released"), "{events:?}");
     assert_eq!(fleet.status()["term"], term);
     drop(write);
     // Alone, it leads once more.
@@ -307,7 +309,7 @@ fn a_guest_whose_call_hangs_does_not_hold_up_others() {
     let hangs: String = (0..8)
         .map(|n| {
             let table = table(&format!("hangs-{n}"), Guest::UsesFiles, "SCRIPT = 'write /data/pipe x'");
-            format!("{table}dirs = [\"{}/granted::/data\"]\n", folder.path().display())
+            format!("{table}dir = [\"{}/granted::/data\"]\n", folder.path().display())
         })
         .collect();
     let config = format!(
@@ -359,28 +361,28 @@ fn a_wrong_folder_is_told_what_to_do() {
     refused(&run(&["--dir", "outside::/data"], &[]), file);
 
     let file = |text: &str| fs::write(folder.path().join("baton.toml"), text).expect("a file");
-    file("\ndirs = '/srv::/srv'\n");
-    refused(&run(&[], &[]), r#"baton.toml:2: dirs: write a list: dirs = ["HOST::GUEST"]"#);
-    file("dirs = [\n 'granted::/data',\n 7 ]\n");
-    refused(&run(&[], &[]), "baton.toml:3: dirs: write each folder as a text in quotes");
-    file("dirs = [\n 'granted::/data', 'here' ]\n");
-    refused(&run(&[], &[]), &format!("baton.toml:2: dirs: \"here\" {form}"));
+    file("\ndir = '/srv::/srv'\n");
+    refused(&run(&[], &[]), r#"baton.toml:2: dir: write a list: dir = ["HOST::GUEST"]"#);
+    file("dir = [\n 'granted::/data',\n 7 ]\n");
+    refused(&run(&[], &[]), "baton.toml:3: dir: write each folder as a text in quotes");
+    file("dir = [\n 'granted::/data', 'here' ]\n");
+    refused(&run(&[], &[]), &format!("baton.toml:2: dir: \"here\" {form}"));
 
     // One would hide the other.
     let twice = r#"two folders are to be at "/data": give each its own place"#;
     refused(&run(&["--dir", "granted::/data", "--dir", "granted::/data/:ro"], &[]), &format!("--dir: {twice}"));
-    file("dirs = [\n 'granted::/data',\n 'here::/data' ]\n");
-    refused(&run(&[], &[]), &format!("baton.toml:3: dirs: {twice}"));
+    file("dir = [\n 'granted::/data',\n 'here::/data' ]\n");
+    refused(&run(&[], &[]), &format!("baton.toml:3: dir: {twice}"));
 
     // Seen from the file, merged by place; the flag counts.
     fs::create_dir(folder.path().join("etc")).expect("a folder");
     fs::create_dir(folder.path().join("etc/own")).expect("a folder");
-    fs::write(folder.path().join("etc/b.toml"), "dirs = ['own::/own:ro', 'own::/data/']").expect("a file");
-    let shown = run(&["--file", "etc/b.toml", "--dir", "granted::/data", "--print-config"], &[]);
+    fs::write(folder.path().join("etc/b.toml"), "dir = ['own::/own:ro', 'own::/data/']").expect("a file");
+    let shown = run(&["--config", "etc/b.toml", "--dir", "granted::/data", "--print-config"], &[]);
     let rows: Vec<Vec<&str>> = shown.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     for row in [
-        vec!["dirs./own", "etc/own::/own:ro", "file", "etc/b.toml:dirs"],
-        vec!["dirs./data", "granted::/data", "flag", "--dir"],
+        vec!["dir./own", "etc/own::/own:ro", "file", "etc/b.toml:dir"],
+        vec!["dir./data", "granted::/data", "flag", "--dir"],
     ] {
         assert!(rows.contains(&row), "{row:?} is missing: {shown:?}");
     }

@@ -71,13 +71,13 @@ impl Fleet {
             ("--store", &store),
             ("--lease", &lease),
             ("--grace", "300ms"),
-            ("--pause", "100ms"),
+            ("--restart-delay", "100ms"),
             ("--max-memory", "64MiB"),
         ];
         let usual = usual.iter().filter(|(flag, _)| flags.iter().all(|(other, _)| other != flag));
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(source);
         let env = self.guest.env().map(|(key, value)| format!("{key}={value}"));
-        let launch = if self.has_witness { launch } else { launch.arg("--witness=false") };
+        let launch = if self.has_witness { launch } else { launch.arg("--reclaim=false") };
         let launch = env.iter().fold(launch, |launch, pair| launch.flag("--env", pair));
         usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
@@ -126,14 +126,14 @@ impl Fleet {
 
     /// What `baton status` says of the election.
     pub fn status(&self) -> Value {
-        let finished = self.command(&["status", ELECTION, "--json"]);
+        let finished = self.command(&["status", ELECTION, "--output=json"]);
         row(&finished).unwrap_or_else(|| panic!("one election is there: {finished:?}"))
     }
 
     /// Asks for the status, before there is one too, until it passes `test`.
     pub fn status_until(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         until(what, || {
-            let finished = self.command(&["status", ELECTION, "--json"]);
+            let finished = self.command(&["status", ELECTION, "--output=json"]);
             row(&finished).filter(&test).ok_or(finished)
         })
     }
@@ -151,7 +151,7 @@ impl Fleet {
                 self.journal.fail(&broken);
             }
         }
-        if !self.has_witness && events.iter().any(|event| event.name == "took_over") {
+        if !self.has_witness && events.iter().any(|event| event.name == "reclaimed") {
             self.journal.fail("a lease was taken over before it expired, and no node has a witness");
         }
     }
@@ -159,11 +159,15 @@ impl Fleet {
 
 /// The one election in the answer of `baton status ELECTION --json`.
 fn row(finished: &Finished) -> Option<Value> {
-    if finished.code != Some(0) {
+    // 3 says that no node leads.
+    if ![Some(0), Some(3)].contains(&finished.code) {
         return None;
     }
     match finished.json().as_array().map(Vec::as_slice) {
-        Some([row]) => Some(row.clone()),
+        Some([row]) => {
+            assert_eq!(finished.code == Some(0), row["lease"] == "held", "{finished:?}");
+            Some(row.clone())
+        }
         _ => None,
     }
 }
@@ -201,7 +205,7 @@ fn release_last(events: &[Event]) -> Checked {
     for (i, released) in events.iter().enumerate().filter(|(_, event)| event.name == "released") {
         let own = || events[..i].iter().filter(|event| event.from == released.from);
         let started = own().filter(|event| event.name == "started").count();
-        let gone = own().filter(|event| event.name == "gone").count();
+        let gone = own().filter(|event| event.name == "ended").count();
         if gone < started {
             return Err(format!("release last: {started} instances were started, {gone} are gone at {released:?}"));
         }

@@ -52,7 +52,7 @@ fn is_ended_in_time(fleet: &Fleet) {
 /// Waits until that term's instance is gone, killed or because its effects are refused, and checks that
 /// this took less than D from a moment at which the lease was still safe.
 fn gone_before_d(fleet: &Fleet, term: u64, safe: OffsetDateTime) {
-    let gone = fleet.journal.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = fleet.journal.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < safe + fleet.lease(), "{gone:?} is not within D of {safe}");
 }
 
@@ -79,7 +79,7 @@ fn lines_that_come_too_fast_are_counted_and_told_of_once_a_second() {
     let fleet = fleet(Guest::Floods);
     let node = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
     let dropped = |events: &[Event]| -> Vec<Event> {
-        let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
+        let is_told = |event: &&Event| event.name == "output_dropped" && event.text("reason").contains("--max-output");
         events.iter().filter(is_told).cloned().collect()
     };
     let told = fleet.journal.wait("eight counts", |events| Some(dropped(events)).filter(|told| told.len() >= 8));
@@ -96,7 +96,7 @@ fn fails_and_is_started_again(guest: Guest, says: &str) {
     let fleet = fleet(guest);
     let node = fleet.node("alpha");
     let first = node.after(0, "started");
-    let gone = node.event("gone", |event| event.name == "gone" && event.term == first.term);
+    let gone = node.event("ended", |event| event.name == "ended" && event.term == first.term);
     assert!(gone.raw.contains(says), "`{says}` is not said: {gone:?}");
     let second = node.after(first.term, "started").term;
     let released = fleet.journal.events().iter().any(|event| event.name == "released" && event.term < second);
@@ -148,7 +148,7 @@ fn a_guest_that_steps_down_hands_off() {
 fn a_guest_that_fails_fatally_costs_its_node_the_leadership() {
     let fleet = fleet(Guest::FailsFatally);
     let node = fleet.node("alpha");
-    node.after(0, "gone");
+    node.after(0, "ended");
     node.event("released", |event| event.name == "released");
     fleet.check_promises();
 }
@@ -211,11 +211,11 @@ fn a_second_signal_skips_the_grace() {
     assert!(running, "the grace is not over");
     node.signal(Signal::INT);
     assert_eq!(node.wait().code(), Some(0));
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     assert!(gone.ts - stopping.ts < Duration::from_secs(600), "{gone:?} came with the grace, not with the signal");
     let order: Vec<String> = fleet.journal.events().into_iter().map(|event: Event| event.name).collect();
     let at = |name: &str| order.iter().position(|other| other == name);
-    assert!(at("gone") < at("released") && at("released").is_some(), "the order stays: {order:?}");
+    assert!(at("ended") < at("released") && at("released").is_some(), "the order stays: {order:?}");
     fleet.check_promises();
 }
 
@@ -226,7 +226,7 @@ fn a_moved_lease_file_ends_the_instance_and_the_way_back_heals() {
     let (here, away) = (fleet.store.lease_file(), fleet.store.folder().join("away.db"));
     std::fs::rename(&here, &away).expect("the file is moved");
     let moved = OffsetDateTime::now_utc();
-    let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = node.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < moved + fleet.lease(), "{gone:?} later than D after the move at {moved}");
     assert!(node.is_running(), "the host survives");
     std::fs::rename(&away, &here).expect("the file is moved back");

@@ -34,7 +34,7 @@ scenarios! {
 /// The history, the newest term first, as soon as it passes the test.
 fn history(fleet: &Fleet, what: &str, test: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     until(what, || {
-        let finished = fleet.command(&["history", ELECTION, "--json", "--limit", "2000"]);
+        let finished = fleet.command(&["history", ELECTION, "--output=json", "--limit", "2000"]);
         match finished.code {
             Some(0) => {
                 let rows = finished.json().as_array().expect("a list").clone();
@@ -77,7 +77,7 @@ fn terms_in_a_row_are_told_as_the_log_has_them(fleet: Fleet) {
     let fleet = fleet.with(Guest::Done);
     let mut last = OffsetDateTime::now_utc();
     let mut alpha = fleet.node("alpha");
-    let third = alpha.after(2, "gone").term;
+    let third = alpha.after(2, "ended").term;
     let at = Endpoint::of(&alpha);
     let rows = history(&fleet, "three terms", |rows| has_ended(rows, third));
     let terms: Vec<u64> = rows.iter().filter_map(|row| row["term"].as_u64()).collect();
@@ -85,8 +85,8 @@ fn terms_in_a_row_are_told_as_the_log_has_them(fleet: Fleet) {
     for number in 1..=third {
         let row = term(&rows, number).unwrap_or_else(|| panic!("term {number} is missing: {rows:#?}"));
         let of_term = |name: &str| alpha.event(name, |event| event.name == name && event.term == number);
-        last = assert_between(last, row, "begun", &of_term("elected"));
-        last = assert_between(last, row, "ended", &of_term("gone"));
+        last = assert_between(last, row, "began", &of_term("elected"));
+        last = assert_between(last, row, "ended", &of_term("ended"));
         assert_eq!((text(row, "node"), text(row, "outcome")), ("alpha", "done"), "{row}");
         assert_eq!((&row["reason"], &row["closed_by"]), (&Value::Null, &Value::Null), "{row}");
         assert_eq!(row["leaderless_s"].is_number(), number == 1, "somebody leads between two terms of a lease: {row}");
@@ -106,8 +106,8 @@ fn terms_in_a_row_are_told_as_the_log_has_them(fleet: Fleet) {
     // The last one is told before the host has ended.
     assert_eq!(alpha.terminate().code(), Some(0));
     let events = fleet.journal.events();
-    let gone = events.iter().rev().find(|event| event.name == "gone").expect("the last");
-    let newest = fleet.command(&["history", ELECTION, "--json", "--limit", "1"]).json();
+    let gone = events.iter().rev().find(|event| event.name == "ended").expect("the last");
+    let newest = fleet.command(&["history", ELECTION, "--output=json", "--limit", "1"]).json();
     // The record may name a next one, which was given up before its instance began.
     let last = newest[0]["term"].as_u64().expect("a number");
     let was_given_up = last > gone.term && text(&newest[0], "reason").starts_with("ended in order");
@@ -134,7 +134,7 @@ fn a_killed_leader_is_closed_by_its_successor(fleet: Fleet) {
     let (before, after) = (term(&rows, killed).expect("it"), term(&rows, next).expect("it"));
     assert_eq!((text(before, "node"), text(before, "closed_by")), ("alpha", "beta"), "{before}");
     assert!(text(before, "reason").contains("not heard of any more") && before["outcome"].is_null(), "{before}");
-    assert_eq!(text(before, "ended"), text(after, "begun"), "when it took over is the bound");
+    assert_eq!(text(before, "ended"), text(after, "began"), "when it took over is the bound");
     assert!(after["ended"].is_null(), "{after}");
     let leaderless = until("how long nobody led", || {
         let rows = history(&fleet, "its term", |rows| term(rows, next).is_some());
@@ -171,7 +171,7 @@ fn a_term_that_an_outage_ended_is_told_after_it(fleet: Fleet) {
         connection
     });
     let outage = fleet.store.cut();
-    alpha.event("its end", |event| event.name == "gone" && event.term == lost);
+    alpha.event("its end", |event| event.name == "ended" && event.term == lost);
     drop(outage);
     // It is caught up with what came later, though nobody could write for a while longer.
     let next = fleet.beat_above(lost).term;
@@ -184,7 +184,7 @@ fn a_term_that_an_outage_ended_is_told_after_it(fleet: Fleet) {
 
 fn what_is_no_history_is_begun_anew_and_what_is_newer_is_left_alone(fleet: Fleet) {
     let fleet = fleet.with(Guest::Done);
-    let (alpha, _) = (fleet.node("alpha"), fleet.journal.event("a term", |event| event.name == "gone"));
+    let (alpha, _) = (fleet.node("alpha"), fleet.journal.event("a term", |event| event.name == "ended"));
     history(&fleet, "a term", |rows| rows.iter().any(|row| row["ended"].is_string()));
     let says = |what: &str| {
         alpha.event(what, |event| {
@@ -193,7 +193,7 @@ fn what_is_no_history_is_begun_anew_and_what_is_newer_is_left_alone(fleet: Fleet
     };
     overwrite(&fleet, "{\"format\":1,\"terms\":7}");
     let said = says("is damaged");
-    let later = alpha.after(said.term.max(1), "gone").term;
+    let later = alpha.after(said.term.max(1), "ended").term;
     let rows = history(&fleet, "it to be begun anew", |rows| rows.iter().any(|row| row["ended"].is_string()));
     assert!(rows.iter().all(|row| text(row, "node") == "alpha"), "{rows:#?}");
     assert!(later > 0);
@@ -202,7 +202,7 @@ fn what_is_no_history_is_begun_anew_and_what_is_newer_is_left_alone(fleet: Fleet
     overwrite(&fleet, newer);
     says("has format 2");
     let again = fleet.journal.events().last().map_or(0, |event| event.term);
-    alpha.after(again.max(later), "gone");
+    alpha.after(again.max(later), "ended");
     assert_eq!(stored(&fleet).1, newer, "it is left alone");
     let refused = fleet.command(&["history", ELECTION]);
     assert!(refused.code == Some(1) && refused.stderr.contains("has format 2"), "{refused:?}");

@@ -39,7 +39,7 @@ fn peak(node: &Node) -> u64 {
 /// Lets a guest hoard. What it or its end says, and the most memory that its host had.
 fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     let (node, _server) = start(fleet, what, "rest");
-    let ended = node.event(what, |event| event.name == "gone" || event.text("line") == "rests");
+    let ended = node.event(what, |event| event.name == "ended" || event.text("line") == "rests");
     (ended, peak(&node))
 }
 
@@ -117,7 +117,7 @@ fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
         assert!(more < MORE, "{what} took {} MiB", more >> 20);
         if expected.contains("--max-memory") {
             let told: Vec<Event> =
-                events(&fleet, "denied").into_iter().filter(|event| event.term == ended.term).collect();
+                events(&fleet, "capability_denied").into_iter().filter(|event| event.term == ended.term).collect();
             assert!(matches!(&told[..], [told] if told.text("what").starts_with(memory)), "{what}: {told:?}");
         }
         fleet.check_promises();
@@ -134,8 +134,8 @@ fn what_guests_have_freed_does_not_stay_with_their_host() {
     let fleet = Fleet::new(Store::sqlite());
     // Each term fills the host's memory in small pieces, on whichever thread it runs.
     let (node, _server) = start(&fleet, "paths", "done");
-    let first = node.after(0, "gone").term;
-    node.after(first + 20, "gone");
+    let first = node.after(0, "ended").term;
+    node.after(first + 20, "ended");
     let more = peak(&node).saturating_sub(least);
     println!("{} KiB more than a calm guest's after 20 terms", more >> 10);
     assert!(more < MORE, "20 terms took {} MiB", more >> 20);

@@ -57,7 +57,7 @@ fn without_seccomp_a_host_that_is_killed_is_waited_for() {
     alpha.signal(Signal::KILL);
     // A runner could have given its lock up there, so that nobody is witness to its end.
     let elected = beta.after(term, "elected");
-    let settled = |event: &Event| event.from == "beta" && event.name == "took_over";
+    let settled = |event: &Event| event.from == "beta" && event.name == "reclaimed";
     assert!(!fleet.journal.events().iter().any(settled), "{elected:?}");
     fleet.beat_above(term);
     fleet.check_promises();
@@ -71,7 +71,7 @@ fn doctor_names_what_the_kernel_lacks() {
         (Lacks::Seccomp, "warning", "no seccomp filters", "profile that allows them"),
         (Lacks::Pidfds, "problem", "pidfd_open", "Linux 5.4"),
     ] {
-        let mut doctor = fleet.baton(&["doctor", "--quick", "--json"]);
+        let mut doctor = fleet.baton(&["doctor", "--quick", "--output=json"]);
         without(&mut doctor, lacks);
         let finished = finish(doctor);
         let findings = finished.json()["findings"].as_array().expect("an array").clone();

@@ -49,7 +49,7 @@ fn a_terminated_leader_hands_off(fleet: Fleet) {
     assert_eq!(status.code(), Some(0), "an orderly end exits with 0");
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "shutdown", "{stopping:?}");
-    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
     let released = a.event("released", |event| event.name == "released");
     let next = b.after(term, "elected");
     assert!(next.ts >= gone.ts, "{next:?} before {gone:?}");
@@ -58,7 +58,7 @@ fn a_terminated_leader_hands_off(fleet: Fleet) {
     let own = |name: &str| events.iter().position(|event| event.from == "alpha" && event.name == name);
     let last = events.iter().position(|event| event.from == "alpha" && event.text("line").starts_with("stop: "));
     // On a machine that does not get to it, it is counted at least.
-    let last = last.or_else(|| own("dropped")).unwrap_or_else(|| fleet.journal.fail("its last line is lost"));
+    let last = last.or_else(|| own("output_dropped")).unwrap_or_else(|| fleet.journal.fail("its last line is lost"));
     assert!(Some(last) < own("released"), "{:?} after the release", events[last]);
     assert!(next.ts - released.ts < lease * 4 / 5, "{next:?} came when the lease of {released:?} had run out");
     fleet.beat_above(term);
@@ -75,7 +75,7 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
     assert_eq!(next.from, "beta");
     let woken = OffsetDateTime::now_utc();
     a.resume();
-    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts >= woken, "{gone:?}");
     a.event("standby after it woke", |event| event.name == "standby" && event.ts >= gone.ts);
     // `one at a time` is the point here: no line of the old term after the new one's first.
@@ -111,8 +111,9 @@ fn lines_that_wait_for_their_reader_are_not_written_after_their_term(fleet: Flee
     let late = fleet.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
     // On a machine that is slow, terms before that one may have lost lines, too.
-    let is_told =
-        |event: &Event| event.name == "dropped" && event.term >= term && event.text("reason").contains("deadline");
+    let is_told = |event: &Event| {
+        event.name == "output_dropped" && event.term >= term && event.text("reason").contains("deadline")
+    };
     let dropped = a.event("what was dropped", is_told);
     assert!(dropped.fields["lines"].as_u64() > Some(0), "{dropped:?}");
     fleet.check_promises();
@@ -144,9 +145,9 @@ fn a_broken_lease_ends_the_instance_and_is_waited_out(fleet: Fleet) {
     let before = OffsetDateTime::now_utc();
     fleet.store.break_lease();
     let broken = OffsetDateTime::now_utc();
-    let lost = a.after(0, "lost");
+    let lost = a.after(0, "leadership_lost");
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
-    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < broken + fleet.lease(), "{gone:?} later than D after the break at {broken}");
     // Who takes a broken lease cannot know when the instance under it ends: it waits D.
     let next = fleet.beat_above(term);
@@ -161,7 +162,7 @@ fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(fleet: Fleet) {
     a.pause();
     fleet.store.delete_record();
     let b = fleet.node("beta");
-    let settling = b.event("to wait", |event| event.name == "settling");
+    let settling = b.event("to wait", |event| event.name == "waiting_for_previous_lease");
     assert!(settling.fields["wait_s"].as_f64() >= Some(fleet.lease().as_secs_f64()), "{settling:?}");
     let is_early =
         |event: &Event| event.from == "beta" && event.name == "elected" && event.ts < settling.ts + fleet.lease();
@@ -170,7 +171,7 @@ fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(fleet: Fleet) {
     // What it announces itself is no lower, long before it leads.
     announced(&fleet, "beta", |said| said.term >= term);
     a.resume();
-    a.event("gone", |event| event.name == "gone" && event.term == term);
+    a.event("ended", |event| event.name == "ended" && event.term == term);
     fleet.check_promises();
 }
 
@@ -179,7 +180,7 @@ fn a_deleted_record_ends_the_instance_and_terms_still_rise(fleet: Fleet) {
     let _b = fleet.standby("beta", &a);
     fleet.store.delete_record();
     let deleted = OffsetDateTime::now_utc();
-    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < deleted + fleet.lease(), "{gone:?} later than D after the deletion at {deleted}");
     fleet.beat_above(term);
     fleet.check_promises();

@@ -14,14 +14,14 @@ use crate::store::Store;
 /// A node that runs a module with these flags.
 fn start(fleet: &Fleet, module: &Path, flags: &[(&str, &str)]) -> Node {
     let store = fleet.store.url();
-    let usual = [("--election", ELECTION), ("--store", &store), ("--lease", "15s"), ("--pause", "100ms")];
+    let usual = [("--election", ELECTION), ("--store", &store), ("--lease", "15s"), ("--restart-delay", "100ms")];
     let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
     usual.iter().chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value)).start()
 }
 
 /// Waits for the end of the first instance.
 fn gone(node: &Node) -> Event {
-    node.event("`gone`", |event| event.name == "gone")
+    node.event("its end", |event| event.name == "ended")
 }
 
 /// Checks that it failed for the limit, and names it and the flag.
@@ -40,12 +40,12 @@ fn used(gone: &Event, what: &str) -> u64 {
 /// Checks that it was said once that it came near that limit.
 #[track_caller]
 fn was_near(fleet: &Fleet, term: u64, limit: &str, of: u64, flag: &str) {
-    let said: Vec<Event> = fleet.journal.events().into_iter().filter(|event| event.name == "usage").collect();
+    let said: Vec<Event> = fleet.journal.events().into_iter().filter(|event| event.name == "near_limit").collect();
     let near: Vec<&Event> = said.iter().filter(|event| event.term == term && event.text("limit") == limit).collect();
     let [near] = near[..] else { panic!("{limit} is said {} times: {said:?}", near.len()) };
     assert_eq!((near.text("level"), near.text("flag")), ("warn", flag), "{near:?}");
     let used = near.fields["used"].as_u64().expect("a number");
-    assert!(near.fields["of"] == of && (of / 5 * 4..=of).contains(&used), "{near:?}");
+    assert!(near.fields["max"] == of && (of / 5 * 4..=of).contains(&used), "{near:?}");
 }
 
 /// A command for WASI preview 1 that grows a table to so many elements, then exits well.
@@ -129,7 +129,7 @@ fn handles() {
     let keep = |script: &'static str| [("--dir", folder.as_str()), ("--max-handles", "100"), ("--env", script)];
     let mut node = fleet.launch_with("alpha", &keep("SCRIPT=keep /data/a 85")).start();
     fleet.beat("the handles", |event| event.text("line") == "keep /data/a 85: ok");
-    let said = node.event("a warning", |event| event.name == "usage");
+    let said = node.event("a warning", |event| event.name == "near_limit");
     was_near(&fleet, said.term, "handles", 100, "--max-handles");
     assert_eq!(node.terminate().code(), Some(0));
     let ended = gone(&node);
@@ -137,7 +137,7 @@ fn handles() {
     drop(node);
 
     let node = fleet.launch_with("beta", &keep("SCRIPT=keep /data/a 101")).start();
-    let gone = node.event("`gone`", |event| event.name == "gone");
+    let gone = node.event("its end", |event| event.name == "ended");
     met(&gone, "it needs more handles than it was granted: 100; --max-handles grants more");
     assert!((90..=100).contains(&used(&gone, "handles")), "{gone:?}");
     fleet.check_promises();
@@ -167,7 +167,7 @@ fn handles_of_its_own_components() {
     met(&gone(&node), "it needs more handles than it was granted: 10000; --max-handles grants more");
     drop(node);
     let node = start(&fleet, &module, &[("--max-handles", "12000")]);
-    let done = node.event("a term that is done", |event| event.name == "gone" && event.text("outcome") == "done");
+    let done = node.event("a term that is done", |event| event.name == "ended" && event.text("outcome") == "done");
     assert!(done.term > 1, "{done:?}");
 }
 
@@ -185,7 +185,7 @@ fn an_instance_that_uses_little_is_not_warned_of_and_its_end_says_how_little() {
     assert_eq!(used(&gone, "files"), 0, "{gone:?}");
     assert!(used(&gone, "kept") < 1 << 20, "{gone:?}");
     drop(node);
-    assert!(fleet.journal.events().iter().all(|event| event.name != "usage"), "{:?}", fleet.journal.events());
+    assert!(fleet.journal.events().iter().all(|event| event.name != "near_limit"), "{:?}", fleet.journal.events());
 }
 
 #[test]
@@ -211,10 +211,11 @@ fn the_status_shows_what_is_used_of_each_limit() {
     assert!((2..123).contains(&instances), "{usage}");
     assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");
     assert!((1..64 << 20).contains(&usage["memory"]["used"].as_u64().unwrap()), "{usage}");
-    let instances = format!(", {instances} of 123 instances, ");
     until("a line about it", || {
         let text = fleet.command(&["status"]).stdout;
-        let is_told = ["fleet uses ", " of 64.0 MiB of memory, ", &instances].iter().all(|part| text.contains(part));
+        let is_told = ["fleet uses ", " of 64.0 MiB of memory, ", " s of CPU time in process "]
+            .iter()
+            .all(|part| text.contains(part));
         if is_told { Ok(()) } else { Err(text) }
     });
     let elsewhere = other.status_until("what is used", |status| status["usage"].is_object());

@@ -57,7 +57,7 @@ fn of(name: &str, labels: &str) -> String {
 
 /// The socket of whoever leads.
 pub fn socket(fleet: &Fleet) -> PathBuf {
-    let status = fleet.command(&["nodes", ELECTION, "--json"]).json();
+    let status = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
     let nodes = status.as_array().cloned().unwrap_or_default();
     let leader = nodes.iter().find(|node| node["role"] == "leader").expect("somebody leads");
     folder(fleet).join(leader["incarnation"].as_str().expect("an incarnation"))
@@ -84,8 +84,9 @@ pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
     };
     let so_far = beats(0);
     beats(so_far);
-    let is_trouble =
-        |event: &&Event| event.from == node.name && ["lost", "stopping", "error"].contains(&event.name.as_str());
+    let is_trouble = |event: &&Event| {
+        event.from == node.name && ["leadership_lost", "stopping", "error"].contains(&event.name.as_str())
+    };
     let events = fleet.journal.events();
     assert!(!events.iter().any(|event| is_trouble(&event)), "{events:?}");
 }
@@ -106,11 +107,11 @@ pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, rea
     });
     // One that was just cut and made anew is announced a moment later.
     until("it to be told of", || {
-        let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
+        let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
         let row = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("it is there");
         let listeners = sample(&Endpoint::of(leader).ask("/metrics").body, &of("baton_link_listeners", ""));
         let hears = number(&of("baton_link", ""));
-        if row["listens"]["to"] == *leader.name && (listeners, hears) == (1.0, 1.0) {
+        if row["link"]["to"] == *leader.name && (listeners, hears) == (1.0, 1.0) {
             Ok(())
         } else {
             Err((nodes, listeners, hears))
@@ -124,7 +125,7 @@ pub fn is_told_of_the_end(node: &Node, leader: &mut Node, term: u64) {
     let before = heard();
     assert!(leader.terminate().success());
     let next = node.after(term, "elected");
-    let gone = leader.event("the end of its instance", |event| event.name == "gone" && event.term >= term);
+    let gone = leader.event("the end of its instance", |event| event.name == "ended" && event.term >= term);
     assert!(next.ts >= gone.ts, "{gone:?}, {next:?}");
     until("it to be told", || (heard() > before).then_some(()).ok_or(before));
 }
@@ -173,9 +174,11 @@ fn who_begins_to_listen_is_told_at_once_of_the_last_renewal() {
                 let line: serde_json::Value = serde_json::from_str(&line?)?;
                 let Some(age) = line["leads"]["age_ms"].as_u64() else { continue };
                 assert_eq!(line["leads"]["term"].as_u64(), Some(term));
+                // Later lines are of later renewals.
                 if u128::from(age) > since.elapsed().as_millis() {
                     return Ok(());
                 }
+                break;
             }
             Err(std::io::Error::other("it was told late"))
         });
@@ -303,7 +306,7 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
 fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
     let fleet = Fleet::new(Store::sqlite());
     let launch =
-        |name: &str| linked(&fleet, name, &[MINUTE, ("--priority", "50")]).arg("--preempt").arg("--witness=false");
+        |name: &str| linked(&fleet, name, &[MINUTE, ("--priority", "50")]).arg("--preempt").arg("--reclaim=false");
     let (mut alpha, beta, term) = pair_of(&fleet, launch);
     let socket = socket(&fleet);
     let to = incarnation_of(&socket);
@@ -412,7 +415,7 @@ fn no_more_are_heard_than_there_is_room_for() {
 #[test]
 fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
     let fleet = Fleet::new(Store::sqlite());
-    let (alpha, beta, term) = pair_of(&fleet, |name| linked(&fleet, name, &[LONGER]).arg("--witness=false"));
+    let (alpha, beta, term) = pair_of(&fleet, |name| linked(&fleet, name, &[LONGER]).arg("--reclaim=false"));
     // Its socket is another's from now on.
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);

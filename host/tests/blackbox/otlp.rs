@@ -251,7 +251,7 @@ fn a_collector_that_hangs_or_refuses_delays_nothing(fleet: Fleet) {
     // Now the last it says is never answered.
     hangs.store(true, Ordering::Release);
     assert!(alpha.terminate().success());
-    for name in ["lost", "killed"] {
+    for name in ["leadership_lost", "killed"] {
         assert!(events(&fleet, name).is_empty(), "{name}: {:?}", fleet.journal.events());
     }
     assert_eq!(events(&fleet, "released").len(), 1);

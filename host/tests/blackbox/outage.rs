@@ -22,7 +22,7 @@ fn a_short_outage_costs_nothing(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
     let outage = fleet.store.hang();
-    a.after(0, "renew_failed");
+    a.after(0, "renewal_failed");
     let at = Endpoint::of(&a);
     let name = "baton_store_requests_total{election=\"fleet\",operation=\"renew\",result=\"ok\"}";
     let renewals = || sample(&at.ask("/metrics").body, name);
@@ -44,9 +44,11 @@ fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(fleet: Fleet) {
     let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
-    let gone = a.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < began + fleet.lease(), "{gone:?} later than D after the outage began at {began}");
-    a.event("lost or standby", |event| event.ts >= gone.ts && ["lost", "standby"].contains(&event.name.as_str()));
+    a.event("lost or standby", |event| {
+        event.ts >= gone.ts && ["leadership_lost", "standby"].contains(&event.name.as_str())
+    });
     assert!(a.is_running() && b.is_running(), "a host survives an outage of any length");
     drop(outage);
     fleet.beat_above(term);
@@ -57,7 +59,7 @@ fn a_host_that_lost_everything_leads_again_without_a_restart(fleet: Fleet) {
     let (mut node, term) = fleet.leader("alpha");
     fleet.store.delete();
     let lost = OffsetDateTime::now_utc();
-    let gone = node.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = node.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < lost + fleet.lease(), "{gone:?} later than D after everything was deleted at {lost}");
     node.event("word of it", |event| event.name == "misconfigured" && event.ts > gone.ts);
     assert!(node.is_running(), "a host survives the loss of its store");
@@ -82,6 +84,6 @@ fn stops_at_once() -> bool {
     fleet.store.renewed();
     let removed = OffsetDateTime::now_utc();
     fleet.store.delete();
-    let gone = alpha.event("gone", |event| event.name == "gone" && event.term == term);
+    let gone = alpha.event("ended", |event| event.name == "ended" && event.term == term);
     gone.ts < removed + Duration::from_secs(5)
 }

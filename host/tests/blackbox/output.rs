@@ -45,7 +45,7 @@ fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
     let fleet = fleet(Guest::FloodsItsLog);
     let mut node = fleet.launch_with("alpha", &[("--max-output", "100")]).start();
     let dropped = |events: &[Event]| -> Vec<Event> {
-        let is_told = |event: &&Event| event.name == "dropped" && event.text("reason").contains("--max-output");
+        let is_told = |event: &&Event| event.name == "output_dropped" && event.text("reason").contains("--max-output");
         events.iter().filter(is_told).cloned().collect()
     };
     let told = fleet.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
@@ -55,7 +55,7 @@ fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
     }
     assert_eq!(node.terminate().code(), Some(0));
     let events = fleet.journal.events();
-    let gone = events.iter().find(|event| event.name == "gone").expect("it is gone");
+    let gone = events.iter().find(|event| event.name == "ended").expect("it is gone");
     let used = |what: &str| gone.fields["usage"][what].as_u64().expect("a number");
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
     assert_eq!(used("dropped"), dropped(&events).iter().map(lines).sum::<u64>(), "{gone:?}");
@@ -82,16 +82,16 @@ fn a_gigabyte_of_output_leaves_the_host_well(fleet: Fleet) {
     let before = memory(&node);
     let end = fleet.journal.wait_for_the_last("the end of it", |events| {
         let end = events.iter().find(|event| event.text("line") == "1 GiB is written").cloned();
-        end.ok_or(events.iter().filter(|event| event.name == "dropped").count() as u64)
+        end.ok_or(events.iter().filter(|event| event.name == "output_dropped").count() as u64)
     });
     // It led all the time, in one term, without trouble; what it could not print is counted.
     assert_eq!(end.term, 1, "{end:?}");
     let events = fleet.journal.events();
-    for trouble in ["lost", "stopping", "killed"] {
+    for trouble in ["leadership_lost", "stopping", "killed"] {
         assert!(events.iter().all(|event| event.name != trouble), "{trouble}: {events:?}");
     }
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
-    let dropped: u64 = events.iter().filter(|event| event.name == "dropped").map(lines).sum();
+    let dropped: u64 = events.iter().filter(|event| event.name == "output_dropped").map(lines).sum();
     assert!(dropped > 5_000_000, "only {dropped} lines of more than 5 million are counted as dropped");
     let grown = memory(&node).saturating_sub(before);
     assert!(grown < 100, "the host grew by {grown} MiB");

@@ -44,6 +44,6 @@ fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
     // `one at a time` is the point here.
     fleet.check_promises();
     assert!(next.ts > freed + fleet.lease(), "{next:?} earlier than D after {freed}");
-    let settling = b.event("to wait", |event| event.name == "settling");
+    let settling = b.event("to wait", |event| event.name == "waiting_for_previous_lease");
     assert!(settling.ts > freed && settling.ts < next.ts, "{settling:?}, then {next:?}");
 }

@@ -199,6 +199,12 @@ fn the_page_shows_who_leads_while_that_changes() {
     let pages = [browser.open(&alpha), browser.open(&beta), browser.open(&gamma)];
     for page in &pages {
         page.wait("#detail-leader", |leader| leader == "alpha");
+        let since = page.wait("#detail-since", |since| since.starts_with("leads since "));
+        // A node that became a standby later knows only this.
+        let time = since["leads since ".len()..].trim_start_matches("before ");
+        let time: Vec<char> = time.chars().take(19).collect();
+        let shape: String = time.iter().map(|one| if one.is_ascii_digit() { '0' } else { *one }).collect();
+        assert_eq!(shape, "0000-00-00 00:00:00", "{since}");
         page.wait("#live-text", |live| live == "live");
         page.wait("#nodes", |nodes| ["alpha", "beta", "gamma"].iter().all(|name| nodes.contains(name)));
         page.wait("#nodes tr:has-text('gamma')", |row| row.contains("zone=west") && row.contains("70"));
@@ -234,19 +240,22 @@ fn the_page_shows_who_leads_while_that_changes() {
     // The page of the one that is gone says that it is old.
     of_alpha.wait("#live-text", |live| live == "stale");
     assert!(of_alpha.text("#banner").contains("has not answered"), "{}", of_alpha.text("#banner"));
-    // The last terms: the one whose node died, the time in which nobody led, and the one that goes on. What may be a
-    // coordinator's words needs the token.
+    // The last terms: the one whose node died, the time without a leader, and the one that runs. The reason of an end may
+    // be the coordinator's words, and needs the token.
     leads.gives_the_token();
-    let [died, goes_on] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
+    let [died, runs] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
     let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard of any more"));
-    assert!(why.starts_with(&format!("Term {term} of alpha · ")), "{why}");
-    assert!(why.ends_with(&format!(", as {} tells", next.from)), "{why}");
-    let last = format!("Term {} of {} · ", next.term, next.from);
-    let label = leads.wait_for(&goes_on, "aria-label", |label| label.contains("nobody had led for"));
-    assert!(label.starts_with(&last) && label.ends_with("goes on"), "{label}");
-    leads.wait_for("#timeline li.gap", "title", |title| title.starts_with("nobody led for"));
+    assert!(why.starts_with(&format!("Term {term} on alpha · ")), "{why}");
+    assert!(why.ends_with(&format!(", reported by {}", next.from)), "{why}");
+    let last = format!("Term {} on {} · ", next.term, next.from);
+    let label =
+        leads.wait_for(&runs, "aria-label", |label| label.contains("no leader for") && label.ends_with("running"));
+    assert!(label.starts_with(&last), "{label}");
+    leads.wait_for("#timeline li.gap", "title", |title| title.starts_with("no leader for"));
+    leads.wait("#detail-failure", |failure| failure.starts_with(&format!("term {term} on alpha failed: ")));
+    assert!(leads.count("#axis li") > 1 && leads.text("#legend-nodes").contains(&next.from), "an axis and a legend");
     assert_eq!((leads.count("#timeline button"), leads.count("#terms tr")), (2, 2));
-    assert!(leads.text("#term-text").starts_with(&last), "the newest is told in words first");
+    assert!(leads.text("#term-text").starts_with(&last), "the caption describes the newest term first");
     leads.click(&died);
     leads.wait("#term-text", |text| text == why);
     leads.click("#history-panel summary");
@@ -297,18 +306,18 @@ fn it_fits_a_phone_and_a_wall_in_light_and_dark() {
     fleet.check_promises();
 }
 
-/// The texts whose colour is too near to that behind them, by the formula of WCAG 2.2 for the contrast of two colours.
+/// The texts whose color is too near to that behind them, by the formula of WCAG 2.2 for the contrast of two colors.
 const CONTRASTS: &str = "(() => {
-  const parts = (colour) => colour.match(/[\\d.]+/g).map((part, at) => part * (colour.startsWith('color(') && at < 3 ? 255 : 1));
-  const light = (colour) => {
-    const [r, g, b] = parts(colour).slice(0, 3).map((part) => part / 255)
+  const parts = (color) => color.match(/[\\d.]+/g).map((part, at) => part * (color.startsWith('color(') && at < 3 ? 255 : 1));
+  const light = (color) => {
+    const [r, g, b] = parts(color).slice(0, 3).map((part) => part / 255)
       .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (one) => {
     for (; one; one = one.parentElement) {
-      const colour = getComputedStyle(one).backgroundColor;
-      if ((parts(colour)[3] ?? 1) === 1) return colour;
+      const color = getComputedStyle(one).backgroundColor;
+      if ((parts(color)[3] ?? 1) === 1) return color;
     }
     return 'rgb(255, 255, 255)';
   };
@@ -353,9 +362,9 @@ fn what_a_coordinator_prints_becomes_no_part_of_the_page() {
     let evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script></ol><h1>Taken</h1>";
     let node = fleet
         .launch_with("alpha", &[("--admin-token-file", &token(&fleet))])
-        .flag("--config", format!("evil={evil}"))
+        .flag("--config-var", format!("evil={evil}"))
         .start();
-    node.after(0, "gone");
+    node.after(0, "ended");
     let page = browser.open(&node);
     page.wait("#logs-note", |note| note.contains("--admin-token-file"));
     assert_eq!(page.count("#logs li"), 0, "nothing without the token");
@@ -421,18 +430,28 @@ fn its_buttons_steer() {
                 if page.is_shown("#ask-error") { Ok(page.text("#ask-error")) } else { Err(page.said()) }
             },
         );
-    assert!(refused.contains("--admin-token-file"), "{refused}");
+    assert!(refused.contains("token is wrong"), "{refused}");
     page.fill("#ask-token", TOKEN);
     page.click("#ask-go");
     page.wait("#detail-leader", |leader| leader == "beta");
     page.wait("#toast", |told| told.contains("beta leads"));
     fleet.beat_above(term);
     // The token is known now.
+    let card = "#elections .card";
+    let border = json!({"script": "getComputedStyle(document.querySelector('#elections .card')).borderTopColor"});
+    let border = || browser.must(&page.order("evaluate", border.clone()));
+    page.wait_for(card, "data-leader", |has| has == "yes");
+    let usual = border();
     presses("suspend");
     page.fill("#ask-reason", "maintenance");
     page.click("#ask-go");
-    page.wait("#detail-leader", |leader| leader == "Nobody leads");
-    page.wait("#detail-note", |note| note.contains("maintenance"));
+    page.wait("#detail-leader", |leader| leader == "No leader");
+    page.wait("#detail-since", |since| {
+        since.starts_with("no leader for ") && since.contains("suspended by") && since.contains("maintenance")
+    });
+    page.wait_for(card, "data-cause", |cause| cause == "suspended");
+    page.wait(card, |text| text.contains("no leader") && text.contains("suspended by") && text.contains("maintenance"));
+    assert_ne!(border(), usual, "the card of an election without a leader is red");
     presses("resume");
     page.click("#ask-go");
     let leader = page.wait("#detail-leader", |leader| ["alpha", "beta"].contains(&leader));
@@ -450,5 +469,76 @@ fn its_buttons_steer() {
     assert!(said.iter().all(|line| line.contains("(Unauthorized)") || line.contains("(Conflict)")), "{said:?}");
     assert_eq!(page.count("main b:has-text('buttons')"), 0);
     drop(alpha);
+    fleet.check_promises();
+}
+
+#[test]
+fn wrong_token_is_reported_before_the_dialog_closes() {
+    let fleet = Fleet::new(Store::sqlite());
+    let Some(browser) = Browser::start() else { return };
+    let alpha = launch(&fleet, "alpha");
+    fleet.beat_above(0);
+    let page = browser.open(&alpha);
+    page.wait("#live-text", |live| live == "live");
+    page.click("#unlock");
+    page.fill("#ask-token", "another-token-of-ours");
+    page.click("#ask-go");
+    page.wait("#ask-error", |error| error.contains("token is wrong"));
+    assert!(page.is_shown("#ask"), "the dialog stays open");
+    assert_eq!(page.text("#unlock"), "Token…");
+    page.fill("#ask-token", TOKEN);
+    page.click("#ask-go");
+    page.wait("#unlock", |text| text == "Forget the token");
+    page.wait("#logs", |lines| lines.contains("beat"));
+    assert!(!page.is_shown("#ask") && !page.is_shown("#banner"), "the token is accepted");
+    // The node's token changes: the page forgets the old one, and says so.
+    std::fs::write(fleet.home.path().join("token"), "a-token-that-is-newer").expect("written");
+    page.wait("#banner", |banner| banner.contains("token is wrong"));
+    page.wait("#unlock", |text| text == "Token…");
+    fleet.check_promises();
+}
+
+#[test]
+fn rollback_lists_versions_to_choose_from() {
+    let fleet = Fleet::new(Store::sqlite());
+    let Some(browser) = Browser::start() else { return };
+    for n in [1, 2] {
+        let module = fleet.home.path().join(format!("beats-{n}.wasm"));
+        std::fs::write(&module, Guest::Beats.build(n)).expect("written");
+        let pushed = fleet.command(&["push", module.to_str().expect("a path"), ELECTION]);
+        assert_eq!(pushed.code, Some(0), "{pushed:?}");
+    }
+    let listed = fleet.command(&["modules", ELECTION, "--output=json"]).json();
+    let listed = listed.as_array().expect("an array");
+    let digests: Vec<&str> = listed.iter().filter_map(|row| row["digest"].as_str()).collect();
+    let &[new, old] = digests.as_slice() else { panic!("{listed:?}") };
+    let token = token(&fleet);
+    let flags = [("--admin-token-file", token.as_str())];
+    let alpha = fleet.launch_from("alpha", format!("store://{ELECTION}"), &flags).start();
+    fleet.beat_above(0);
+    let page = browser.open(&alpha);
+    page.gives_the_token();
+    page.wait("#unlock", |text| text == "Forget the token");
+    let button = "[data-action=\"rollback\"]";
+    until("the button", || if page.is_shown(button) { Ok(()) } else { Err(page.said()) });
+    page.click(button);
+    let script =
+        "[...document.querySelectorAll('#ask-digest option')].map((one) => [one.value, one.disabled, one.text])";
+    let options = until("the versions", || {
+        let options = browser.must(&page.order("evaluate", json!({ "script": script })));
+        if options.as_array().is_some_and(|options| options.len() == 3) { Ok(options) } else { Err(options) }
+    });
+    // The default, which names the version that it stands for, then the versions with the newest first.
+    let digits = |digest: &str| digest.trim_start_matches("sha256:")[..12].to_owned();
+    let text = |at: usize| options[at][2].as_str().unwrap_or_default();
+    assert_eq!((&options[0][0], &options[0][1]), (&json!(""), &json!(false)), "{options}");
+    assert!(text(0).contains(&digits(old)), "{options}");
+    assert_eq!((&options[1][0], &options[1][1]), (&json!(new), &json!(true)), "{options}");
+    assert!(text(1).contains(&digits(new)) && text(1).contains("current"), "{options}");
+    assert_eq!((&options[2][0], &options[2][1]), (&json!(old), &json!(false)), "{options}");
+    browser.must(&page.order("choose", json!({"at": "#ask-digest", "value": old})));
+    page.click("#ask-go");
+    page.wait("#toast", |result| result.contains(old) && result.contains("is current"));
+    assert_eq!(page.said(), json!([]));
     fleet.check_promises();
 }

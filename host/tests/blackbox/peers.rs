@@ -41,14 +41,14 @@ fn is_linked(node: &Node, leader: &str) {
 
 /// Where a node listens for others.
 fn address(node: &Node) -> SocketAddr {
-    node.event("to listen", |event| event.name == "peers").text("address").parse().expect("an address")
+    node.event("to listen", |event| event.name == "listening_for_peers").text("address").parse().expect("an address")
 }
 
 #[test]
 fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up() {
     let fleet = Fleet::new(Store::azurite());
     // One that nobody finds is followed as without links.
-    let mut alpha = launch(&fleet, "alpha").flag("--advertise", "127.0.0.1:1").start();
+    let mut alpha = launch(&fleet, "alpha").flag("--peer-advertise", "127.0.0.1:1").start();
     let term = fleet.beat_above(0).term;
     let mut beta = launch(&fleet, "beta").start();
     beta.event("to say so", |event| event.name == "error" && event.text("error").contains("cannot be reached"));
@@ -279,7 +279,7 @@ fn a_coordinator_that_may_connect_there_is_no_peer() {
     let beta = launch(&fleet, "beta").start();
     is_linked(&beta, "alpha");
     assert_eq!(fleet.status()["term"].as_u64(), Some(told.term));
-    assert!(fleet.journal.events().iter().all(|event| event.name != "lost"), "{:?}", fleet.journal.events());
+    assert!(fleet.journal.events().iter().all(|event| event.name != "leadership_lost"), "{:?}", fleet.journal.events());
     drop(alpha);
 }
 
@@ -288,7 +288,7 @@ fn a_coordinator_that_may_connect_there_is_no_peer() {
 fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
     let fleet = Fleet::new(Store::sqlite());
     // The leader listens on its socket alone, which is removed: the standby finds nobody but the liar.
-    let alpha = fleet.launch("alpha").arg("--links=true").arg("--witness=false").start();
+    let alpha = fleet.launch("alpha").arg("--links=true").arg("--reclaim=false").start();
     let term = fleet.beat_above(0).term;
     goes_on(&fleet, &alpha, term);
     let socket = socket(&fleet);
@@ -339,7 +339,7 @@ fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
             }
         }
     });
-    let beta = launch(&fleet, "beta").arg("--witness=false").start();
+    let beta = launch(&fleet, "beta").arg("--reclaim=false").start();
     until("lies to be told", || {
         // The leader replaces its announcement once a minute.
         liars.announce(&fleet, "alpha", &incarnation, lies_at);

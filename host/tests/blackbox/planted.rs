@@ -33,7 +33,7 @@ fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
         command.arg(flag).arg(value);
     }
     let given = |flag: &str| settings.iter().any(|(other, _)| *other == flag);
-    let usual = [("--node", "a"), ("--store", "sqlite:store"), ("--cache", "off"), ("--file", "etc/baton.toml")];
+    let usual = [("--node", "a"), ("--store", "sqlite:store"), ("--cache", "off"), ("--config", "etc/baton.toml")];
     for (flag, value) in usual.iter().filter(|(flag, _)| !given(flag)) {
         command.arg(flag).arg(value);
     }
@@ -82,13 +82,13 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
 
     let mut module = baton(home.path());
     module.args(["run", "data/job.wasm", "--election", "job", "--dir", "data::/data"]);
-    module.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--file", "etc/baton.toml"]);
+    module.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--config", "etc/baton.toml"]);
     refused(&finish(module), "MODULE", "the module", &data, "data");
 
     // The settings, the store, the name's lock, the cache and its key, where nobody has said where they are.
     let mut usual = baton(home.path());
     usual.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", ".::/data"]);
-    refused(&finish(usual), "file (by default)", "the file of settings", &base, ".");
+    refused(&finish(usual), "config (by default)", "the configuration file", &base, ".");
     let state = ("--dir", ".local/state::/data");
     fs::create_dir_all(base.join(".local/state")).expect("a folder");
     let key = run(home.path(), &[state, ("--cache", "cache")]);
@@ -105,8 +105,8 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
     // Of another coordinator, too.
     let tables = format!(
         "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n\
-         [coordinators.job]\nmodule = {module:?}\ndirs = ['data::/data']\n\
-         [coordinators.other]\nmodule = {module:?}\nsecrets.token = {{ file = 'data/token' }}\n",
+         [coordinators.job]\nmodule = {module:?}\ndir = ['data::/data']\n\
+         [coordinators.other]\nmodule = {module:?}\nsecret.token = {{ file = 'data/token' }}\n",
         module = Guest::UsesFiles.module()
     );
     fs::write(base.join("baton.toml"), tables).expect("a file");
@@ -115,7 +115,7 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
     let both = finish(both);
     assert_eq!(both.code, Some(2), "{both:?}");
     for words in
-        ["baton.toml:9: coordinators.other.secrets.token", "coordinator `job`", "baton.toml:6: coordinators.job.dirs"]
+        ["baton.toml:9: coordinators.other.secret.token", "coordinator `job`", "baton.toml:6: coordinators.job.dir"]
     {
         assert!(both.stderr.contains(words), "`{words}` is not said: {both:?}");
     }
@@ -130,7 +130,7 @@ fn folders_may_be_shared_and_lie_in_what_is_only_read() {
     let granted = |folders: &[&str]| {
         let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
         for (number, folder) in folders.iter().enumerate() {
-            tables += &format!("[coordinators.job-{number}]\nmodule = 'outside/none.wasm'\ndirs = [{folder}]\n");
+            tables += &format!("[coordinators.job-{number}]\nmodule = 'outside/none.wasm'\ndir = [{folder}]\n");
         }
         fs::write(base.join("baton.toml"), tables).expect("a file");
         let mut command = baton(home.path());
@@ -151,8 +151,8 @@ fn folders_may_be_shared_and_lie_in_what_is_only_read() {
         assert_eq!(granted(shared), None, "{shared:?}");
     }
     for (refused, words) in [
-        (&["'data::/data'", "'data/in::/in:ro'"][..], r#"job-1.dirs: the folder "/in", "data/in", is looked up in"#),
-        (&["'data/in::/in'", "'data::/data'"], r#"job-0.dirs: the folder "/in", "data/in", is looked up in"#),
+        (&["'data::/data'", "'data/in::/in:ro'"][..], r#"job-1.dir: the folder "/in", "data/in", is looked up in"#),
+        (&["'data/in::/in'", "'data::/data'"], r#"job-0.dir: the folder "/in", "data/in", is looked up in"#),
         (&["'data::/data:ro', 'data::/out'"], r#"is to be read only, and is the folder "data" that the same"#),
     ] {
         let said = granted(refused).unwrap_or_else(|| panic!("{refused:?} is refused"));
@@ -193,7 +193,7 @@ fn a_folder_is_known_wherever_it_is_mounted() {
     let mounted = |mount: &str, secret: &str| {
         let mut command = baton(home.path());
         command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", "data::/data"]);
-        command.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--file", "etc/baton.toml"]);
+        command.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--config", "etc/baton.toml"]);
         command.args(["--secret", &format!("token=file:{secret}")]);
         finish(with_mounts(&command, &format!("cd {}; {mount}", base.display())))
     };
@@ -232,7 +232,7 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     let term = fleet.beat("the file", |event| event.text("line") == "read /in/token: data/in/token").term;
     let fails = |above: u64, word: &str| {
         let gone = node.event("a term that it cannot start", |event| {
-            event.name == "gone" && event.term > above && event.text("outcome") == "unable"
+            event.name == "ended" && event.term > above && event.text("outcome") == "unable"
         });
         for word in ["data/in", "--dir", word] {
             assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");

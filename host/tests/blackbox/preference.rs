@@ -40,7 +40,7 @@ fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet
     fleet.beat_above(first);
 
     // As on another machine, where it cannot go on with the lease of who is gone.
-    let beta = fleet.launch_with("beta", &[("--priority", "0")]).arg("--witness=false").start();
+    let beta = fleet.launch_with("beta", &[("--priority", "0")]).arg("--reclaim=false").start();
     beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);
     let waited = beta.event("to wait", waits);
@@ -56,7 +56,7 @@ fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet
 fn leads_one_of_two(fleet: &Fleet) -> Node {
     let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
     let store = fleet.store.url();
-    let file = format!("max-leading = 1\nstore = {store:?}\nlease = \"15s\"\nmax-memory = \"64MiB\"\n{tables}");
+    let file = format!("max-leaderships = 1\nstore = {store:?}\nlease = \"15s\"\nmax-memory = \"64MiB\"\n{tables}");
     std::fs::write(fleet.home.path().join("baton.toml"), file).expect("a file");
     Launch::run("alpha", fleet.home.path(), &fleet.journal).start()
 }
@@ -109,7 +109,7 @@ fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
     let why = "alpha has priority 100, and beta 50";
     assert_eq!([told.text("to"), told.text("by"), told.text("reason")], ["alpha", "beta (--preempt)", why]);
     until("the history", || {
-        let terms = fleet.command(&["history", ELECTION, "--json"]);
+        let terms = fleet.command(&["history", ELECTION, "--output=json"]);
         let row = terms.stdout.contains(why) && terms.stdout.contains("to be transferred to alpha");
         if row { Ok(()) } else { Err(terms) }
     });
@@ -125,7 +125,7 @@ fn without_that_flag_a_leader_goes_on_whoever_has_a_higher_priority() {
     let name = "baton_store_requests_total{election=\"fleet\",operation=\"renew\",result=\"ok\"}";
     let renewals = || sample(&Endpoint::of(&beta).ask("/metrics").body, name);
     until("alpha to be ready", || {
-        let nodes = fleet.command(&["nodes", ELECTION, "--json"]).json();
+        let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
         let is_ready = |row: &Value| row["node"] == "alpha" && row["ready"] == true;
         if nodes.as_array().is_some_and(|rows| rows.iter().any(is_ready)) { Ok(()) } else { Err(nodes) }
     });
@@ -152,9 +152,12 @@ fn labels_and_priorities_are_shown(fleet: Fleet) {
         if nodes.is_empty() { Err(answer) } else { Ok(nodes) }
     });
     let labels = serde_json::json!({ "rack": "7", "zone": "west" });
-    let listed = fleet.command(&["nodes", ELECTION, "--json"]).json();
+    let listed = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
     for row in [&nodes[0], &listed[0]] {
-        assert_eq!((&row["labels"], &row["priority"], &row["leads_enough"]), (&labels, &70.into(), &false.into()));
+        assert_eq!(
+            (&row["labels"], &row["priority"], &row["at_leadership_limit"]),
+            (&labels, &70.into(), &false.into())
+        );
     }
     let of_itself = at.ask_as("localhost", &format!("/v1/elections/{ELECTION}"));
     assert_eq!(serde_json::from_str::<Value>(&of_itself.body).expect("JSON")["labels"], labels, "{of_itself:?}");

@@ -382,7 +382,7 @@ fn an_election_without_pushes_says_so() {
     let fleet = Fleet::new(Store::sqlite());
     let _leader = fleet.leader("alpha");
     fleet.status_until("the record", |status| status["term"] != Value::Null);
-    let listed = fleet.command(&["modules", ELECTION, "--json"]);
+    let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
     assert_eq!(listed.code, Some(0), "{listed:?}");
     // The node may say what it runs; nothing was pushed.
     let rows = listed.json();
@@ -444,7 +444,7 @@ fn signature(comment: &str) -> String {
 fn rows(fleet: &Fleet) -> Vec<Value> {
     // It gives up on a store that is busy for long.
     until("a list", || {
-        let listed = fleet.command(&["modules", ELECTION, "--json"]);
+        let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
         if listed.code == Some(0) { Ok(listed.json().as_array().expect("an array").clone()) } else { Err(listed) }
     })
 }

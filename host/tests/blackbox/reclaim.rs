@@ -36,7 +36,7 @@ fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
     let mut again = ["beta", "gamma"].map(|name| fleet.launch_with(name, &MINUTE).start());
     let next = fleet.beat_above(term);
     assert!(next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
-    let took = fleet.journal.event("who took over", |event| event.name == "took_over");
+    let took = fleet.journal.event("who took over", |event| event.name == "reclaimed");
     assert_eq!((took.from.as_str(), took.term), (next.from.as_str(), term), "{took:?}");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", first.as_str()), "{took:?}");
     let elected = fleet.journal.event("its election", |event| event.name == "elected" && event.term == next.term);
@@ -56,7 +56,7 @@ fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
     }
     let alpha = fleet.launch_with("delta", &MINUTE).start();
     let killed = OffsetDateTime::now_utc();
-    for name in ["took_over", "cool_off", "released"] {
+    for name in ["reclaimed", "cool_off", "released"] {
         alpha.event(name, |event| event.name == name);
     }
     let last = fleet.beat_above(next.term);
@@ -93,9 +93,9 @@ fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
     drop(delta);
     fs::remove_file(&note).expect("it is there");
     fs::write(&note, kept).expect("it can be written");
-    let epsilon = fleet.launch_with("epsilon", &MINUTE).arg("--witness=false").start();
+    let epsilon = fleet.launch_with("epsilon", &MINUTE).arg("--reclaim=false").start();
     follows(&epsilon, "alpha");
-    let is_news = |event: &&Event| event.from != "alpha" && ["elected", "took_over"].contains(&event.name.as_str());
+    let is_news = |event: &&Event| event.from != "alpha" && ["elected", "reclaimed"].contains(&event.name.as_str());
     assert_eq!(fleet.journal.events().iter().find(is_news).map(|event| event.raw.clone()), None);
     let killed = OffsetDateTime::now_utc();
     let zeta = fleet.launch_with("zeta", &MINUTE).start();
@@ -123,12 +123,12 @@ fn leader_that_only_seemed_dead_is_fenced_off_by_a_reclaim() {
     let clone = clone.to_str().expect("a path");
     let beta = fleet.launch_with("beta", &MINUTE).env("XDG_STATE_HOME", clone);
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
-    let took = beta.event("to take over", |event| event.name == "took_over");
+    let took = beta.event("to take over", |event| event.name == "reclaimed");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", incarnation.as_str()), "{took:?}");
     // The store refuses the old holder's next renewal, within D/6.
-    let lost = alpha.event("to lose its lease", |event| event.name == "lost");
+    let lost = alpha.event("to lose its lease", |event| event.name == "leadership_lost");
     assert_eq!(lost.term, term, "{lost:?}");
-    let gone = alpha.event("its end", |event| event.name == "gone" && event.term == term);
+    let gone = alpha.event("its end", |event| event.name == "ended" && event.term == term);
     assert!(gone.ts < took.ts + Duration::from_secs(30), "{gone:?} after {took:?}");
     follows(&alpha, "beta");
     let next = fleet.beat_above(term);

@@ -33,7 +33,7 @@ fn an_async_coordinator_waits_for_an_answer_a_timer_and_the_stop_at_once() {
         assert!(request.lines().any(|line| line.eq_ignore_ascii_case("baton-term: 1")), "{request}");
     }
     let status = node.terminate();
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     if !status.success() || gone.text("outcome") != "done" {
         journal.fail(&format!("the host ended with {status}, the instance as {:?}", gone.text("outcome")));
     }

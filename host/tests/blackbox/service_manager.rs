@@ -150,7 +150,7 @@ fn a_certificate_is_read_anew_when_it_is_asked_for() {
     // Half of a pair, as in the middle of a replacement: nothing changes.
     put(&other, &["cert.pem"]);
     node.signal(Signal::HUP);
-    let refused = node.event("the refusal", |event| event.name == "not_reloaded");
+    let refused = node.event("the refusal", |event| event.name == "reload_failed");
     assert!(refused.text("error").contains("--admin-tls-key"), "{refused:?}");
     manager.has_heard(2, |line| line == "READY=1");
     assert!(knows(&beside) && !knows(&other));
@@ -194,7 +194,7 @@ fn whom_modules_must_be_signed_by_is_read_anew() {
     node.event("the refusal", |event| event.name == "module_refused" && event.text("error").contains("no key that is"));
     fs::write(&keys, "").expect("written");
     node.signal(Signal::HUP);
-    let refused = node.event("to refuse it", |event| event.name == "not_reloaded");
+    let refused = node.event("to refuse it", |event| event.name == "reload_failed");
     assert!(refused.text("error").contains("there is no key in it"), "{refused:?}");
     fs::write(&keys, key(&first) + &key(&second)).expect("written");
     node.signal(Signal::HUP);

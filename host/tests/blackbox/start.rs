@@ -1,4 +1,4 @@
-//! `baton start` in each state that the lease of a finished election can be in. It must never let the next
+//! `baton rerun` in each state that the lease of a finished election can be in. It must never let the next
 //! instance run while the last one might.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ const LEASE: &str = "15s";
 /// A fleet whose election is finished, the node that did so and waits, and its term.
 fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
     let fleet = fleet.with(Guest::Done);
-    let alpha = fleet.launch_with("alpha", &[("--on-done", "finish"), ("--lease", LEASE)]).start();
+    let alpha = fleet.launch_with("alpha", &[("--restart", "on-failure"), ("--lease", LEASE)]).start();
     let term = alpha.after(0, "started").term;
     alpha.event("released", |event| event.name == "released");
     assert_eq!(is(&fleet, "free")["outcome"], "done");
@@ -46,7 +46,7 @@ fn is(fleet: &Fleet, lease: &str) -> Value {
 }
 
 fn start(fleet: &Fleet) -> Finished {
-    fleet.command(&["start", ELECTION])
+    fleet.command(&["rerun", ELECTION])
 }
 
 /// Starts it, and sees the next term and only that.

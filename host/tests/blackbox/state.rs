@@ -74,7 +74,7 @@ fn a_partition_with_a_commit_in_flight_leaves_one_history(fleet: Fleet) {
     let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
     let outage = fleet.store.cut_all();
-    alpha.event("gone", |event| event.name == "gone" && event.term == term);
+    alpha.event("ended", |event| event.name == "ended" && event.term == term);
     if around != fleet.store.url() {
         beta.event("a commit in a higher term", |event| event.term > term && saved(event).is_some());
     }
@@ -106,7 +106,7 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
     // By force, the term ends and the next goes on from there.
     let forced = state(&["put", ELECTION, "count", "1000000", "--force"]);
     assert_eq!(forced.code, Some(0), "{forced:?}");
-    let gone = alpha.event("gone", |event| event.name == "gone" && event.text("outcome") == "superseded");
+    let gone = alpha.event("ended", |event| event.name == "ended" && event.text("outcome") == "superseded");
     assert_eq!(gone.term, first.term);
     assert_eq!(gone.text("message"), "an operator changed the state");
     let page = Endpoint::of(&alpha).ask("/metrics").body;
@@ -176,7 +176,7 @@ fn a_value_is_harmless_to_a_terminal_and_as_it_is_to_others() {
     check.args(["check", "\u{1b}[2J\u{9b}.wasm"]);
     for command in [
         fleet.baton(&["state", "list", ELECTION]),
-        fleet.baton(&["state", "list", ELECTION, "--json"]),
+        fleet.baton(&["state", "list", ELECTION, "--output=json"]),
         fleet.baton(&["state", "export", ELECTION]),
         fleet.baton(&["state", "get", ELECTION, "\u{1b}[2J"]),
         fleet.baton(&["status", "--js\u{1b}[2J"]),

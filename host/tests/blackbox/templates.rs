@@ -76,7 +76,7 @@ fn a_template_that_does_not_answer_is_replaced() {
         _ => Ok(()),
     });
     // A busy machine may cost a renewal, but not the lease.
-    let is_loss = |event: &Event| event.name == "lost" || event.text("reason") == "lease-at-risk";
+    let is_loss = |event: &Event| event.name == "leadership_lost" || event.text("reason") == "lease-at-risk";
     let lost = fleet.journal.events().into_iter().find(is_loss);
     assert!(lost.is_none(), "{lost:?} before {next:?}");
     fleet.check_promises();

@@ -112,7 +112,7 @@ fn a_status_is_watched_until_ctrl_c() {
     kill_process(Pid::from_child(&watching.0), Signal::INT).expect("it gets the signal");
     assert_eq!(watching.end(), Some(0));
 
-    let mut watching = Watching::start(fleet.baton(&["status", "--json", "--watch=0.1"]));
+    let mut watching = Watching::start(fleet.baton(&["status", "--output=json", "--watch=0.1"]));
     let mut values = serde_json::Deserializer::from_reader(watching.0.stdout.take().expect("it is piped")).into_iter();
     for _ in 0..3 {
         let value: Value = values.next().expect("one more").expect("JSON");

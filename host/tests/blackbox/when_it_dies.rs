@@ -36,7 +36,7 @@ fn a_recursion_is_told_by_its_functions_name_and_once() {
     let (fleet, _) = fleet(Guest::Recurses);
     // The compiler does not see it, and its code must be right for this host all the same.
     let node = fleet.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     let message = gone.text("message");
     assert_eq!(message.matches("fixtures::recurse").count(), 1, "{message}");
     assert!(message.contains("more of the same") && !message.contains("WASMTIME"), "{message}");
@@ -46,7 +46,7 @@ fn a_recursion_is_told_by_its_functions_name_and_once() {
 fn a_trap_leaves_a_core_dump_that_can_be_read_by_its_owner_alone() {
     let (fleet, folder) = fleet(Guest::Traps);
     let _node = fleet.launch("alpha").flag("--coredump", &folder).start();
-    let saved = told(&fleet, "saved", "core dump");
+    let saved = told(&fleet, "dump_written", "core dump");
     let path = folder.join(format!("fleet-{}.coredump", saved.term));
     assert_eq!(Path::new(saved.text("path")), path);
     assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
@@ -81,10 +81,10 @@ fn a_large_memory_leaves_a_core_dump_too() {
     let (fleet, folder) = fleet(Guest::Allocates);
     let flags = [("--max-memory", "200MiB"), ("--lease", "60s")];
     let _node = fleet.launch_with("alpha", &flags).flag("--coredump", &folder).start();
-    let saved = told(&fleet, "saved", "core dump");
+    let saved = told(&fleet, "dump_written", "core dump");
     let size = fs::metadata(saved.text("path")).expect("it is there").len();
     assert!(size > 150 << 20, "{size} bytes");
-    let gone = fleet.journal.event("its end", |event| event.name == "gone" && event.term == saved.term);
+    let gone = fleet.journal.event("its end", |event| event.name == "ended" && event.term == saved.term);
     assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
     assert!(gone.text("message").contains("wasm backtrace"), "{gone:?}");
 }
@@ -100,7 +100,7 @@ fn only_the_newest_core_dumps_of_an_election_are_kept() {
         fs::write(folder.join(format!("fleet-{term}.coredump")), "from an earlier store").expect("written");
     }
     let _node = fleet.launch("alpha").flag("--coredump", &folder).start();
-    let saved = told(&fleet, "saved", "core dump");
+    let saved = told(&fleet, "dump_written", "core dump");
     let saved = format!("fleet-{}.coredump", saved.term);
     // It goes on failing: while another one is written, there is one more.
     until("five of its own", || {
@@ -122,7 +122,7 @@ fn what_did_not_trap_leaves_no_core_dump() {
         }
         assert_eq!(node.terminate().code(), Some(0));
         assert!(names(&folder).is_empty(), "{guest:?}: {:?}", names(&folder));
-        let told = fleet.journal.events().iter().any(|event| event.name.contains("saved"));
+        let told = fleet.journal.events().iter().any(|event| event.name.starts_with("dump_"));
         assert!(!told, "{guest:?}: {:?}", fleet.journal.events());
     }
 }
@@ -133,7 +133,7 @@ fn a_core_dump_that_may_take_longer_than_there_is_time_is_not_made() {
     // For so short a lease, that is much.
     let flags = [("--max-memory", "384MiB"), ("--lease", "6s")];
     let node = fleet.launch_with("alpha", &flags).flag("--coredump", &folder).start();
-    let not_saved = told(&fleet, "not_saved", "core dump");
+    let not_saved = told(&fleet, "dump_failed", "core dump");
     assert!(not_saved.text("error").contains("until the deadline"), "{not_saved:?}");
     node.after(not_saved.term, "started");
     assert!(names(&folder).is_empty(), "{:?}", names(&folder));
@@ -147,9 +147,9 @@ fn a_full_disk_costs_the_core_dump_and_nothing_else() {
     // Room for the beginning of a dump.
     let full = format!("mount -t tmpfs -o size=8k tmpfs {folder}");
     let node = fleet.launch("alpha").flag("--coredump", &folder).with_mounts(&full).start();
-    let not_saved = told(&fleet, "not_saved", "core dump");
+    let not_saved = told(&fleet, "dump_failed", "core dump");
     assert!(not_saved.text("error").contains("No space left"), "{not_saved:?}");
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
     node.after(gone.term, "started");
     let inside = PathBuf::from(format!("/proc/{}/root/{folder}", node.pid()));
@@ -192,7 +192,7 @@ fn a_profile_names_the_functions_that_computed() {
             .flag("--env", "BEHAVIOUR=compute")
             .flag("--profile", &file)
             .start();
-        let saved = told(&fleet, "saved", "profile");
+        let saved = told(&fleet, "dump_written", "profile");
         assert_eq!(Path::new(saved.text("path")), file);
         // At the end of the host the next instance's profile takes the place of this one.
         let first = profile(&file);
@@ -211,9 +211,9 @@ fn a_profile_has_an_end_however_deep_the_guest_computes() {
     let (fleet, folder) = fleet(Guest::Wanders);
     let file = folder.join("profile.json");
     let _node = fleet.launch("alpha").flag("--profile", &file).start();
-    let rest = told(&fleet, "not_saved", "rest of the profile");
+    let rest = told(&fleet, "dump_failed", "rest of the profile");
     assert!(rest.text("error").contains("MiB of memory"), "{rest:?}");
-    told(&fleet, "saved", "profile");
+    told(&fleet, "dump_written", "profile");
     let profile = profile(&file);
     let stacks = profile["threads"][0]["stackTable"]["length"].as_u64().expect("a number");
     // What it keeps of each takes 50 bytes and more.
@@ -227,7 +227,7 @@ fn a_profile_has_an_end_however_deep_the_guest_computes() {
 fn what_it_fails_with_is_cut_as_output_is() {
     let (fleet, _) = fleet(Guest::FailsAtLength);
     let node = fleet.node("alpha");
-    let gone = node.after(0, "gone");
+    let gone = node.after(0, "ended");
     assert!(gone.text("message").ends_with("x … and 1040384 bytes more"), "{} bytes", gone.raw.len());
     node.event("`cool_off`", |event| event.name == "cool_off");
     for event in fleet.journal.events() {
@@ -244,8 +244,8 @@ fn an_instance_that_is_killed_leaves_its_profile_before_the_host_ends() {
     let mut node = node.flag("--profile", &file).start();
     node.after(0, "started");
     assert_eq!(node.terminate().code(), Some(0));
-    let saved = told(&fleet, "saved", "profile");
-    let gone = fleet.journal.event("gone", |event| event.name == "gone" && event.term == saved.term);
+    let saved = told(&fleet, "dump_written", "profile");
+    let gone = fleet.journal.event("ended", |event| event.name == "ended" && event.term == saved.term);
     assert_eq!(gone.text("outcome"), "killed", "{gone:?}");
     let functions = sampled_functions(&profile(&file));
     assert!(functions.iter().any(|name| name.contains("fixtures::")), "{functions:?}");

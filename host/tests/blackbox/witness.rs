@@ -95,12 +95,12 @@ fn a_host_is_there_as_long_as_anybody_holds_its_lock() {
 
 #[test]
 fn standby_waits_when_the_leader_does_not_report_its_death() {
-    successor_waits(&["--witness=false"], &[], |_| ());
+    successor_waits(&["--reclaim=false"], &[], |_| ());
 }
 
 #[test]
 fn standby_waits_when_it_does_not_watch_for_deaths() {
-    successor_waits(&[], &["--witness=false"], |_| ());
+    successor_waits(&[], &["--reclaim=false"], |_| ());
 }
 
 #[test]

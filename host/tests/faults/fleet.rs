@@ -333,7 +333,7 @@ impl Log {
     fn line(&mut self, node: usize, at: Nanos, line: &str, fields: &Value) {
         let seconds =
             |name: &str| Duration::try_from_secs_f64(fields[name].as_f64().unwrap_or(0.0)).unwrap_or_default();
-        if fields["event"] == "settling" {
+        if fields["event"] == "waiting_for_previous_lease" {
             self.settled = Some(Instant::now() + seconds("wait_s"));
         }
         if fields["event"] == "elected" {

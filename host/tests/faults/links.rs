@@ -29,7 +29,7 @@ impl Links {
             Self::Sockets => Vec::new(),
             Self::Network(all) => {
                 let (listens, proxy) = &all[node];
-                vec![("--peer", listens.to_string()), ("--advertise", proxy.address().to_string())]
+                vec![("--peer", listens.to_string()), ("--peer-advertise", proxy.address().to_string())]
             }
         }
     }

@@ -205,7 +205,7 @@ impl Run {
                 ("--store", store),
                 ("--lease", lease.clone()),
                 ("--grace", "300ms".to_owned()),
-                ("--pause", "100ms".to_owned()),
+                ("--restart-delay", "100ms".to_owned()),
                 ("--max-memory", "64MiB".to_owned()),
                 ("--max-output", "100000".to_owned()),
                 ("--allow-http", url.clone()),

@@ -455,7 +455,7 @@ impl Context {
         }
     }
 
-    /// The rest of the pause that a record names, if its module is to be served: `--pause` at most.
+    /// The rest of the pause that a record names, if its module is to be served: `--restart-delay` at most.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
         let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.rests_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))

@@ -1,9 +1,10 @@
 //! `baton dev`: a developer's loop. Builds a project, runs what that makes, and swaps it for each new build.
 //!
-//! It is `baton run` with one node, on a store in memory, whose module is a file that is built beside it: a swap
-//! here is the swap there.
+//! Works as `baton run` with one node, a store in memory, and a module file that `baton dev` builds: a swap here is the swap
+//! there.
 
 mod builder;
+mod hint;
 mod project;
 mod tree;
 
@@ -20,9 +21,10 @@ use baton_modules::ModuleSource;
 use baton_store::StoreUrl;
 use builder::Builder;
 pub(super) use builder::Workshop;
+pub(super) use hint::hint_at_busy_instances;
 use project::Project;
 
-/// What this node is called. It is alone.
+/// The id of the only node.
 const NODE: &str = "dev";
 
 pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
@@ -48,10 +50,10 @@ fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> an
     let is_missing = |error: &ConfigError| module.is_none() && error.is_of_flag(Key::Module);
     let mut config = resolved.map_err(|error| if is_missing(&error) { nothing_to_run() } else { error })?;
     let [one] = &config.coordinators[..] else {
-        return Err(anyhow!("there are several coordinators in the file: say with --module which one is built here"));
+        return Err(anyhow!("baton.toml has several coordinators: name the one to build with --module"));
     };
     if !matches!(one.module, ModuleSource::File(_)) {
-        return Err(anyhow!("{} is not built here: name the file that is with --module", one.module));
+        return Err(anyhow!("no build makes {}: name the file that a build makes with --module", one.module));
     }
     config.store = StoreUrl::Memory;
     if config.log_format == Format::Text {
@@ -95,7 +97,7 @@ mod tests {
         };
         wrong("", "--module: there is nothing to run");
         wrong("module = 'job.wasm'\nlease = 'x'\n", "baton.toml:2: lease");
-        wrong("[coordinators.a]\nmodule = 'a.wasm'\n[coordinators.b]\nmodule = 'b.wasm'\n", "which one is built here");
-        wrong("module = 'store://job'\nelection = 'job'\n", "store://job is not built here");
+        wrong("[coordinators.a]\nmodule = 'a.wasm'\n[coordinators.b]\nmodule = 'b.wasm'\n", "--module");
+        wrong("module = 'store://job'\nelection = 'job'\n", "store://job");
     }
 }

@@ -5,8 +5,6 @@
 //! moved. It comes back to a host with the last id that it has from there, and takes from the next leader's only what
 //! follows its own term: nothing is printed twice.
 
-mod client;
-mod listener;
 mod sent_events;
 
 use std::collections::HashMap;
@@ -26,13 +24,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep};
 
-use super::{WrongConfiguration, elections, open_store, patiently, read, unheard_of};
+use super::client::{Answer, AskError, Client, Endpoint};
+use super::{elections, open_store, patiently, read, unheard_of};
 use crate::admin::{AdminUrl, is_of_one_machine};
 use crate::cli::{Told, print_told, say, say_error};
 use baton_runtime::LogLevel;
 use baton_store::jitter::between;
 use baton_store::{Announcement, ModuleStore as _, Store};
-use client::{Answer, AskError, Client};
 pub(crate) use sent_events::READER;
 use sent_events::SentEvents;
 
@@ -54,10 +52,6 @@ const ALL: usize = usize::MAX;
 pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     let store = open_store(&told.store)?;
     let client = Arc::new(Client::with(told.token_file.as_deref(), told.ca.as_deref(), &told.store)?);
-    if told.is_output && !client.has_token() {
-        let why = "what coordinators print is told to those who have the nodes' token: name its file with --token-file";
-        return Err(WrongConfiguration::new(anyhow::anyhow!(why)).into());
-    }
     let names = match &told.election {
         Some(election) => vec![election.clone()],
         None => elections(&*store).await.context("cannot list the elections")?,
@@ -67,7 +61,12 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     }
     let is_one_machine = is_of_one_machine(&told.store);
     let one = |election: ElectionName| Reader {
-        place: Place { store: Arc::clone(&store), is_one_machine, election: election.clone() },
+        place: Place {
+            store: Arc::clone(&store),
+            is_one_machine,
+            has_token: client.has_token(),
+            election: election.clone(),
+        },
         client: Arc::clone(&client),
         election,
         is_output: told.is_output,
@@ -162,26 +161,22 @@ struct Leader {
     node: String,
     incarnation: String,
     term: Term,
-    admin: AdminUrl,
+    endpoint: Endpoint,
 }
 
 /// Why nobody can be asked now.
 #[derive(Debug, thiserror::Error)]
 enum Nobody {
-    #[error("nobody has led yet")]
+    #[error("no node has led yet")]
     HasLed,
-    #[error(
-        "{node} led last, and its host has ended since: what that had to tell is gone with it, but for its own log"
-    )]
+    #[error("{node} led last, and its host has ended: only its own log still has its events")]
     IsThere { node: String },
     #[error(
-        "{node} leads, or led last, and says in the store of no admin endpoint: it has none, or one that only its own \
-         machine reaches; give that node --admin and --admin-advertise"
+        "{node} leads, or led last, and announces no admin endpoint that this machine reaches: give that node --admin and \
+         --admin-advertise, or run this command on its machine as its user"
     )]
     SaysWhere { node: String },
-    #[error(
-        "two hosts call themselves {node}, and which of them would be asked nobody knows: give each a --node of its own"
-    )]
+    #[error("two hosts have the node id {node}, so that it is unknown which one to ask: give each its own --node")]
     IsOne { node: String },
     #[error("{0}")]
     Store(String),
@@ -203,14 +198,30 @@ impl Reader {
     /// What there is.
     async fn list(&self) -> anyhow::Result<Vec<Value>> {
         let leader = self.place.leader().await.map_err(|nobody| anyhow::anyhow!("{}: {nobody}", self.election))?;
-        let at = || format!("{}: {} does not tell ({})", self.election, leader.node, leader.admin);
+        let at = || format!("{}: {} did not answer ({})", self.election, leader.node, leader.endpoint);
         let path = self.path(self.tail, self.level);
-        let answer = self.client.ask(&leader.admin, &path, "application/json", None);
+        let answer = self.ask(&leader, &path, "application/json", None);
         let list = match answer.await {
             Ok(answer) => answer.whole().await,
             Err(error) => Err(error),
         };
         serde_json::from_slice(&list.with_context(at)?).with_context(at)
+    }
+
+    /// Asks the leader's host. What coordinators print, another user's or machine's host tells only with the token.
+    async fn ask(
+        &self,
+        leader: &Leader,
+        path: &str,
+        accepts: &'static str,
+        after: Option<&str>,
+    ) -> Result<Answer, AskError> {
+        if self.is_output && !self.client.has_token() && matches!(leader.endpoint, Endpoint::Url(_)) {
+            let why = "logs of a host of another machine or user need the nodes' token: name its file with --token-file \
+                       (`baton token` makes one)";
+            return Err(AskError::Refused(why.to_owned()));
+        }
+        self.client.ask(&leader.endpoint, path, accepts, after).await
     }
 
     /// Prints what there is and what comes, until nobody reads it.
@@ -237,10 +248,10 @@ impl Reader {
                 Ok(Stopped::Ended) => {}
                 // Later, another host may answer at the address of one that is gone.
                 Err(AskError::Refused(why)) if self.begun.is_none() => {
-                    anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.admin)
+                    anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.endpoint)
                 }
                 Err(AskError::Refused(why) | AskError::Failed(why)) => {
-                    self.say(&format!("{} ({}): {why}; trying again", leader.node, leader.admin));
+                    self.say(&format!("{} ({}): {why}; retrying", leader.node, leader.endpoint));
                 }
             }
             sleep(between(AGAIN.0, AGAIN.1)).await;
@@ -256,7 +267,7 @@ impl Reader {
         let tail = if awaits.is_some() { ALL } else { self.tail };
         // An election shows where the next leader's events begin, whatever is to be printed of them.
         let path = self.path(tail, if self.is_output { self.level } else { LogLevel::Trace });
-        let mut answer = self.client.ask(&leader.admin, &path, "text/event-stream", last.as_deref()).await?;
+        let mut answer = self.ask(leader, &path, "text/event-stream", last.as_deref()).await?;
         self.said.clear();
         self.begun = self.begun.max(Some(leader.term));
         let mut events = SentEvents::default();
@@ -276,10 +287,12 @@ impl Reader {
             };
             for sent in events.read(&piece).map_err(|error| AskError::Failed(error.to_string()))? {
                 let Ok(entry) = serde_json::from_str::<Value>(&sent.data) else { continue };
-                if sent.kind == "lost" {
-                    let lost = entry["lost"].as_u64().unwrap_or_default();
+                if sent.kind == "missed" {
+                    let missed = entry["missed"].as_u64().unwrap_or_default();
                     if awaits.is_none() {
-                        self.say(&format!("{lost} were lost: they came faster than they were read, or before"));
+                        self.say(&format!(
+                            "missed {missed} lines: they came faster than they were read, or before the first one here"
+                        ));
                     }
                     continue;
                 }
@@ -339,6 +352,7 @@ struct Place {
     store: Arc<dyn Store>,
     /// Whether a node's loopback is this machine's.
     is_one_machine: bool,
+    has_token: bool,
     election: ElectionName,
 }
 
@@ -348,19 +362,31 @@ impl Place {
         let snapshot = read(&*self.store, &self.election).await.map_err(|error| Nobody::Store(format!("{error:#}")))?;
         let Snapshot::Object { record: Some(record), .. } = snapshot else { return Err(Nobody::HasLed) };
         let Some(node) = record.node else { return Err(Nobody::HasLed) };
+        let (incarnation, term) = (record.incarnation, record.term);
+        // On this machine, the host's own user needs neither an announcement nor the token.
+        let here = async || Endpoint::here(&incarnation).await.ok();
+        if !self.has_token
+            && let Some(endpoint) = here().await
+        {
+            return Ok(Leader { node, incarnation, term, endpoint });
+        }
         let said = patiently(2, async || self.store.announced(&self.election, &node).await).await;
         let said = said.map_err(|error| Nobody::Store(format!("where {node} is asked cannot be read: {error}")))?;
         // A host takes back what it has said when it ends in order. One that has begun says something at once.
         let Some(said) = said else { return Err(Nobody::IsThere { node }) };
         let said = Announcement::decode(&said);
-        if said.as_ref().is_some_and(|said| said.rival.is_some() && said.incarnation != record.incarnation) {
+        if said.as_ref().is_some_and(|said| said.rival.is_some() && said.incarnation != incarnation) {
             return Err(Nobody::IsOne { node });
         }
         let admin = said.and_then(|said| said.admin.parse().ok());
         // Another machine's loopback is not this one's, where somebody else may listen.
         let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
-        match admin.filter(is_there) {
-            Some(admin) => Ok(Leader { node, incarnation: record.incarnation, term: record.term, admin }),
+        let endpoint = match admin.filter(is_there) {
+            Some(admin) => Some(Endpoint::Url(admin)),
+            None => here().await,
+        };
+        match endpoint {
+            Some(endpoint) => Ok(Leader { node, incarnation, term, endpoint }),
             None => Err(Nobody::SaysWhere { node }),
         }
     }
@@ -370,7 +396,7 @@ impl Place {
         loop {
             sleep(LOOK).await;
             if let Ok(now) = self.leader().await
-                && (now.incarnation != leader.incarnation || now.admin != leader.admin)
+                && (now.incarnation != leader.incarnation || now.endpoint != leader.endpoint)
             {
                 return;
             }

@@ -107,10 +107,10 @@ mod tests {
     #[test]
     fn events_are_read_as_they_are_sent() {
         let mut events = SentEvents::default();
-        let bytes = b"retry: 1000\nid: aa-7\n\n: alive\n\nid: aa-8\ndata: {\"a\":1}\n\nevent: lost\ndata:{}\r\n\r\ndata: one\ndata: two\n\nid: aa-9\n\ndata: cut";
+        let bytes = b"retry: 1000\nid: aa-7\n\n: alive\n\nid: aa-8\ndata: {\"a\":1}\n\nevent: missed\ndata:{}\r\n\r\ndata: one\ndata: two\n\nid: aa-9\n\ndata: cut";
         (READER.read)(bytes);
         let sent = |kind: &str, data: &str| Sent { kind: kind.to_owned(), data: data.to_owned() };
-        assert_eq!(events.read(bytes).unwrap(), [sent("", "{\"a\":1}"), sent("lost", "{}"), sent("", "one\ntwo")]);
+        assert_eq!(events.read(bytes).unwrap(), [sent("", "{\"a\":1}"), sent("missed", "{}"), sent("", "one\ntwo")]);
         assert_eq!(events.last_id.as_deref(), Some("aa-9"), "also where there is nothing else");
         assert_eq!(events.read(b" off\n\n").unwrap(), [sent("", "cut off")]);
     }

@@ -359,7 +359,7 @@ impl Course<'_> {
             }
             if seen.is_over() {
                 return Ok(format!(
-                    "{election} is resumed, and finished: `baton start {election}` lets it run again\n"
+                    "{election} is resumed, and finished: `baton rerun {election}` lets it run again\n"
                 ));
             }
             let nodes = self.nodes().await?;

@@ -171,7 +171,7 @@ impl Course<'_> {
         }
         // What else keeps it out is over once it is asked to lead.
         if let Some(why) =
-            said.stays_out.as_ref().filter(|why| ["away", "suspended", "cooling-off"].contains(&why.as_str()))
+            said.stays_out.as_ref().filter(|why| ["maintenance", "suspended", "cooling-off"].contains(&why.as_str()))
         {
             let why = why.replace('-', " ");
             return refused(format!("{to} would not take the lease of {election} now: it is {why}"));

@@ -60,7 +60,7 @@ fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
     // It does not look at the stop: after the grace it is killed.
     assert_eq!(node.terminate().code(), Some(0));
     read_to_reset(&mut stream);
-    assert_eq!(node.after(0, "gone").text("outcome"), "killed");
+    assert_eq!(node.after(0, "ended").text("outcome"), "killed");
     fleet.check_promises();
 }
 
@@ -133,7 +133,7 @@ fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     old.set_nonblocking(false).unwrap();
     a.resume();
     assert_eq!(read_to_reset(&mut old), "", "a write of a term that is over");
-    let gone = a.event("gone", |event| event.name == "gone" && event.term == 1);
+    let gone = a.event("ended", |event| event.name == "ended" && event.term == 1);
     assert_eq!(gone.text("outcome"), "killed");
     read_until(&mut new, "of term 2\n");
     fleet.check_promises();
@@ -184,7 +184,7 @@ fn a_wait_outlasts(lease: Duration) -> bool {
         return false;
     }
     let end =
-        node.event("the end of the wait", |event| event.name == "gone" || event.text("line").starts_with("after"));
+        node.event("the end of the wait", |event| event.name == "ended" || event.text("line").starts_with("after"));
     let mut words = end.text("line").splitn(4, ' ').skip(1);
     words.next().and_then(|took| took.parse().ok()).is_some_and(|took: u128| took >= longer.as_millis())
         && words.nth(1) == Some("Ok(200)")

@@ -40,7 +40,7 @@ fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Flee
     // What is under way when it is asked to stop is answered before its end, however busy the machine.
     let start = |name: &str| {
         let launch = launch_with_times(fleet.lease(), "10s", &fleet, name, "report", &server.url());
-        launch.arg("--witness=false").flag("--allow-http", server.url()).start()
+        launch.arg("--reclaim=false").flag("--allow-http", server.url()).start()
     };
     let mut nodes: Vec<Node> = NODES.map(start).into();
     server.wait("a leader", |requests| (reported(requests) > 0).then_some(()));

@@ -41,7 +41,7 @@ fn check_says_what_must_be_granted_and_that_it_runs_without() {
     let home = tempfile::tempdir().unwrap();
     let check = |json: bool| {
         let mut command = baton(home.path());
-        command.arg("check").arg(asks_over_http()).args(json.then_some("--json"));
+        command.arg("check").arg(asks_over_http()).args(json.then_some("--output=json"));
         finish(command)
     };
     let text = check(false);

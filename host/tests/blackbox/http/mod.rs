@@ -37,7 +37,7 @@ fn launch_with_times(lease: Duration, grace: &str, fleet: &Fleet, name: &str, be
         .flag("--store", fleet.store.url())
         .flag("--lease", format!("{}s", lease.as_secs()))
         .flag("--grace", grace)
-        .flag("--pause", "0s")
+        .flag("--restart-delay", "0s")
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
         .flag("--env", format!("URL={url}"))
 }

@@ -100,7 +100,7 @@ fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(fleet: Fleet) 
     assert_eq!(told.iter().map(|event| event.text("setting")).collect::<Vec<_>>(), ["max-requests = 128"]);
     let status = fleet.status_until("its usage", |status| status["usage"].is_object());
     assert_eq!(status["usage"]["requests"]["used"], 64);
-    let lost = |event: &Event| ["stopping", "killed", "lost"].contains(&event.name.as_str());
+    let lost = |event: &Event| ["stopping", "killed", "leadership_lost"].contains(&event.name.as_str());
     assert!(!fleet.journal.events().iter().any(lost), "{:?}", fleet.journal.events());
     fleet.check_promises();
 }

@@ -190,7 +190,7 @@ impl Fleet {
     fn launch_from(&self, name: &str, component: &Path, partitions: u64) -> Launch {
         let urls: Vec<&str> = (0..2).map(|worker| self.workers.url(worker)).collect();
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(component).arg("--create");
-        let launch = if self.has_witness { launch } else { launch.arg("--witness=false") };
+        let launch = if self.has_witness { launch } else { launch.arg("--reclaim=false") };
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
         // A worker that does not answer is waited for until the node is killed or asked to stop.
         let settings = [("PARTITIONS", partitions), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
@@ -202,7 +202,7 @@ impl Fleet {
             ("--store", &self.store),
             ("--lease", self.lease),
             ("--grace", &format!("{}s", GRACE.as_secs())),
-            ("--on-done", "finish"),
+            ("--restart", "on-failure"),
         ];
         flags.iter().fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
@@ -243,7 +243,7 @@ impl Fleet {
             let is_it = |event: &&Event| event.name == name && event.term == started.term;
             self.journal.events().into_iter().find(|event| is_it(&event))
         };
-        let (stopping, gone) = (find("stopping").expect("it was asked"), find("gone").expect("it is gone"));
+        let (stopping, gone) = (find("stopping").expect("it was asked"), find("ended").expect("it is gone"));
         if gone.text("outcome") != "done" || find("killed").is_some() || gone.ts < stopping.ts {
             self.journal.fail("the stop was not obeyed within the grace");
         }

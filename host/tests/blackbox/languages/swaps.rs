@@ -56,11 +56,15 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     let named = |name: &'static str| events.iter().filter(move |event| event.name == name);
     let swapped = named("swapped").count();
     // Where one had failed, the next version took over from none that ran.
-    let failed = named("gone").filter(|gone| gone.text("outcome") != "done").count();
+    let failed = named("ended").filter(|gone| gone.text("outcome") != "done").count();
     if !(SWAPS.saturating_sub(failed)..=SWAPS).contains(&swapped) {
         fleet.journal.fail(&format!("{swapped} of {SWAPS} versions took over from one that ran, and {failed} failed"));
     }
-    assert_eq!((named("released").count(), named("lost").count()), (1, 0), "the lease is given up once, in the end");
+    assert_eq!(
+        (named("released").count(), named("leadership_lost").count()),
+        (1, 0),
+        "the lease is given up once, in the end"
+    );
     assert_eq!(named("killed").count(), 0, "each has heeded the stop");
 
     let offers = fleet.workers.offers();

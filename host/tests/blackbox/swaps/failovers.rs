@@ -77,7 +77,7 @@ fn nothing_is_replaced_while_the_store_is_away(fleet: Fleet) {
     if fleet.store.is_sqlite() {
         fleet.is_ready(&alpha, &next);
     }
-    alpha.event("a failed renewal", |event| event.name == "renew_failed");
+    alpha.event("a failed renewal", |event| event.name == "renewal_failed");
     let stopped = fleet.events("stopping");
     let replaced = stopped.iter().find(|event| event.text("reason") == "replaced");
     assert!(replaced.is_none(), "replaced while no renewal succeeds: {replaced:?}");
@@ -101,11 +101,11 @@ fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(fleet: Fleet) {
     let stopping = alpha.event("a stop", |event| event.name == "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
     fleet.push_around(&next);
-    let gone = alpha.event("the end", |event| event.name == "gone" && event.term == term);
+    let gone = alpha.event("the end", |event| event.name == "ended" && event.term == term);
     drop(outage);
     let runs = fleet.runs(&next, term);
     assert!(runs.ts > gone.ts, "{runs:?} before {gone:?}");
-    assert!(fleet.events("rejected").is_empty(), "no version is to blame for the store");
+    assert!(fleet.events("version_rejected").is_empty(), "no version is to blame for the store");
     fleet.check_swaps();
 }
 

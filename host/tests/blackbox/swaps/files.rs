@@ -101,7 +101,7 @@ fn a_bad_file_is_undone_until_it_is_replaced_and_other_nodes_are_told() {
     let (good, bad, next) = (fleet.version("works 1"), fleet.version("traps 2"), fleet.version("works 3"));
     put(&file, &bad);
     let rejected = fleet.rejected(&alpha, &bad);
-    assert_eq!(rejected.text("instead"), good.digest, "{rejected:?}");
+    assert_eq!(rejected.text("fallback"), good.digest, "{rejected:?}");
     let back = fleet.runs(&good, rejected.term);
     fleet.row_until(&bad, "to be rejected in the store", |row| {
         (&row["verdict"], &row["pushed"]) == (&"rejected".into(), &false.into())

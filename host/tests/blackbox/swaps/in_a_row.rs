@@ -123,7 +123,7 @@ impl Scene {
         let told: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
         // Where an instance had failed or was killed, or was stopped for another reason, the next version followed without a
         // swap.
-        let failed = fleet.events("gone").iter().filter(|gone| gone.text("outcome") != "done").count();
+        let failed = fleet.events("ended").iter().filter(|gone| gone.text("outcome") != "done").count();
         let failed = failed + fleet.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
         let mut rest = changes.iter();
         assert!(told.iter().all(|swap| rest.any(|change| change == swap)), "{told:?} of {changes:?}");

@@ -84,7 +84,7 @@ impl Fleet {
 
     /// Waits until the node has rejected this version, or heard of it.
     fn rejected(&self, node: &Node, version: &Version) -> Event {
-        node.event(&format!("`{}` to be rejected", version.name), |event| is(event, "rejected", version))
+        node.event(&format!("`{}` to be rejected", version.name), |event| is(event, "version_rejected", version))
     }
 
     /// Events of a name, so far.
@@ -95,14 +95,14 @@ impl Fleet {
     /// How many instances have come and gone between those of two terms. A term may be given up before it has one: numbers
     /// say nothing.
     fn between(&self, earlier: u64, later: u64) -> usize {
-        self.events("gone").iter().filter(|event| event.term > earlier && event.term < later).count()
+        self.events("ended").iter().filter(|event| event.term > earlier && event.term < later).count()
     }
 
     /// How many instances of this version have failed so far. One may fail on a busy machine, and then another follows.
     fn failures(&self, version: &Version) -> usize {
         let events = self.journal.events();
         let ran = |term| events.iter().any(|event| is(event, "started", version) && event.term == term);
-        events.iter().filter(|gone| gone.name == "gone" && gone.text("outcome") != "done" && ran(gone.term)).count()
+        events.iter().filter(|gone| gone.name == "ended" && gone.text("outcome") != "done" && ran(gone.term)).count()
     }
 
     /// How often this version was started so far, on any node.
@@ -113,7 +113,7 @@ impl Fleet {
     /// What `baton modules` says of a version, once that passes the test.
     fn row_until(&self, version: &Version, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         until(&format!("`{}` {what}", version.name), || {
-            let finished = self.command(&["modules", ELECTION, "--json"]);
+            let finished = self.command(&["modules", ELECTION, "--output=json"]);
             if finished.code != Some(0) {
                 return Err(finished.stderr);
             }
@@ -167,7 +167,7 @@ impl Fleet {
 
     /// Checks that nobody but the leader has led, and that it has never given up the lease.
     fn check_that_it_led_throughout(&self, leader: &Node) {
-        let given_up = ["released", "not_released", "lost", "cool_off", "shutting_down"];
+        let given_up = ["released", "release_failed", "leadership_lost", "cool_off", "shutting_down"];
         let broken = self.journal.events().into_iter().find(|event| {
             given_up.contains(&event.name.as_str()) || (event.name == "elected" && event.from != leader.name)
         });
@@ -194,7 +194,7 @@ fn one_instance_of_a_node(events: &[Event]) -> Result<(), String> {
                 running.push(event);
             }
             // A node of the same name may have been killed before.
-            "gone" | "starting" => running.retain(|other| other.from != event.from),
+            "ended" | "starting" => running.retain(|other| other.from != event.from),
             _ => {}
         }
     }

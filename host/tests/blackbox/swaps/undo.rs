@@ -29,7 +29,7 @@ fn a_version_that_traps_is_undone_for_all_nodes(fleet: Fleet) {
     fleet.push(&bad);
     let tried = alpha.event("the bad version", |event| is(event, "started", &bad));
     let rejected = fleet.rejected(&alpha, &bad);
-    assert_eq!((rejected.term, rejected.text("instead")), (tried.term, &*good.digest), "{rejected:?}");
+    assert_eq!((rejected.term, rejected.text("fallback")), (tried.term, &*good.digest), "{rejected:?}");
     assert!(rejected.text("reason").contains("unreachable"), "{rejected:?}");
     let back = fleet.runs(&good, tried.term);
     assert_eq!(back.from, "alpha", "{back:?}");
@@ -42,7 +42,7 @@ fn a_version_that_traps_is_undone_for_all_nodes(fleet: Fleet) {
     assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("unreachable")), "{row}");
     fleet.row_until(&good, "to be current and to run", |row| row["current"] == true && runs_on(row, "alpha"));
     let heard = fleet.rejected(&beta, &bad);
-    assert_eq!(heard.text("instead"), good.digest, "{heard:?}");
+    assert_eq!(heard.text("fallback"), good.digest, "{heard:?}");
 
     // Neither the next leader tries it nor a node that is started anew, which says so.
     assert_eq!(alpha.terminate().code(), Some(0));
@@ -96,7 +96,7 @@ fn are_undone(fleet: &Fleet, flags: &[(&str, &str)], bad: &[(Version, &str, usiz
         fleet.push(version);
         let rejected = fleet.rejected(&leader, version);
         assert!(rejected.text("reason").contains(why), "{rejected:?}");
-        assert_eq!(rejected.text("instead"), good.digest, "{rejected:?}");
+        assert_eq!(rejected.text("fallback"), good.digest, "{rejected:?}");
         let back = fleet.runs(&good, rejected.term);
         let most = terms + fleet.failures(&good);
         assert!((*terms..=most).contains(&fleet.between(term, back.term)), "{back:?}");
@@ -122,7 +122,7 @@ fn version_is_kept_if_its_node_lacks_a_secret_or_a_folder_for_a_moment(fleet: Fl
         let away = lacks.with_extension("away");
         std::fs::rename(lacks, &away).expect("it is there");
         fleet.push(version);
-        let is_unable = |event: &Event| event.name == "gone" && event.text("outcome") == "unable" && event.term > term;
+        let is_unable = |event: &Event| event.name == "ended" && event.text("outcome") == "unable" && event.term > term;
         let unable = alpha.event("not to be able to start it", is_unable);
         std::fs::rename(&away, lacks).expect("it was there");
         assert!(unable.text("message").contains(&*lacks.to_string_lossy()), "{unable:?}");
@@ -142,12 +142,12 @@ fn a_version_that_did_well_is_not_undone(fleet: Fleet) {
     let leader = leader.flag("--env", format!("URL={url}")).start();
     fleet.runs(&first, 0);
     fleet.push(&next);
-    let proven = leader.event("its probation to end", |event| is(event, "proven", &next));
+    let proven = leader.event("its probation to end", |event| is(event, "version_accepted", &next));
     drop(server);
     // That it fails later says nothing against it.
     let retried = leader.event("another try", |event| event.name == "retrying" && event.ts > proven.ts);
     fleet.runs(&next, retried.term);
-    assert!(fleet.events("rejected").is_empty(), "it was good");
+    assert!(fleet.events("version_rejected").is_empty(), "it was good");
     fleet.row_until(&next, "to be good", |row| row["verdict"] == "good");
     assert!(fleet.starts(&first) <= 1 + fleet.failures(&first), "it does not run again");
     fleet.check_swaps();
@@ -160,7 +160,7 @@ fn the_first_version_has_nothing_to_fall_back_on(fleet: Fleet) {
     leader.event("another try", |event| event.name == "retrying" && event.fields["failures"] == 2);
     fleet.push(&good);
     let runs = fleet.runs(&good, 0);
-    assert!(fleet.events("rejected").is_empty(), "there was nothing to run instead");
+    assert!(fleet.events("version_rejected").is_empty(), "there was nothing to run instead");
     assert!(fleet.starts(&bad) >= 2 && runs.term >= 3, "{runs:?}");
     fleet.row_until(&good, "to be current", |row| row["current"] == true);
     fleet.check_swaps();
@@ -169,6 +169,6 @@ fn the_first_version_has_nothing_to_fall_back_on(fleet: Fleet) {
 impl Fleet {
     /// How often any node said that this version is rejected.
     fn rejections(&self, version: &Version) -> usize {
-        self.journal.events().iter().filter(|event| is(event, "rejected", version)).count()
+        self.journal.events().iter().filter(|event| is(event, "version_rejected", version)).count()
     }
 }

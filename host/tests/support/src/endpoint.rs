@@ -27,10 +27,10 @@ impl Endpoint {
         Self((crate::loopback(), free_port()).into())
     }
 
-    /// The one that the node has said at its start.
+    /// The one that the node logged at its start.
     pub fn of(node: &Node) -> Self {
-        let starting = node.event("its endpoint", |event| event.name == "starting");
-        Self(starting.text("admin").parse().unwrap_or_else(|_| panic!("no address: {starting:?}")))
+        let endpoint = node.event("its endpoint", |event| event.name == "endpoint");
+        Self(endpoint.text("address").parse().unwrap_or_else(|_| panic!("no address: {endpoint:?}")))
     }
 
     /// Sends these bytes on a new connection and reads to the end.

@@ -1,4 +1,4 @@
-//! `baton start`: lets a finished election run again.
+//! `baton rerun`: lets a finished election run again.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::cli;
 use baton_store::StoreUrl;
 
 /// The record is only ever written by the lease's holder, so the outcome is taken out as one.
-pub(super) async fn start(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
+pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
         return Err(unheard_of(election, place, &*store).await);

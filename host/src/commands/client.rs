@@ -1,6 +1,7 @@
-//! Asks nodes at their admin endpoints.
+//! Asks hosts at their admin endpoints, or at their sockets on this machine.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use super::WrongConfiguration;
 use super::listener::user_behind;
 use crate::admin::{AdminUrl, token};
+use crate::local_socket;
 use baton_runtime::read_file;
 use baton_store::StoreUrl;
 
@@ -46,6 +48,46 @@ const LONGEST_REASON: usize = 4 << 10;
 
 /// The largest file of certificates, in bytes.
 const LARGEST_PEM: u64 = 16 << 20;
+
+/// Where a host answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Endpoint {
+    /// The socket for its own user, on this machine, of the host with this incarnation.
+    Here(String),
+    /// Its admin endpoint.
+    Url(AdminUrl),
+}
+
+impl Endpoint {
+    /// The socket of the host with this incarnation.
+    ///
+    /// # Errors
+    /// If no such host runs on this machine as this user.
+    pub(super) async fn here(incarnation: &str) -> std::io::Result<Self> {
+        local_socket::connect(incarnation).await.map(|_| Self::Here(incarnation.to_owned()))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(_) => f.write_str("on this machine"),
+            Self::Url(url) => url.fmt(f),
+        }
+    }
+}
+
+/// Asks a host of this user on this machine for a document.
+pub(super) async fn ask_here(incarnation: &str, path: &str) -> Result<Vec<u8>, AskError> {
+    let stream = local_socket::connect(incarnation).await.map_err(AskError::failed)?;
+    let request = Request::get(path).header(HOST, LOCALHOST).body(Body::empty()).map_err(AskError::failed)?;
+    let (status, answer) =
+        timeout(ANSWER, send(stream, request)).await.map_err(AskError::failed)?.map_err(AskError::failed)?;
+    if status == StatusCode::OK { answer.whole().await } else { Err(AskError::Failed(status.to_string())) }
+}
+
+/// The name of this machine in requests to a socket.
+const LOCALHOST: &str = "localhost";
 
 /// Why a node has not told.
 #[derive(Debug, thiserror::Error)]
@@ -106,30 +148,32 @@ impl Client {
     /// What the node answers to this path: what it accepts, and after which id it goes on.
     pub(super) async fn ask(
         &self,
-        node: &AdminUrl,
+        endpoint: &Endpoint,
         path: &str,
         accepts: &'static str,
         after: Option<&str>,
     ) -> Result<Answer, AskError> {
-        let asked = self.ask_at_length(node, path, accepts, after);
+        let asked = self.ask_at_length(endpoint, path, accepts, after);
         let asked = timeout(ANSWER, asked).await;
         asked.unwrap_or_else(|_| Err(AskError::Failed(format!("no answer within {ANSWER:?}"))))
     }
 
     async fn ask_at_length(
         &self,
-        node: &AdminUrl,
+        endpoint: &Endpoint,
         path: &str,
         accepts: &'static str,
         after: Option<&str>,
     ) -> Result<Answer, AskError> {
-        let mut request = Request::get(node.target(path))
-            .header(HOST, node.authority())
-            .header(ACCEPT, HeaderValue::from_static(accepts));
+        let (target, host) = match endpoint {
+            Endpoint::Here(_) => (path.to_owned(), LOCALHOST),
+            Endpoint::Url(node) => (node.target(path), node.authority()),
+        };
+        let mut request = Request::get(target).header(HOST, host).header(ACCEPT, HeaderValue::from_static(accepts));
         if let Some(id) = after {
             request = request.header("last-event-id", id);
         }
-        if let Some(file) = &self.token_file {
+        if let (Some(file), Endpoint::Url(node)) = (&self.token_file, endpoint) {
             if !node.is_private() {
                 let why = "the token is not sent where others can read it, and this is neither https nor this machine";
                 return Err(AskError::Refused(why.to_owned()));
@@ -139,17 +183,24 @@ impl Client {
             request = request.header(AUTHORIZATION, value);
         }
         let request = request.body(Body::empty()).map_err(AskError::failed)?;
-        let (host, port) = node.place();
-        let stream = TcpStream::connect((&*host, port)).await.map_err(AskError::failed)?;
-        let answer = if node.is_encrypted() {
-            let name = ServerName::try_from(host).map_err(AskError::failed)?;
-            let tls = self.tls().map_err(|error| AskError::Refused(error.to_string()))?;
-            send(tls.connect(name, stream).await.map_err(AskError::failed)?, request).await
-        } else {
-            if self.token_file.is_some() {
-                self.is_trusted(&stream).await?;
+        let answer = match endpoint {
+            Endpoint::Here(incarnation) => {
+                send(local_socket::connect(incarnation).await.map_err(AskError::failed)?, request).await
             }
-            send(stream, request).await
+            Endpoint::Url(node) => {
+                let (host, port) = node.place();
+                let stream = TcpStream::connect((&*host, port)).await.map_err(AskError::failed)?;
+                if node.is_encrypted() {
+                    let name = ServerName::try_from(host).map_err(AskError::failed)?;
+                    let tls = self.tls().map_err(|error| AskError::Refused(error.to_string()))?;
+                    send(tls.connect(name, stream).await.map_err(AskError::failed)?, request).await
+                } else {
+                    if self.token_file.is_some() {
+                        self.is_trusted(&stream).await?;
+                    }
+                    send(stream, request).await
+                }
+            }
         };
         let (status, answer) = answer.map_err(AskError::failed)?;
         if status == StatusCode::OK {
@@ -280,7 +331,7 @@ mod tests {
         let file = folder.path().join("token");
         std::fs::write(&file, "0123456789abcdef").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let node: AdminUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let node = Endpoint::Url(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
         let heard = Arc::new(Mutex::new(String::new()));
         let hears = Arc::clone(&heard);
         let _answers = tokio::spawn(async move {

@@ -1,0 +1,39 @@
+//! A hint for the developer of a coordinator that computes without a pause.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::cli::say;
+use baton_runtime::RunningInstances;
+
+/// Time between two samples.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// CPU time of a sample (ms) from which on the instance counts as busy. Below a whole second, since others compute, too.
+const BUSY_MS: u64 = 800;
+
+/// Busy samples in a row before the hint.
+const SAMPLES: u32 = 5;
+
+/// Prints a hint once for each instance that computes for 5 s and prints nothing meanwhile. Runs until it is dropped.
+pub(in crate::commands) async fn hint_at_busy_instances(running: RunningInstances) {
+    let (mut before, mut busy) = (None, 0);
+    loop {
+        sleep(SAMPLE).await;
+        let now = running.in_use().first().map(|(_, _, in_use)| (in_use.process, in_use.lines));
+        let is_busy = |(process, lines): (baton_runtime::ProcessUse, u64)| {
+            before.is_some_and(|(earlier, lines_before): (baton_runtime::ProcessUse, u64)| {
+                earlier.pid == process.pid && lines_before == lines && process.cpu_ms >= earlier.cpu_ms + BUSY_MS
+            })
+        };
+        busy = if now.is_some_and(is_busy) { busy + 1 } else { 0 };
+        if busy == SAMPLES {
+            say(
+                "hint: the coordinator has computed for 5 s without a pause, so that it cannot notice a stop request: a \
+                 swap has to kill it. Sleep or wait in its loop (in Rust: term.sleep)",
+            );
+        }
+        before = now;
+    }
+}

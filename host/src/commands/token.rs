@@ -1,0 +1,38 @@
+//! `baton token`: makes a token for hosts' admin endpoints.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::cli::{print, say};
+
+/// Random bytes of a token.
+const BYTES: usize = 24;
+
+/// Writes a new token into a file that only this user may read, or prints one.
+pub(super) fn token(file: Option<&Path>) -> anyhow::Result<()> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    let token = bytes.iter().fold(String::new(), |mut token, byte| {
+        let _ = write!(token, "{byte:02x}");
+        token
+    });
+    let Some(file) = file else {
+        return Ok(print(&(token + "\n"))?);
+    };
+    let create =
+        || OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all((token + "\n").as_bytes());
+    create().with_context(|| format!("cannot write {}", file.display()))?;
+    let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let path = path.display();
+    say(&format!("wrote a token to {path}, which only this user may read"));
+    say(&format!("hosts:    admin-token-file = \"{path}\" in baton.toml, or --admin-token-file {path}"));
+    say(&format!("commands: --token-file {path}, or the same line in baton.toml"));
+    say("page:     paste the token when it asks");
+    say("Give every node and operator the same token. Other machines also need --admin-tls-cert and --admin-tls-key.");
+    Ok(())
+}
