@@ -27,11 +27,14 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Maximum number of answers at a time. An answer counts until its client has read it.
 const ANSWERS: usize = 8;
 
+/// The versions of an election, and when they were read.
+type LastRead = (Instant, Arc<Vec<ModuleRow>>);
+
 /// The versions of each election, as the store had them at the last read.
 pub(super) struct Versions {
     store: Arc<dyn ObjectStore>,
     /// One request reads the store at a time; the others use its result.
-    last: Mutex<BTreeMap<ElectionName, (Instant, Arc<Vec<ModuleRow>>)>>,
+    last: Mutex<BTreeMap<ElectionName, LastRead>>,
     answers: Arc<Semaphore>,
 }
 
