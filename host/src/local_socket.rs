@@ -1,4 +1,4 @@
-//! A host's socket for its own user on this machine: the admin API without a token.
+//! A host's socket for its own user on this machine: the admin API, for reading without a token.
 //!
 //! The socket has no file (Linux's abstract namespace). Its name has the host's user and incarnation. Both sides check that
 //! the other one's process belongs to the same user, since any user may take such a name. Nothing rests on it: a host

@@ -7,7 +7,7 @@
 //! through a proxy on this machine, which says for whom it asks, or that it does.
 //!
 //! What coordinators **print** is told only to those who have the token, from this machine, too: other users share it. The
-//! host's own user asks at a socket of its own ([`crate::local_socket`]), and may do everything without a token.
+//! host's own user asks at a socket of its own ([`crate::local_socket`]), and may read everything without a token.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -190,7 +190,7 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// A process of the host's own user, which may do anything: it could also read the token, or end the host.
+    /// A process of the host's own user, which may read everything. Its commands steer through the store.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
@@ -356,9 +356,6 @@ impl Access {
     /// The token is needed on this machine, too: other users share its loopback. A browser would send it along for no page,
     /// and yet answers none of another site's.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
-        if caller.is_own_user {
-            return Ok(());
-        }
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         is_no_other_sites(headers, uri)?;
         if caller.is_local {

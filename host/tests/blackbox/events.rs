@@ -533,14 +533,18 @@ fn socket_of_a_host_answers_its_own_user_alone() {
     let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
     let incarnation = nodes[0]["incarnation"].as_str().expect("text");
     const ASKS: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect('\\0baton/0/' + sys.argv[1])\n\
-                        s.sendall(b'GET /v1/elections/fleet/logs HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')\nprint(s.recv(12))";
-    let ask = |user: u32| {
+                        s.sendall(f'{sys.argv[2]} HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'.encode())\nprint(s.recv(12))";
+    let ask = |user: u32, request: &str| {
         let mut asks = Command::new("python3");
-        asks.args(["-c", ASKS, incarnation]).uid(user);
+        asks.args(["-c", ASKS, incarnation, request]).uid(user);
         finish(asks)
     };
-    assert_eq!(ask(0).stdout, "b'HTTP/1.1 200'\n");
-    let refused = ask(65_534);
+    let logs = format!("GET /v1/elections/{ELECTION}/logs");
+    assert_eq!(ask(0, &logs).stdout, "b'HTTP/1.1 200'\n");
+    // Commands steer through the store: nothing needs to change anything here.
+    let steering = ask(0, &format!("POST /v1/elections/{ELECTION}/suspend"));
+    assert_eq!(steering.stdout, "b'HTTP/1.1 403'\n", "{steering:?}");
+    let refused = ask(65_534, &logs);
     // It is hung up on before or after it has spoken.
     let is_hung_up =
         refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
