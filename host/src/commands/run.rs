@@ -152,8 +152,10 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     let checked = check(&config.coordinators, &files, is_traced)?;
     descriptors::grant(checked.iter().map(|checked| &checked.policy)).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
-    let place = if workshop.is_none() { config.admin.place } else { AdminPlace::Off };
-    let (listening, no_endpoint) = match Listening::with(&AdminSettings { place, ..config.admin.clone() }) {
+    // A developer has the page, and needs neither a token nor other machines.
+    let page = AdminSettings { place: AdminPlace::Free, token_file: None, tls: None, advertise: None };
+    let settings = if workshop.is_none() { &config.admin } else { &page };
+    let (listening, no_endpoint) = match Listening::with(settings) {
         Ok(listening) => (listening, None),
         // Nobody has asked for it, and nothing depends on it.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::endpoint::Endpoint;
 use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, baton, finish, until};
 use baton_test_support::modules::section;
@@ -198,4 +199,14 @@ fn what_is_wrong_is_said_with_the_way_out() {
     wrong(&["nowhere"], "there is no folder nowhere");
     wrong(&["--build", "make"], "--module: there is nothing to run");
     wrong(&["--build", "make", "--module", "job.wasm", "--lease", "1s"], "--lease");
+}
+
+#[test]
+fn developer_has_the_page() {
+    let project = Project::new();
+    project.write("one");
+    let node = project.dev(&[&JSON[..], &["--build", BUILD]].concat());
+    node.after(0, "started");
+    let page = Endpoint::of(&node).ask("/");
+    assert!(page.status == 200 && page.body.contains("<title>Baton</title>"), "{page:?}");
 }
