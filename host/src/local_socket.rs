@@ -13,10 +13,10 @@ use rustix::process::geteuid;
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-/// How long a client waits for the connection. Both ends are processes of one machine.
+/// Longest time that a client waits for the connection. Both ends are processes of one machine.
 const CONNECTED_WITHIN: Duration = Duration::from_millis(500);
 
-/// How long a client waits before it tries again to connect to a socket without room.
+/// Time between two tries to connect to a socket without room.
 const AGAIN: Duration = Duration::from_millis(25);
 
 /// Opens the socket of one start of a host.

@@ -6,7 +6,7 @@
 //! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`. Nor does who asks
 //! through a proxy on this machine, which says for whom it asks, or that it does.
 //!
-//! What coordinators **print** is told only to those who have the token, from this machine, too: other users share it. The
+//! The **output** of coordinators needs the token, from this machine, too: other users share it. The
 //! host's own user asks at a socket of its own ([`crate::local_socket`]), and may read everything without a token.
 
 use std::net::IpAddr;

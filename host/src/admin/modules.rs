@@ -21,7 +21,7 @@ use crate::cli::ModuleRow;
 /// Minimum time between two reads of an election's versions. Nodes announce a new version within seconds.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long the store may take.
+/// Longest time that the store may take.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of answers at a time. An answer counts until its client has read it.
@@ -33,7 +33,7 @@ type LastRead = (Instant, Arc<Vec<ModuleRow>>);
 /// The versions of each election, as the store had them at the last read.
 pub(super) struct Versions {
     store: Arc<dyn ObjectStore>,
-    /// One request reads the store at a time; the others use its result.
+    /// Locked while a request reads the store: the others wait for its result.
     last: Mutex<BTreeMap<ElectionName, LastRead>>,
     answers: Arc<Semaphore>,
 }

@@ -63,7 +63,7 @@ pub(super) struct ElectionStatus {
     link: Option<Listens>,
     /// How many nodes hear from this one.
     listeners: u32,
-    /// What its instance uses here, as in `baton status -o json`; null where none runs.
+    /// Usage of its instance on this node, as in `baton status -o json`; null if none runs.
     #[schema(value_type = Option<Object>)]
     usage: Option<InUse>,
 }

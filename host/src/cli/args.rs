@@ -413,7 +413,7 @@ pub(super) struct Run {
     pub label: Vec<String>,
     /// Number of elections that this host leads; off for all [default: off]
     ///
-    /// It leads more only if no other node takes a lease within 10 s.
+    /// The host leads more only if no other node takes a lease within 10 s.
     #[arg(long, value_name = "NUMBER", help_heading = MACHINES, hide_short_help = true)]
     pub max_leaderships: Option<String>,
     /// Take the lease of a dead host of this machine before it expires [default: true]
@@ -491,17 +491,17 @@ pub(super) struct Settings {
     pub dir: Vec<String>,
     /// Environment variable of the coordinator; repeatable *
     ///
-    /// It sees no other variables. Flags, BATON_ENV and the table `env` in baton.toml are merged by name.
+    /// The coordinator sees no other variables. Flags, BATON_ENV and the table `env` in baton.toml are merged by name.
     #[arg(short, long, value_name = "K=V", help_heading = COORDINATOR)]
     pub env: Vec<String>,
     /// Configuration variable of the coordinator; repeatable *
     ///
-    /// It sees them as variables and through wasi:config/store. Merged like --env.
+    /// The coordinator sees it as a variable and through wasi:config/store. Merged like --env.
     #[arg(long, value_name = "K=V", help_heading = COORDINATOR)]
     pub config_var: Vec<String>,
     /// Secret: K=file:PATH or K=env:VARIABLE; repeatable *
     ///
-    /// It sees a secret like a variable of --config-var. Baton shows it nowhere, and reads a file for each term. In baton.toml:
+    /// The coordinator sees a secret like a variable of --config-var. Baton shows it nowhere, and reads a file for each term. In baton.toml:
     /// secret = { token = { file = "PATH" } }.
     #[arg(long, value_name = "K=SOURCE", help_heading = COORDINATOR)]
     pub secret: Vec<String>,
@@ -528,7 +528,7 @@ pub(super) struct Settings {
     pub trust: Vec<String>,
     /// CPU time that compiling a module may take * [default: 60s]
     ///
-    /// Of all the compiler's threads together. If the machine is so busy that this takes ten times as long and ten minutes, the
+    /// Counts all threads of the compiler. If the machine is so busy that this takes ten times as long and ten minutes, the
     /// host tries again later.
     #[arg(long, value_name = "DURATION", help_heading = VERSIONS, hide_short_help = true)]
     pub compile_timeout: Option<String>,

@@ -691,7 +691,7 @@ mod tests {
             joined(&["baton", "push", "x.wasm", "job", "--create", "yes"]),
             "baton push x.wasm job --create=yes"
         );
-        // What is no value stays: the module, and the value of another flag.
+        // The module stays an argument of its own, and so does the value of another flag.
         assert_eq!(joined(&["baton", "run", "--preempt", "x.wasm"]), "baton run --preempt x.wasm");
         assert_eq!(joined(&["baton", "run", "--node", "on", "x.wasm"]), "baton run --node on x.wasm");
     }

@@ -49,12 +49,12 @@ const LONGEST_REASON: usize = 4 << 10;
 /// The largest file of certificates, in bytes.
 const LARGEST_PEM: u64 = 16 << 20;
 
-/// Where a host answers.
+/// The place where a host answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Endpoint {
     /// The socket for its own user, on this machine, of the host with this incarnation.
     Here(String),
-    /// Its admin endpoint.
+    /// The URL of its admin endpoint.
     Url(AdminUrl),
 }
 

@@ -10,7 +10,7 @@ use super::open_store;
 use crate::config::{self, Environment, Layer};
 use baton_store::{ModuleStore as _, Store};
 
-/// How long the store may take. The user waits for it with a finger on a key.
+/// Longest time that the store may take: the user waits for the shell.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The elections of the store that variables and baton.toml name; none if it cannot be read in time.

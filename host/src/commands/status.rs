@@ -153,5 +153,5 @@ async fn elections_here(incarnations: BTreeSet<String>) -> Vec<ElectionHere> {
     answers.filter_map(async |answer| answer).collect::<Vec<_>>().await.into_iter().flatten().collect()
 }
 
-/// How long a host of this machine may take to answer.
+/// Longest time that a host of this machine may take to answer.
 const HERE_WITHIN: Duration = Duration::from_secs(1);
