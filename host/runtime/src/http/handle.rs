@@ -41,28 +41,40 @@ pub(in super::super) fn link<T: 'static>(
             let (http, held) = parts(store.data_mut());
             let options = options.and_then(|options| held.table.get(&options).ok().copied());
             let asked = held.table.delete(request)?;
-            // A refusal is an answer that is there at once.
-            let begun = match held.keep(ANSWER) {
-                Ok(()) => begin(http, asked, Waits::of(options)),
-                Err(too_much) => HostFutureIncomingResponse::Ready(Err(told(too_much))),
-            };
-            Ok((Ok(held.table.push(begun)?),))
+            let begun = held.keep(ANSWER).map_err(told).and_then(|()| begin(http, asked, Waits::of(options)));
+            Ok((match begun {
+                Ok(begun) => Ok(held.table.push(begun)?),
+                Err(refused) => Err(code(refused)),
+            },))
         },
     )
 }
 
-fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> HostFutureIncomingResponse {
+/// Starts a request.
+///
+/// # Errors
+/// The reason why the request is invalid or not allowed. `wasi:http` has `handle` return it, and no future response:
+/// clients that send the body before they read the response would find its stream closed, and report that instead.
+fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
-    match request_of(asked).and_then(|request| shared.admit(request, waits)) {
-        Err(error) => HostFutureIncomingResponse::Ready(Err(error)),
-        Ok(admitted) => {
-            let run = exchange::run(Arc::clone(shared), admitted);
-            let begun = shared.begun.clone();
-            HostFutureIncomingResponse::Pending(shared.begun.begin(async move {
-                let (response, rest) = run.await?;
-                Ok((response, rest.map_or_else(nothing, |rest| begun.go_on(rest))))
-            }))
-        }
+    let admitted = shared.admit(request_of(asked)?, waits)?;
+    let run = exchange::run(Arc::clone(shared), admitted);
+    let begun = shared.begun.clone();
+    Ok(HostFutureIncomingResponse::Pending(shared.begun.begin(async move {
+        let (response, rest) = run.await?;
+        Ok((response, rest.map_or_else(nothing, |rest| begun.go_on(rest))))
+    })))
+}
+
+/// The code of a refusal. All other codes are of connections, and a refused request has none.
+fn code(refused: Error) -> types::ErrorCode {
+    match refused {
+        Error::HttpProtocolError => types::ErrorCode::HttpProtocolError,
+        Error::HttpRequestBodySize(size) => types::ErrorCode::HttpRequestBodySize(size),
+        Error::HttpRequestMethodInvalid => types::ErrorCode::HttpRequestMethodInvalid,
+        Error::HttpRequestUriInvalid => types::ErrorCode::HttpRequestUriInvalid,
+        Error::InternalError(reason) => types::ErrorCode::InternalError(reason),
+        other => types::ErrorCode::InternalError(Some(other.to_string())),
     }
 }
 

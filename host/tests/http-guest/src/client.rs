@@ -37,7 +37,7 @@ pub fn post(url: &str, headers: Fields, body: &[u8], trailers: Option<Fields>) -
 
 /// Begins a request without a body.
 pub fn begin(url: &str, headers: Fields, options: Option<RequestOptions>) -> Result<FutureIncomingResponse, String> {
-    handle(request(url, headers, &Method::Get)?, options).map_err(|code| code.to_string())
+    handle(request(url, headers, &Method::Get)?, options).map_err(refusal)
 }
 
 /// Begins a request with a body.
@@ -45,8 +45,16 @@ pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
     let request = request(url, headers, &Method::Post)?;
     let body = request.body().map_err(|()| "no body")?;
     let out = body.write().map_err(|()| "no stream")?;
-    let answer = handle(request, None).map_err(|code| code.to_string())?;
+    let answer = handle(request, None).map_err(refusal)?;
     Ok(Upload { out, body, answer })
+}
+
+/// The host's reason why it does not make a request.
+fn refusal(code: ErrorCode) -> String {
+    match code {
+        ErrorCode::InternalError(Some(reason)) => reason,
+        code => code.to_string(),
+    }
 }
 
 /// Waits for a response's head.

@@ -84,7 +84,6 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             begun.subscribe().block();
             Ok::<_, String>(begun)
         }),
-        "refusals" => keep(|_| client::begin("http://nobody.example", Fields::new(), None)),
         "listings" => keep(|_| folder().read_directory()),
         "read-listings" => keep(|_| {
             let listing = folder().read_directory()?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use baton_sdk::{Failure, Term};
 use wasip2::cli::stdout::get_stdout;
 use wasip2::clocks::monotonic_clock::subscribe_duration;
-use wasip2::http::types::{ErrorCode, Fields, RequestOptions};
+use wasip2::http::types::{Fields, RequestOptions};
 use wasip2::io::poll::{Pollable, poll};
 
 baton_sdk::coordinator!(run);
@@ -150,14 +150,9 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let mut refused = Vec::new();
     for _ in 0..10_000 {
-        let answer = client::begin(&format!("{url}/hang"), Fields::new(), None)?;
-        if kept.len() < 64 {
-            kept.push(answer);
-            continue;
-        }
-        match client::head(&answer) {
-            Err(ErrorCode::InternalError(Some(why))) => refused.push(why),
-            other => say!("unexpected: {other:?}"),
+        match client::begin(&format!("{url}/hang"), Fields::new(), None) {
+            Ok(answer) => kept.push(answer),
+            Err(reason) => refused.push(reason),
         }
     }
     refused.dedup();
@@ -210,12 +205,13 @@ fn flood(term: &Term, url: &str) -> baton_sdk::Result {
 fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let refused = loop {
-        let upload = client::upload(url, Fields::new())?;
-        match client::head(&upload.answer) {
-            Ok(response) if kept.len() < 10 => kept.push((upload, response)),
+        let upload = match client::upload(url, Fields::new()) {
+            Ok(upload) if kept.len() < 10 => upload,
             Ok(_) => break "nothing".to_owned(),
-            Err(error) => break format!("{error:?}"),
-        }
+            Err(reason) => break reason,
+        };
+        let response = client::head(&upload.answer).map_err(|code| code.to_string())?;
+        kept.push((upload, response));
     };
     say!("kept {}, refused with {refused}", kept.len());
     drop(kept);
