@@ -24,6 +24,7 @@ pub(super) const EMPTY: &[(&str, &str)] = &[
 
 const FILES: &str = "files";
 const NO_FOLDERS: &str = "--dir HOST::GUEST grants a folder";
+const READ_ONLY: &str = "`--dir HOST::GUEST` without `:ro` grants writes";
 const NO_SOCKETS: &str = "no flag grants sockets; --allow-http grants requests through wasi:http";
 
 /// Links sockets, which nobody gets. Files, of which there are none without a granted folder, are linked by
@@ -54,6 +55,11 @@ impl Denials {
     /// It asked for folders, and there are none.
     pub(super) fn tell_no_folders(&mut self) {
         self.tell(FILES, "", NO_FOLDERS);
+    }
+
+    /// Reports a write to a folder that is granted read-only.
+    pub(super) fn report_read_only(&mut self) {
+        self.tell("writing to a folder that is granted read-only", "", READ_ONLY);
     }
 
     fn tell(&mut self, kind: &'static str, detail: &str, remedy: &str) {

@@ -107,6 +107,22 @@ impl FileAccess<'_> {
         self.folders.gate.pass(Effect::File).map_err(|_| types::ErrorCode::NotPermitted.into())
     }
 
+    /// True if the descriptor comes from a folder that is granted with `:ro`.
+    fn is_read_only(&self, descriptor: &Resource<Descriptor>) -> FsResult<bool> {
+        let perms = match self.held.table.get(descriptor)? {
+            Descriptor::File(file) => file.perms,
+            Descriptor::Dir(folder) => folder.perms,
+        };
+        Ok(matches!(perms, FsPerms::ReadOnly))
+    }
+
+    /// Reports a write that failed because its folder is granted read-only.
+    fn report_denied_write(&mut self, read_only: bool, error: &FsError) {
+        if read_only && matches!(error.downcast_ref(), Some(types::ErrorCode::NotPermitted)) {
+            self.denials.report_read_only();
+        }
+    }
+
     /// Whether the instance may open one more.
     fn may_open(&mut self) -> FsResult<()> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
@@ -126,8 +142,8 @@ impl FileAccess<'_> {
     }
 }
 
-/// Calls as they are, but through the gate.
-macro_rules! calls {
+/// Passes calls that only read to wasmtime's implementation, if the gate is open.
+macro_rules! reads {
     ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {$(
         async fn $name(&mut self, $($argument: $type),*) -> FsResult<$answer> {
             self.pass()?;
@@ -136,20 +152,38 @@ macro_rules! calls {
     )*};
 }
 
+/// Does the same for calls that change a file or folder, and reports those that a read-only grant denies.
+macro_rules! writes {
+    ($($name:ident($changed:ident: $kind:ty $(, $argument:ident: $type:ty)*) -> $answer:ty;)*) => {$(
+        async fn $name(&mut self, $changed: $kind $(, $argument: $type)*) -> FsResult<$answer> {
+            self.pass()?;
+            let read_only = self.is_read_only(&$changed)?;
+            let done = types::HostDescriptor::$name(&mut self.inner(), $changed $(, $argument)*).await;
+            done.inspect_err(|error| self.report_denied_write(read_only, error))
+        }
+    )*};
+}
+
 impl types::HostDescriptor for FileAccess<'_> {
-    calls! {
+    reads! {
         advise(file: Resource<Descriptor>, at: u64, length: u64, advice: types::Advice) -> ();
         sync_data(file: Resource<Descriptor>) -> ();
         get_flags(file: Resource<Descriptor>) -> types::DescriptorFlags;
         get_type(file: Resource<Descriptor>) -> types::DescriptorType;
-        set_size(file: Resource<Descriptor>, size: u64) -> ();
-        set_times(file: Resource<Descriptor>, accessed: types::NewTimestamp, modified: types::NewTimestamp) -> ();
         read(file: Resource<Descriptor>, length: u64, at: u64) -> (Vec<u8>, bool);
-        write(file: Resource<Descriptor>, bytes: Vec<u8>, at: u64) -> u64;
         sync(file: Resource<Descriptor>) -> ();
-        create_directory_at(folder: Resource<Descriptor>, path: String) -> ();
         stat(file: Resource<Descriptor>) -> types::DescriptorStat;
         stat_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::DescriptorStat;
+        readlink_at(folder: Resource<Descriptor>, path: String) -> String;
+        metadata_hash(file: Resource<Descriptor>) -> types::MetadataHashValue;
+        metadata_hash_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::MetadataHashValue;
+    }
+
+    writes! {
+        set_size(file: Resource<Descriptor>, size: u64) -> ();
+        set_times(file: Resource<Descriptor>, accessed: types::NewTimestamp, modified: types::NewTimestamp) -> ();
+        write(file: Resource<Descriptor>, bytes: Vec<u8>, at: u64) -> u64;
+        create_directory_at(folder: Resource<Descriptor>, path: String) -> ();
         link_at(
             folder: Resource<Descriptor>,
             how: types::PathFlags,
@@ -157,13 +191,10 @@ impl types::HostDescriptor for FileAccess<'_> {
             to: Resource<Descriptor>,
             new_path: String
         ) -> ();
-        readlink_at(folder: Resource<Descriptor>, path: String) -> String;
         remove_directory_at(folder: Resource<Descriptor>, path: String) -> ();
         rename_at(folder: Resource<Descriptor>, path: String, to: Resource<Descriptor>, new_path: String) -> ();
         symlink_at(folder: Resource<Descriptor>, path: String, new_path: String) -> ();
         unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
-        metadata_hash(file: Resource<Descriptor>) -> types::MetadataHashValue;
-        metadata_hash_at(folder: Resource<Descriptor>, how: types::PathFlags, path: String) -> types::MetadataHashValue;
     }
 
     /// By the file, opened: a runner can set no times by a path, since Landlock would let it set those of any file of the
@@ -198,7 +229,13 @@ impl types::HostDescriptor for FileAccess<'_> {
     ) -> FsResult<Resource<Descriptor>> {
         self.pass()?;
         self.may_open()?;
-        let opened = self.inner().open_at(folder, how, path, open, flags).await?;
+        let writes = flags.contains(types::DescriptorFlags::WRITE)
+            || flags.contains(types::DescriptorFlags::MUTATE_DIRECTORY)
+            || open.contains(types::OpenFlags::CREATE)
+            || open.contains(types::OpenFlags::TRUNCATE);
+        let denied = writes && self.is_read_only(&folder)?;
+        let opened = self.inner().open_at(folder, how, path, open, flags).await;
+        let opened = opened.inspect_err(|error| self.report_denied_write(denied, error))?;
         let file = match self.held.table.get(&opened)? {
             Descriptor::File(file) => Arc::clone(&file.file),
             Descriptor::Dir(folder) => Arc::clone(&folder.dir),

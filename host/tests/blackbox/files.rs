@@ -138,6 +138,9 @@ fn a_folder_to_read_only_is_not_written() {
     ];
     let _node = start(&fleet, &granted, "/data:ro", &calls.map(|(call, _)| call));
     went(&fleet, &calls);
+    let denied = fleet.journal.events().into_iter().filter(|event| event.name == "capability_denied");
+    let remedies: Vec<String> = denied.map(|event| event.text("remedy").to_owned()).collect();
+    assert!(matches!(&remedies[..], [once] if once.contains(":ro")), "{remedies:?}");
     assert_eq!(fs::read_to_string(granted.join("a")).expect("the file"), "first");
     assert_eq!(fs::read_dir(&granted).expect("the folder").count(), 1);
 }
