@@ -1,16 +1,22 @@
-//! Why a coordinator's work came to nothing.
+//! The error of a coordinator's function.
 
 use std::error::Error;
 use std::fmt;
+use std::panic::Location;
 
 use crate::Stop;
 
-/// Why a coordinator's work came to nothing.
+/// The error of a coordinator's function.
 ///
-/// Made by `?` from any error, as one that is worth another try. It is no [`Error`] itself, which is what
-/// lets every error become one.
-#[derive(Debug)]
-pub struct Failure(Kind);
+/// `?` makes it from any error. That failure is [retryable](Failure::retryable). The host's log shows the text of the
+/// error, those of its sources, and the line of the coordinator's code that made the `Failure`.
+///
+/// `Failure` does not implement [`Error`]: if it did, it could not be made from every error.
+pub struct Failure {
+    kind: Kind,
+    /// The `?` or the call that made it.
+    location: &'static Location<'static>,
+}
 
 #[derive(Debug)]
 pub(crate) enum Kind {
@@ -22,41 +28,57 @@ pub(crate) enum Kind {
 }
 
 impl Failure {
-    /// Worth another try on this node, after a while.
+    /// A failure after which this node runs the coordinator again, 1 to 10 s later.
+    #[track_caller]
     pub fn retryable(error: impl Into<Box<dyn Error>>) -> Self {
-        Self(Kind::Retryable(with_causes(error.into().as_ref())))
+        Self::new(Kind::Retryable(with_sources(error.into().as_ref())))
     }
 
-    /// Not worth another try here: this node steps down.
+    /// A failure after which this node hands leadership to another node.
+    #[track_caller]
     pub fn fatal(error: impl Into<Box<dyn Error>>) -> Self {
-        Self(Kind::Fatal(with_causes(error.into().as_ref())))
+        Self::new(Kind::Fatal(with_sources(error.into().as_ref())))
     }
 
-    /// Whether this node steps down for it.
+    /// True if this node hands leadership to another node.
     pub fn is_fatal(&self) -> bool {
-        matches!(self.0, Kind::Fatal(_))
+        matches!(self.kind, Kind::Fatal(_))
     }
 
-    /// Whether the instance was killed before its function returned. Only tests see that.
+    /// True if the instance was killed before its function returned. Only tests see that.
     #[cfg(not(target_family = "wasm"))]
     pub fn is_kill(&self) -> bool {
-        matches!(self.0, Kind::Killed(_))
+        matches!(self.kind, Kind::Killed(_))
     }
 
     #[cfg(not(target_family = "wasm"))]
+    #[track_caller]
     pub(crate) fn killed(why: String) -> Self {
-        Self(Kind::Killed(why))
+        Self::new(Kind::Killed(why))
+    }
+
+    #[track_caller]
+    fn new(kind: Kind) -> Self {
+        Self { kind, location: Location::caller() }
     }
 
     pub(crate) fn kind(&self) -> &Kind {
-        &self.0
+        &self.kind
+    }
+
+    /// `text`, followed by the line that made this failure. Without the line if it is in another crate, as for
+    /// `map_err(Failure::fatal)`, whose caller is the standard library.
+    pub(crate) fn located(&self, text: &str) -> String {
+        let (file, line) = (self.location.file(), self.location.line());
+        if file.starts_with('/') { text.to_owned() } else { format!("{text} ({file}:{line})") }
     }
 }
 
 impl<E: Into<Box<dyn Error>>> From<E> for Failure {
+    #[track_caller]
     fn from(error: E) -> Self {
         match error.into().downcast::<Stop>() {
-            Ok(stop) => Self(Kind::Stopped(*stop)),
+            Ok(stop) => Self::new(Kind::Stopped(*stop)),
             Err(error) => Self::retryable(error),
         }
     }
@@ -64,7 +86,7 @@ impl<E: Into<Box<dyn Error>>> From<E> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.kind {
             Kind::Retryable(why) | Kind::Fatal(why) => f.write_str(why),
             Kind::Stopped(stop) => stop.fmt(f),
             #[cfg(not(target_family = "wasm"))]
@@ -73,13 +95,20 @@ impl fmt::Display for Failure {
     }
 }
 
-fn with_causes(error: &dyn Error) -> String {
+/// The text with the line, as a test that returns a `Failure` prints it.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.located(&self.to_string()))
+    }
+}
+
+fn with_sources(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
+    let mut source = error.source();
+    while let Some(error) = source {
         text.push_str(": ");
         text.push_str(&error.to_string());
-        cause = error.source();
+        source = error.source();
     }
     text
 }
@@ -97,10 +126,27 @@ mod tests {
     struct Middle(#[source] fmt::Error);
 
     #[test]
-    fn a_failure_tells_all_causes() {
+    fn failure_names_all_sources() {
         let failure = Failure::from(Outer(Middle(fmt::Error)));
         assert_eq!(failure.to_string(), format!("the report was not written: its table is wrong: {}", fmt::Error));
         assert!(!failure.is_fatal() && !failure.is_kill());
         assert!(Failure::fatal(fmt::Error).is_fatal());
+    }
+
+    #[test]
+    fn failure_names_the_line_of_the_question_mark() {
+        let line = line!() + 2;
+        let failure = (|| -> crate::Result {
+            Err(fmt::Error)?;
+            Ok(())
+        })();
+        let located = failure.unwrap_err().located("text");
+        assert!(located.ends_with(&format!("failure.rs:{line})")), "{located}");
+    }
+
+    #[test]
+    fn failure_of_a_passed_function_names_no_line_of_the_library() {
+        let failure = Err::<(), _>("text").map_err(Failure::fatal).unwrap_err();
+        assert_eq!(failure.located("text"), "text");
     }
 }

@@ -11,16 +11,14 @@
 //! baton_sdk::coordinator!(run);
 //!
 //! fn run(term: &Term) -> baton_sdk::Result {
-//!     let every: u64 = match std::env::var("EVERY_MS") {
-//!         Ok(text) => text.parse()?,
-//!         Err(_) => 1_000,
-//!     };
 //!     let state = term.state();
 //!     let mut beats: u64 = state.get("beats")?.unwrap_or(0);
-//!     while term.sleep(Duration::from_millis(every)).is_ok() {
+//!     println!("term {} continues from beat {beats}", term.number());
+//!     // The sleep ends early, with an error, when the host asks this instance to stop.
+//!     while term.sleep(Duration::from_secs(1)).is_ok() {
 //!         beats += 1;
 //!         state.put("beats", &beats)?;
-//!         println!("term {}: beat {beats}, and still the only one", term.number());
+//!         println!("beat {beats}");
 //!         term.progress();
 //!     }
 //!     Ok(())
@@ -40,8 +38,8 @@
 //! coordinator that ignores the stop is killed.
 //!
 //! # Failing
-//! `?` works on any error: the failure is [`Failure::retryable`], worth another try on this node.
-//! [`Failure::fatal`] makes the node step down. A [`Stop`] that is returned with `?` is no failure.
+//! `?` works on any error, and makes it [`Failure::retryable`]: this node tries again. [`Failure::fatal`] makes the
+//! node step down. Both name the line of code in the host's log. A [`Stop`] that is returned with `?` is no failure.
 //!
 //! # State
 //! An instance starts with fresh memory. What it saves in [`Term::state`] is there for the next term, on
@@ -227,10 +225,11 @@ pub mod served {
     fn told(result: Result) -> Result<(), Told> {
         use failure::Kind;
 
-        match result.as_ref().map_err(Failure::kind) {
-            Ok(()) | Err(Kind::Stopped(_)) => Ok(()),
-            Err(Kind::Retryable(why)) => Err(Told::Retryable(why.clone())),
-            Err(Kind::Fatal(why)) => Err(Told::Fatal(why.clone())),
+        let Err(failure) = result else { return Ok(()) };
+        match failure.kind() {
+            Kind::Stopped(_) => Ok(()),
+            Kind::Retryable(text) => Err(Told::Retryable(failure.located(text))),
+            Kind::Fatal(text) => Err(Told::Fatal(failure.located(text))),
         }
     }
 
