@@ -81,10 +81,6 @@ Example:
         /// Language of the project
         #[arg(long, value_enum, default_value_t = Lang::Rust)]
         lang: Lang,
-        /// Path of baton-sdk, for Rust: the folder guest-sdk of a checkout [default: that of the checkout in which this
-        /// program was built, else crates.io]
-        #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
-        sdk: Option<PathBuf>,
     },
     /// Report whether a component would run here, and if not, why
     ///

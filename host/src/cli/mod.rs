@@ -185,8 +185,6 @@ pub enum Command {
         name: ElectionName,
         /// What it is written in.
         lang: Lang,
-        /// Where the SDK is; none for crates.io.
-        sdk: Option<PathBuf>,
     },
 }
 
@@ -453,13 +451,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         }
         Subcommand::MakeRunners { parent } => Command::MakeRunners { parent },
         Subcommand::CarryLinks { parent, folder } => Command::CarryLinks { parent, folder },
-        Subcommand::New { lang, sdk: Some(_), .. } if lang != Lang::Rust => {
-            let problem = "only a project in Rust takes the SDK: leave it out".to_owned();
-            return Err(ConfigError::of_argument("--sdk", problem).into());
-        }
-        Subcommand::New { name, lang, sdk } => {
+        Subcommand::New { name, lang } => {
             let name = config::election(&name).map_err(|problem| ConfigError::of_argument("NAME", problem))?;
-            Command::New { name, lang, sdk }
+            Command::New { name, lang }
         }
     })
 }

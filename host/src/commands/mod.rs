@@ -76,7 +76,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
         Command::CarryLinks { parent, folder } => Ok(carry_links(parent, folder.as_deref())),
-        Command::New { name, lang, sdk } => new::new(&name, lang, sdk.as_deref()),
+        Command::New { name, lang } => new::new(&name, lang),
         Command::Token { file } => token::token(file.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Rerun { election, store } => block_on(rerun::rerun(&election, &store)),
     };

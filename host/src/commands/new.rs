@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use baton_election::ElectionName;
 
-use super::WrongConfiguration;
 use crate::cli::{self, Lang};
 
 /// Files by their places in the project, with `{{…}}` for what differs.
@@ -28,7 +27,7 @@ pub(super) const PYTHON_BUILD: &str =
 pub(super) const PYTHON_SETUP: [&str; 2] = ["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"];
 
 const RUST: Template = Template {
-    what: "Rust",
+    language: "Rust",
     module: "target/wasm32-wasip2/release/coordinator.wasm",
     files: &[
         ("Cargo.toml", include_str!("../../templates/rust/manifest.toml")),
@@ -36,11 +35,13 @@ const RUST: Template = Template {
         ("README.md", include_str!("../../templates/rust/README.md")),
         (".gitignore", include_str!("../../templates/rust/gitignore")),
     ],
-    commands: &["cargo test", "rustup target add wasm32-wasip2", RUST_BUILD, "baton run"],
+    image: concat!("rust:", env!("CARGO_PKG_RUST_VERSION"), "-bookworm"),
+    setup: "RUN rustup target add wasm32-wasip2\n",
+    commands: &["rustup target add wasm32-wasip2", "cargo test", RUST_BUILD, "baton run"],
 };
 
 const JS: Template = Template {
-    what: "JavaScript",
+    language: "JavaScript",
     module: "coordinator.wasm",
     files: &[
         ("package.json", include_str!("../../templates/js/package.json")),
@@ -50,118 +51,143 @@ const JS: Template = Template {
         ("README.md", include_str!("../../templates/js/README.md")),
         (".gitignore", include_str!("../../templates/js/gitignore")),
     ],
+    image: "node:24-bookworm",
+    setup: "",
     commands: &["npm install", "npm test", JS_BUILD, "baton run"],
 };
 
 const PYTHON: Template = Template {
-    what: "Python",
+    language: "Python",
     module: "coordinator.wasm",
     files: &[
         ("coordinator.py", include_str!("../../templates/python/coordinator.py")),
         ("test_coordinator.py", include_str!("../../templates/python/test_coordinator.py")),
         ("app.py", include_str!("../../templates/python/app.py")),
+        ("http_client.py", include_str!("../../templates/python/http_client.py")),
         ("requirements.txt", include_str!("../../templates/python/requirements.txt")),
         ("README.md", include_str!("../../templates/python/README.md")),
         (".gitignore", include_str!("../../templates/python/gitignore")),
     ],
+    image: "python:3.13-bookworm",
+    setup: "",
     commands: &[PYTHON_SETUP[0], PYTHON_SETUP[1], ".venv/bin/python -m unittest", PYTHON_BUILD, "baton run"],
 };
 
-/// What all projects have.
-const COMMON: Files = &[("baton.toml", include_str!("../../templates/baton.toml"))];
+/// Files of every project.
+const COMMON: Files = &[
+    ("baton.toml", include_str!("../../templates/baton.toml")),
+    (".devcontainer/devcontainer.json", include_str!("../../templates/devcontainer/devcontainer.json")),
+    (".devcontainer/Dockerfile", include_str!("../../templates/devcontainer/Dockerfile")),
+];
+
+/// The archive of this version's release, up to the machine in its name.
+const RELEASE: &str = concat!(
+    env!("CARGO_PKG_REPOSITORY"),
+    "/releases/download/v",
+    env!("CARGO_PKG_VERSION"),
+    "/baton-",
+    env!("CARGO_PKG_VERSION")
+);
 
 /// The contract, for languages without an SDK that brings it.
 const CONTRACT: Files = &[
     ("wit/coordinator.wit", include_str!("../../templates/wit/coordinator.wit")),
     ("wit/deps/baton-host.wit", include_str!("../../../wit/world.wit")),
+    ("wit/deps/wasi-cli.wit", include_str!("../../templates/wit/cli.wit")),
     ("wit/deps/wasi-clocks.wit", include_str!("../../templates/wit/clocks.wit")),
-    ("wit/deps/wasi-io.wit", include_str!("../../../wit/deps/io.wit")),
+    ("wit/deps/wasi-http.wit", include_str!("../../templates/wit/http.wit")),
+    ("wit/deps/wasi-io.wit", include_str!("../../templates/wit/io.wit")),
 ];
 
+macro_rules! sdk {
+    ($($file:literal)*) => {
+        &[$((concat!("baton-sdk/", $file), include_str!(concat!("../../../guest-sdk/", $file)))),*]
+    };
+}
+
+/// The sources of the SDK. A project in Rust carries them, because crates.io does not have them yet.
+const SDK: Files = sdk! {
+    "src/async_term.rs" "src/failure.rs" "src/fake.rs" "src/host.rs" "src/http.rs" "src/lib.rs" "src/state.rs"
+    "src/term.rs" "src/testing.rs" "wit/world.wit" "wit/deps/io.wit"
+};
+const SDK_MANIFEST: &str = include_str!("../../../guest-sdk/Cargo.toml");
+/// The manifest from which the SDK's inherits.
+const WORKSPACE_MANIFEST: &str = include_str!("../../../Cargo.toml");
+
 struct Template {
-    what: &'static str,
-    /// Where the build puts the component.
+    /// The language's name.
+    language: &'static str,
+    /// The file that the build writes.
     module: &'static str,
     files: Files,
-    /// What tests, builds and runs it, from its folder.
+    /// The image of its development container.
+    image: &'static str,
+    /// The lines that this image needs in addition.
+    setup: &'static str,
+    /// The commands that test, build and run the project, in its folder.
     commands: &'static [&'static str],
 }
 
-/// Writes a project into a new folder of the working folder, and says how it is built, tested and run.
-pub(super) fn new(name: &ElectionName, lang: Lang, sdk: Option<&Path>) -> anyhow::Result<ExitCode> {
+/// Writes a project into a new folder of the working folder, and prints how to test, build and run it.
+pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     let template = match lang {
         Lang::Rust => RUST,
         Lang::Js => JS,
         Lang::Python => PYTHON,
     };
-    let contract = if lang == Lang::Rust { &[][..] } else { CONTRACT };
-    let sdk = if lang == Lang::Rust { sdk_folder(sdk)? } else { None };
-    // The SDK's versions are the host's: both follow the contract.
-    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
-    let dependency = match &sdk {
-        Some(path) => format!("{{ path = {} }}", toml::Value::from(path.as_str())),
-        None => format!("\"{version}\""),
-    };
     let fill = |text: &str| {
         text.replace("{{name}}", name.as_str())
             .replace("{{module}}", template.module)
+            .replace("{{image}}", template.image)
+            .replace("{{setup}}", template.setup)
+            .replace("{{release}}", RELEASE)
             .replace("{{commands}}", &template.commands.join("\n"))
-            .replace("{{sdk}}", &dependency)
     };
+    let mut files: Vec<(&str, String)> =
+        [template.files, COMMON].into_iter().flatten().map(|(place, text)| (*place, fill(text))).collect();
+    let brought = if lang == Lang::Rust { SDK } else { CONTRACT };
+    files.extend(brought.iter().map(|(place, text)| (*place, (*text).to_owned())));
+    if lang == Lang::Rust {
+        files.push(("baton-sdk/Cargo.toml", sdk_manifest(SDK_MANIFEST, WORKSPACE_MANIFEST)?));
+    }
     let folder = PathBuf::from(name.as_str());
-    let files: Vec<_> = [template.files, COMMON, contract]
-        .into_iter()
-        .flatten()
-        .map(|(place, text)| (folder.join(place), fill(text)))
-        .collect();
+    let files: Vec<_> = files.into_iter().map(|(place, text)| (folder.join(place), text)).collect();
     write(&folder, &files)?;
 
-    let mut said = format!(
+    let mut written = format!(
         "Wrote {name}: a coordinator in {} that beats once a second and counts its beats in the state.\n\n\
          Test, build and run it:\n\n  cd {name}\n",
-        template.what
+        template.language
     );
     for command in template.commands {
-        said.push_str(&format!("  {command}\n"));
+        written.push_str(&format!("  {command}\n"));
     }
-    match sdk {
-        Some(path) => said.push_str(&format!("\nIt depends on baton-sdk in {path}.\n")),
-        None if lang == Lang::Rust => said.push_str(
-            "\nIt depends on baton-sdk from crates.io, where no version is yet: until then, take it from a checkout \
-             of Baton,\nwith `--sdk PATH/TO/baton/guest-sdk`, or change the line in Cargo.toml.\n",
-        ),
-        None => {}
-    }
-    cli::print(&said)?;
+    written.push_str("\nWhile you write it, `baton dev` builds and runs it again whenever you save a file.\n");
+    cli::print(&written)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the SDK is: where the user says, else in the checkout that this program was built in.
-fn sdk_folder(given: Option<&Path>) -> anyhow::Result<Option<String>> {
-    if let Some(path) = given {
-        let found = sdk_at(path).map_err(|why| {
-            let path = path.display();
-            WrongConfiguration::new(anyhow::anyhow!(
-                "--sdk {path}: {why}; give it the folder guest-sdk of a checkout of Baton"
-            ))
-        })?;
-        return Ok(Some(found));
+/// The manifest of the SDK outside of its workspace: with everything that it inherits, and without what only its own
+/// tests and examples use.
+fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
+    let mut manifest: toml::Table = manifest.parse()?;
+    let workspace: toml::Table = workspace.parse()?;
+    for own in ["dev-dependencies", "example", "lints"] {
+        manifest.remove(own);
     }
-    // The program is in target/release or the like.
-    let program = std::env::current_exe().ok();
-    Ok(program.and_then(|program| sdk_at(&program.ancestors().nth(3)?.join("guest-sdk")).ok()))
-}
-
-/// The absolute path of the SDK, if that is what the folder is.
-fn sdk_at(folder: &Path) -> Result<String, String> {
-    let manifest = fs::read_to_string(folder.join("Cargo.toml")).map_err(|error| format!("its Cargo.toml: {error}"))?;
-    let manifest: toml::Table = manifest.parse().map_err(|error| format!("its Cargo.toml: {error}"))?;
-    let package = manifest.get("package").and_then(|package| package.get("name")).and_then(toml::Value::as_str);
-    if package != Some("baton-sdk") {
-        return Err("this is not the package baton-sdk".to_owned());
+    for part in ["package", "dependencies"] {
+        let inherited = workspace["workspace"][part].as_table();
+        for (key, value) in manifest.get_mut(part).and_then(toml::Value::as_table_mut).into_iter().flatten() {
+            let Some(own) = value.as_table().filter(|own| own.contains_key("workspace")) else { continue };
+            let mut whole = inherited.and_then(|all| all.get(key)).with_context(|| format!("no {key}"))?.clone();
+            if let Some(whole) = whole.as_table_mut() {
+                whole.extend(own.clone());
+                whole.remove("workspace");
+            }
+            *value = whole;
+        }
     }
-    let folder = fs::canonicalize(folder).map_err(|error| error.to_string())?;
-    folder.into_os_string().into_string().map_err(|_| "its path is not UTF-8".to_owned())
+    Ok(manifest.to_string())
 }
 
 /// Writes all files, or none if one of them is there already or cannot be written.

@@ -3,33 +3,29 @@ import { test } from 'node:test';
 
 import { run } from './coordinator.js';
 
-/** A host for a test: its sleeps take no time, and after so many of them comes the stop. */
+/** A host for a test. Its sleeps take no time, and the stop comes after a number of them. */
 class FakeHost {
-  values = new Map();
+  state = {};
   terms = 0;
 
-  run(sleeps) {
+  async run(sleeps) {
     this.terms += 1;
-    run({
+    await run({
       term: { number: () => BigInt(this.terms), progress() {} },
-      state: {
-        get: (key) => this.values.get(key),
-        commit: (changes) => changes.forEach(({ val: [key, value] }) => this.values.set(key, value)),
-      },
+      settings: { URL: 'http://server/stock.json' },
       sleep: () => sleeps-- > 0,
+      fetchJson: async () => ({ stock: 7 }),
+      get: (key) => this.state[key],
+      put: (changes) => Object.assign(this.state, changes),
       log() {},
     });
   }
-
-  saved(key) {
-    return JSON.parse(new TextDecoder().decode(this.values.get(key)));
-  }
 }
 
-test('a term goes on where the one before it ended', () => {
+test('terms continue the count and keep the answer', async () => {
   const host = new FakeHost();
   for (const beats of [60, 120]) {
-    host.run(60);
-    assert.equal(host.saved('beats'), beats);
+    await host.run(60);
+    assert.deepEqual(host.state, { beats, answer: { stock: 7 } });
   }
 });

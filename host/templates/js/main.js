@@ -1,5 +1,6 @@
-// What the host calls, and what it offers: see wit/deps/baton-host.wit.
+// Connects `coordinator.js` to the host, whose interfaces are in `wit`.
 
+import { getEnvironment } from 'wasi:cli/environment@0.2.0';
 import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.0';
 import { poll } from 'wasi:io/poll@0.2.0';
 import * as state from 'baton:host/state@0.1.0';
@@ -7,20 +8,54 @@ import * as term from 'baton:host/term@0.1.0';
 
 import { run } from './coordinator.js';
 
-/** Waits, but not past the stop. False once this instance is asked to stop. */
+export const task = {
+  async run() {
+    try {
+      // The settings are those of `env`, `config-var` and `secret` in baton.toml.
+      const settings = Object.fromEntries(getEnvironment());
+      await run({ term, settings, sleep, fetchJson, get, put, log: console.log });
+    } catch (error) {
+      console.error(error?.stack?.trim() ?? 'no stack: what was thrown is no Error');
+      // `fatal` instead of `retryable` makes this node hand leadership to another one.
+      throw { tag: 'retryable', val: describe(error) };
+    }
+  },
+};
+
+/** Waits. Returns false, at once, when the host asks this instance to stop. */
 function sleep(milliseconds) {
   poll([term.subscribeStop(), subscribeDuration(BigInt(milliseconds) * 1_000_000n)]);
   return term.stopRequested() === undefined;
 }
 
-export const task = {
-  run() {
-    try {
-      run({ term, state, sleep, log: console.log });
-    } catch (error) {
-      // Thrown as it is, anything else would be a trap. `fatal` instead makes this node step down.
-      const text = error?.payload ? `${error.payload.tag}: ${error.payload.val}` : `${error}`;
-      throw { tag: 'retryable', val: text };
-    }
-  },
-};
+/** Fetches JSON. The host sends requests only to servers that `allow-http` in baton.toml names. */
+async function fetchJson(url) {
+  const failure = new Error(); // Made here, since the errors of `fetch` do not know the line that called it.
+  try {
+    const response = await fetch(url);
+    if (!response.ok) throw new Error(`HTTP status ${response.status}`);
+    return await response.json();
+  } catch (error) {
+    failure.message = `${url}: ${error.message}`;
+    throw failure;
+  }
+}
+
+/** The value that an earlier commit of this or an earlier term saved, if any. */
+function get(key) {
+  const bytes = state.get(key);
+  return bytes && JSON.parse(new TextDecoder().decode(bytes));
+}
+
+/** Saves values by their keys, all or none. Returns once the store has confirmed them. */
+function put(values) {
+  const encode = (value) => new TextEncoder().encode(JSON.stringify(value));
+  state.commit(Object.entries(values).map(([key, value]) => ({ tag: 'put', val: [key, encode(value)] })));
+}
+
+/** The error, and the first line of the coordinator in its stack. */
+function describe(error) {
+  const text = error?.payload ? `${error.payload.tag}: ${error.payload.val}` : `${error}`;
+  const line = /@(?!main\.js|\/)(.+:\d+):\d+$/m.exec(error?.stack ?? '');
+  return line ? `${text} (${line[1]})` : text;
+}

@@ -1,5 +1,7 @@
-"""What the host calls, and what it offers: see wit/deps/baton-host.wit."""
+"""Connects coordinator.py to the host, whose interfaces are in `wit`."""
 
+import json
+import os
 import traceback
 
 from componentize_py_types import Err
@@ -8,35 +10,7 @@ from wit_world.exports.task import Failure_Retryable
 from wit_world.imports import monotonic_clock, poll, state, term
 
 import coordinator
-
-
-class Host:
-    """The host, as the coordinator sees it."""
-
-    def __init__(self) -> None:
-        self.term_number = term.number()
-
-    def sleep(self, seconds: float) -> bool:
-        """Waits, but not past the stop. False once this instance is asked to stop."""
-        with term.subscribe_stop() as stop, monotonic_clock.subscribe_duration(int(seconds * 1e9)) as timer:
-            poll.poll([stop, timer])
-        return term.stop_requested() is None
-
-    def log(self, line: str) -> None:
-        """Has the host log a line."""
-        print(line, flush=True)
-
-    def progress(self) -> None:
-        """Tells that useful work was done."""
-        term.progress()
-
-    def get(self, key: str) -> bytes | None:
-        """The value under a key."""
-        return state.get(key)
-
-    def put(self, key: str, value: bytes) -> None:
-        """Saves a value; returns once the store has confirmed it."""
-        state.commit([state.Change_Put((key, value))])
+import http_client
 
 
 class Task(exports.Task):
@@ -44,6 +18,50 @@ class Task(exports.Task):
         try:
             coordinator.run(Host())
         except Exception as error:
-            # Raised as it is, anything else would be a trap. Failure_Fatal instead makes this node step down.
             traceback.print_exc()
-            raise Err(Failure_Retryable(repr(error))) from error
+            # Failure_Fatal instead of Failure_Retryable makes this node hand leadership to another one.
+            raise Err(Failure_Retryable(describe(error))) from error
+
+
+class Host:
+    """Everything that a coordinator uses of the host."""
+
+    def __init__(self) -> None:
+        self.term = term.number()
+        # The settings are those of `env`, `config-var` and `secret` in baton.toml.
+        self.settings = os.environ
+        self.stop = term.subscribe_stop()
+
+    def sleep(self, seconds: float) -> bool:
+        """Waits. Returns False, at once, when the host asks this instance to stop."""
+        with monotonic_clock.subscribe_duration(int(seconds * 1e9)) as timer:
+            poll.poll([self.stop, timer])
+        return term.stop_requested() is None
+
+    def fetch(self, url: str, method: str = "GET", headers: dict = {}, body: bytes = b"") -> http_client.Response:
+        """Sends a request. The host sends it only to servers that `allow-http` in baton.toml names."""
+        return http_client.fetch(self.stop, url, method, headers, body)
+
+    def get(self, key: str):
+        """The value that an earlier commit of this or an earlier term saved, or None."""
+        value = state.get(key)
+        return None if value is None else json.loads(value)
+
+    def put(self, values: dict) -> None:
+        """Saves values by their keys, all or none. Returns once the store has confirmed them."""
+        state.commit([state.Change_Put((key, json.dumps(value).encode())) for key, value in values.items()])
+
+    def log(self, line: str) -> None:
+        """Writes a line to the host's log."""
+        print(line, flush=True)
+
+    def progress(self) -> None:
+        """Reports useful work to the host, for `--stall-after`."""
+        term.progress()
+
+
+def describe(error: Exception) -> str:
+    """The error, and the last line of coordinator.py in its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename.endswith("coordinator.py")]
+    return f"{type(error).__name__}: {error} (coordinator.py:{lines[-1]})" if lines else repr(error)

@@ -1,14 +1,20 @@
-"""Beats once a second, and counts the beats in the state: the next term goes on from there, on whichever node
-it runs."""
+"""Beats once a second and counts its beats in the state. The next term continues the count, on whichever node it runs.
 
-import json
+With the setting `URL`, each beat also fetches JSON from there.
+"""
 
 
 def run(host) -> None:
-    beats = json.loads(host.get("beats") or b"0")
-    host.log(f"term {host.term_number} goes on from beat {beats}")
+    url = host.settings.get("URL")
+    beats = host.get("beats") or 0
+    host.log(f"term {host.term} continues from beat {beats}")
+    # The sleep ends early, with False, when the host asks this instance to stop.
     while host.sleep(1):
         beats += 1
-        host.put("beats", json.dumps(beats).encode())
+        changes = {"beats": beats}
+        if url:
+            changes["answer"] = host.fetch(url).json()
+            host.log(f"{url} answers {changes['answer']}")
+        host.put(changes)
         host.log(f"beat {beats}")
         host.progress()

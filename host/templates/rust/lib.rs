@@ -1,20 +1,33 @@
-//! Beats once a second, and counts the beats in the state: the next term goes on from there, on whichever
-//! node it runs.
+//! Beats once a second and counts its beats in the state. The next term continues the count, on whichever node it runs.
+//! With the setting `URL`, each beat also fetches JSON from there.
 
 use std::time::Duration;
 
-use baton_sdk::Term;
+use baton_sdk::AsyncTerm;
+use serde_json::Value;
 
-baton_sdk::coordinator!(run);
+baton_sdk::coordinator!(async run);
 
-fn run(term: &Term) -> baton_sdk::Result {
+async fn run(term: &AsyncTerm) -> baton_sdk::Result {
+    let url = std::env::var("URL").ok();
+    beat(term, url.as_deref()).await
+}
+
+async fn beat(term: &AsyncTerm, url: Option<&str>) -> baton_sdk::Result {
     let state = term.state();
     let mut beats: u64 = state.get("beats")?.unwrap_or(0);
-    println!("term {} goes on from beat {beats}", term.number());
-    // The sleep ends early, with an error, once this instance is asked to stop.
-    while term.sleep(Duration::from_secs(1)).is_ok() {
+    println!("term {} continues from beat {beats}", term.number());
+    // The sleep ends early, with an error, when the host asks this instance to stop.
+    while term.sleep(Duration::from_secs(1)).await.is_ok() {
         beats += 1;
-        state.put("beats", &beats)?;
+        let mut commit = state.commit().put("beats", &beats);
+        if let Some(url) = url {
+            // The request ends early, too: hence the second `?`.
+            let answer: Value = term.until_stop(term.http().get_json(url)).await??;
+            println!("{url} answers {answer}");
+            commit = commit.put("answer", &answer);
+        }
+        commit.save()?;
         println!("beat {beats}");
         term.progress();
     }
@@ -24,19 +37,22 @@ fn run(term: &Term) -> baton_sdk::Result {
 #[cfg(test)]
 mod tests {
     use baton_sdk::StopReason;
+    use baton_sdk::http::Response;
     use baton_sdk::testing::Harness;
 
     use super::*;
 
     #[test]
-    fn a_term_goes_on_where_the_one_before_it_ended() -> baton_sdk::Result {
+    fn terms_continue_the_count_and_keep_the_answer() -> baton_sdk::Result {
         let test = Harness::new();
+        test.answer(|_| Ok(Response::new(br#"{"stock": 7}"#.to_vec())));
         for beats in [60, 120] {
-            // A minute of the test's time, which takes none of ours.
+            // A minute of the test's clock, which advances at once.
             test.stop_after(Duration::from_millis(60_500), StopReason::Shutdown);
-            test.run(run)?;
+            test.run_async(async |term| beat(term, Some("http://server/stock.json")).await)?;
             assert_eq!(test.state().get("beats")?, Some(beats));
         }
+        assert_eq!(test.state().get("answer")?, Some(serde_json::json!({"stock": 7})));
         Ok(())
     }
 }

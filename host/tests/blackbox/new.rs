@@ -1,20 +1,21 @@
-//! `baton new`, as a user goes on: the commands that it prints are read from what it prints, and run.
-
+//! `baton new`, as its users continue: these tests read the commands from its output, and run them.
 //!
-//! npm and pip keep what they fetch in `.cache`, and cargo what it builds in the target folder: a second run
-//! is quick.
+//! npm and pip keep their downloads in `.cache`, and cargo its builds in the target folder, so that a second run is
+//! quick.
+
 use baton_test_support::node;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::http::server::{Reply, Server};
 use node::{Event, Finished, Journal, Launch, Node, baton, finish};
 use tempfile::TempDir;
 
 #[test]
 fn a_project_in_rust_tests_builds_and_runs() {
-    let sdk = repository().join("guest-sdk");
-    let project = Project::new("fn", &["--lang", "rust", "--sdk", sdk.to_str().unwrap()]);
+    let project = Project::new("fn", &["--lang", "rust"]);
     // What cargo has built in one run serves the next.
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
@@ -22,70 +23,67 @@ fn a_project_in_rust_tests_builds_and_runs() {
     let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let said = project.tests_builds_and_runs();
-    assert!(said.contains("test tests::a_term_goes_on_where_the_one_before_it_ended ... ok"), "{said}");
+    assert!(said.contains("test tests::terms_continue_the_count_and_keep_the_answer ... ok"), "{said}");
+    let (refused, line) = project.fetches_json("src/lib.rs", "get_json(");
+    assert!(refused.contains("--allow-http http://127.0.0.1:") && refused.ends_with(&line), "{refused}");
     project.is_developed();
 }
 
 #[test]
 fn a_project_in_javascript_tests_builds_and_runs() {
     needs("npm", "Node.js 20 or newer, with npm");
-    let said = Project::new("web-2", &["--lang", "js"]).tests_builds_and_runs();
+    let project = Project::new("web-2", &["--lang", "js"]);
+    let said = project.tests_builds_and_runs();
     assert!(said.contains("# pass 1\n"), "{said}");
+    // The reason is in the event `request_refused` alone: `fetch` does not pass it on.
+    let (refused, line) = project.fetches_json("coordinator.js", "await fetchJson(");
+    assert!(refused.ends_with(&line), "{refused}");
 }
 
 #[test]
 fn a_project_in_python_tests_builds_and_runs() {
     needs("python3", "Python 3.10 or newer, with venv (Debian: python3-venv)");
-    let said = Project::new("nightly-report", &["--lang", "python"]).tests_builds_and_runs();
+    let project = Project::new("nightly-report", &["--lang", "python"]);
+    let said = project.tests_builds_and_runs();
     assert!(said.contains("Ran 1 test "), "{said}");
+    let (refused, line) = project.fetches_json("coordinator.py", "host.fetch(");
+    assert!(refused.contains("--allow-http http://127.0.0.1:") && refused.ends_with(&line), "{refused}");
 }
 
 #[test]
-fn rust_is_the_default_and_where_its_sdk_is_to_be_had_is_said() {
-    // Somebody else's folder of that name is no SDK.
-    for manifest in ["", "[package]\nname = 'guest-sdk'\n"] {
-        let (said, dependency) = from_checkout(manifest);
-        assert_eq!(dependency.as_str(), Some("0.1"));
-        assert!(said.contains("--sdk PATH/TO/baton/guest-sdk"), "{said}");
+fn rust_is_the_default_and_brings_the_whole_sdk() {
+    let project = Project::new("job", &[]);
+    let manifest: toml::Table = project.read("Cargo.toml").parse().unwrap();
+    assert_eq!(manifest["dependencies"]["baton-sdk"]["path"].as_str(), Some("baton-sdk"));
+    let (ours, its) = (repository().join("guest-sdk"), project.folder().join("baton-sdk"));
+    for folder in ["src", "wit", "wit/deps"] {
+        let files = |sdk: &Path| -> BTreeMap<_, _> {
+            let entries = fs::read_dir(sdk.join(folder)).unwrap().map(|entry| entry.unwrap());
+            let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+            files.map(|file| (file.file_name(), fs::read_to_string(file.path()).unwrap())).collect()
+        };
+        assert_eq!(files(&its), files(&ours), "add them to `SDK` in host/src/commands/new.rs");
     }
-    let (said, dependency) = from_checkout("[package]\nname = 'baton-sdk'\n");
-    let path = dependency["path"].as_str().unwrap();
-    assert!(path.ends_with("it's a \"checkout\"/guest-sdk"), "{path}");
-    assert!(said.contains(&format!("It depends on baton-sdk in {path}.")), "{said}");
-}
-
-/// What a program says that was built in a checkout whose SDK has this manifest, and the project's dependency.
-fn from_checkout(manifest: &str) -> (String, toml::Value) {
-    let home = tempfile::tempdir().unwrap();
-    let checkout = home.path().join("it's a \"checkout\"");
-    for folder in ["guest-sdk", "target/release"] {
-        fs::create_dir_all(checkout.join(folder)).unwrap();
-    }
-    fs::write(checkout.join("guest-sdk/Cargo.toml"), manifest).unwrap();
-    let program = checkout.join("target/release/baton");
-    // By another process: a child that a test beside this one starts would keep a copy of ours open, and what is open
-    // for writing is not run.
-    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_baton")).arg(&program).status().unwrap().success());
-    let mut command = Command::new(program);
-    command.args(["new", "job"]).current_dir(home.path());
-    let written = finish(command);
-    assert_eq!(written.code, Some(0), "{written:?}");
-    let project = fs::read_to_string(home.path().join("job/Cargo.toml")).unwrap();
-    let project: toml::Table = project.parse().unwrap();
-    (written.stdout, project["dependencies"]["baton-sdk"].clone())
 }
 
 #[test]
 fn the_readme_shows_what_is_written() {
-    let docs = fs::read_to_string(repository().join("docs/coordinators.md")).unwrap();
+    let read = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
     let written = Project::new("job", &[]).read("src/lib.rs");
     assert!(
-        docs.contains(&format!("```rust\n{written}```\n")),
+        read("docs/coordinators.md").contains(&format!("```rust\n{written}```\n")),
         "copy host/templates/rust/lib.rs into docs/coordinators.md"
     );
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    let (function, _) = written.split_once("\n#[cfg(test)]").unwrap();
-    assert!(readme.contains(&format!("```rust\n{function}```\n")), "copy its function into the README");
+    let (program, _) = written.split_once("\n#[cfg(test)]").unwrap();
+    let (_, functions) = program.split_once("\nasync fn run").unwrap();
+    assert!(read("docs/tutorial.md").contains(functions), "copy its functions into docs/tutorial.md");
+
+    // The README's is smaller, and compiled as the first example of the SDK.
+    let readme = read("README.md");
+    let (_, rust) = readme.split_once("```rust\n").unwrap();
+    let (example, _) = rust.split_once("```\n").unwrap();
+    let commented: String = example.lines().map(|line| format!("//! {line}").trim_end().to_owned() + "\n").collect();
+    assert!(read("guest-sdk/src/lib.rs").contains(&commented), "copy the README's example into guest-sdk/src/lib.rs");
 }
 
 #[test]
@@ -120,10 +118,6 @@ fn what_is_wrong_is_said_with_the_way_out() {
         wrong(&["new", name], "use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter");
     }
     wrong(&["new", "job", "--lang", "cobol"], "[possible values: rust, js, python]");
-    wrong(&["new", "job", "--lang", "js", "--sdk", "."], "--sdk: only a project in Rust takes the SDK");
-    let folder = "give it the folder guest-sdk of a checkout of Baton";
-    wrong(&["new", "job", "--sdk", "/nowhere"], folder);
-    wrong(&["new", "job", "--sdk", env!("CARGO_MANIFEST_DIR")], folder);
 }
 
 #[test]
@@ -184,10 +178,32 @@ impl Project {
         let journal = Journal::default();
         let first = self.runs(run, &journal, |event| event.text("line") == "beat 2");
         // It may have beaten once more before it stopped.
-        let goes_on = |line: &str| line.split_once(" goes on from beat ").and_then(|(_, beat)| beat.parse().ok());
-        self.runs(run, &journal, |event| goes_on(event.text("line")).is_some_and(|beat: u32| beat >= 2));
-        assert_eq!(first, self.name, "the election");
+        let continues = |line: &str| line.split_once(" continues from beat ").and_then(|(_, beat)| beat.parse().ok());
+        self.runs(run, &journal, |event| continues(event.text("line")).is_some_and(|beat: u32| beat >= 2));
+        assert_eq!(first.text("election"), self.name);
         said
+    }
+
+    /// With the settings for HTTP, the coordinator fetches JSON. Without the grant it fails: returns why, and how that is
+    /// to end, with the line that `call` is on.
+    fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
+        let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
+        let file = self.folder().join("baton.toml");
+        let written = self.read("baton.toml");
+        let with = written.replace("\n# env", "\nenv").replace("\n# allow-http", "\nallow-http");
+        let with = with.replace("http://127.0.0.1:8000", &server.url());
+        fs::write(&file, &with).unwrap();
+        let journal = Journal::default();
+        let answers = format!("{}/stock.json answers ", server.url());
+        self.runs("baton run", &journal, |event| event.text("line").starts_with(&answers));
+
+        let (without, _) = with.split_once("allow-http").unwrap();
+        fs::write(&file, without).unwrap();
+        let ended =
+            self.runs_until("baton run", &journal, |event| event.name == "ended" && event.text("outcome") == "failed");
+        fs::write(&file, written).unwrap();
+        let line = 1 + self.read(source).lines().position(|line| line.contains(call)).expect("a line that calls it");
+        (ended.text("message").to_owned(), format!(" ({source}:{line})"))
     }
 
     /// `baton dev` builds it, runs it, and swaps in what becomes of it, which goes on where the other ended.
@@ -210,25 +226,30 @@ impl Project {
         assert!(node.terminate().success());
     }
 
-    /// Runs the host until the guest says something, and ends it in order. Gives the election's name.
-    fn runs(&self, command: &str, journal: &Journal, says: impl Fn(&Event) -> bool) -> String {
+    /// Runs the host until the guest prints a line. Returns its event.
+    fn runs(&self, command: &str, journal: &Journal, says: impl Fn(&Event) -> bool) -> Event {
+        self.runs_until(command, journal, |event| event.name == "output" && says(event))
+    }
+
+    /// Runs the host until an event, and ends it in order. Returns the event.
+    fn runs_until(&self, command: &str, journal: &Journal, is_it: impl Fn(&Event) -> bool) -> Event {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());
         shell.env("BATON_STORE", store).env("BATON_LOG_FORMAT", "json");
         let mut node: Node = Launch::of("node", shell, journal).start();
-        let said = journal.wait("the guest to say it", |events| {
-            let said = events.iter().find(|event| event.name == "output" && says(event)).cloned();
-            said.map(Some).or_else(|| (!node.is_running()).then_some(None))
+        let found = journal.wait("the event", |events| {
+            let found = events.iter().find(|event| is_it(event)).cloned();
+            found.map(Some).or_else(|| (!node.is_running()).then_some(None))
         });
-        let Some(said) = said else {
+        let Some(found) = found else {
             node.wait();
-            journal.fail("the host has ended before the guest said it");
+            journal.fail("the host exited before the event");
         };
         let status = node.terminate();
         if !status.success() {
             journal.fail(&format!("the host ended with {status}"));
         }
-        said.text("election").to_owned()
+        found
     }
 
     /// A command line in the project's folder, on a machine where `baton` is installed.
