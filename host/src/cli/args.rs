@@ -286,6 +286,13 @@ Example:
         #[arg(value_hint = clap::ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
+    /// Print the JSON Schema of baton.toml, with which editors complete and check it
+    ///
+    /// Editors find it by the first line of baton.toml: `#:schema ./baton.schema.json`.
+    #[command(after_help = "\
+Example:
+  baton schema > baton.schema.json")]
+    Schema,
     Completions(Completions),
     /// Print the manual page, or write those of all commands into a folder
     #[command(after_help = "\

@@ -1,4 +1,4 @@
-//! Completions and manual pages, made from the definition of the command line.
+//! Completions, manual pages and the schema of `baton.toml`, made from the definition of the command line.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,10 @@ use clap::{Arg, Args, Command, CommandFactory as _};
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCandidates, CompletionCandidate, Shell};
 
+use serde_json::{Value, json};
+
 use super::args::Arguments;
+use crate::config::{Key, Shape};
 
 /// Print a script that completes commands, flags, elections and nodes in a shell
 ///
@@ -93,4 +96,89 @@ pub fn manual() -> io::Result<Vec<u8>> {
 pub fn write_manuals(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     clap_mangen::generate_to(shown(), folder)
+}
+
+/// The JSON Schema of `baton.toml`. Each setting has the help of its flag as its description.
+#[must_use]
+pub fn schema() -> Value {
+    let of = |keys: &dyn Fn(Key) -> bool| -> serde_json::Map<String, Value> {
+        let keys = Key::ALL.into_iter().filter(|key| keys(*key));
+        keys.map(|key| (key.name().to_owned(), schema_of(key))).collect()
+    };
+    let mut top = of(&|key| key != Key::Config);
+    let table = json!({
+        "description": "A coordinator. NAME is its election, unless `election` in its table is another one.",
+        "type": "object",
+        "properties": of(&Key::is_per_coordinator),
+        "required": [Key::Module.name()],
+        "additionalProperties": false,
+    });
+    top.insert("coordinators".to_owned(), json!({ "type": "object", "additionalProperties": table }));
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "baton.toml",
+        "description": "Settings of `baton run`. Settings at the top hold for all tables [coordinators.NAME].",
+        "type": "object",
+        "properties": top,
+        "additionalProperties": false,
+    })
+}
+
+fn schema_of(key: Key) -> Value {
+    let text = json!({ "type": "string" });
+    let mut schema = match key.shape() {
+        Shape::Text => text,
+        Shape::TextOrList => json!({ "type": ["string", "array"], "items": text }),
+        Shape::List => json!({ "type": "array", "items": text }),
+        Shape::Number => json!({ "type": ["integer", "string"] }),
+        Shape::Switch => json!({ "type": "boolean" }),
+        Shape::Texts => json!({ "type": "object", "additionalProperties": text }),
+        Shape::Scalars => {
+            json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } })
+        }
+        Shape::Secrets => json!({ "type": "object", "additionalProperties": {
+            "type": "object",
+            "properties": { "file": text, "env": text },
+            "minProperties": 1,
+            "maxProperties": 1,
+            "additionalProperties": false,
+        } }),
+    };
+    let run = shown().find_subcommand("run").cloned().unwrap_or_default();
+    let is_its = |argument: &&Arg| match key {
+        Key::Module => argument.get_id() == "module",
+        key => argument.get_long() == Some(key.name()),
+    };
+    if let Some(argument) = run.get_arguments().find(is_its) {
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        // The star is explained in the help of `run` alone.
+        schema["description"] = help.replace(" *", "").into();
+        let values: Vec<String> =
+            argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+        if key.shape() == Shape::Text && !values.is_empty() {
+            schema["enum"] = values.into();
+        }
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schema_describes_every_setting() {
+        let schema = schema();
+        let coordinator = &schema["properties"]["coordinators"]["additionalProperties"]["properties"];
+        for key in Key::ALL.into_iter().filter(|key| *key != Key::Config) {
+            let described = |properties: &Value| {
+                properties[key.name()]["description"]
+                    .as_str()
+                    .is_some_and(|text| !text.is_empty() && !text.contains('*'))
+            };
+            assert!(described(&schema["properties"]), "{key:?}");
+            assert_eq!(described(coordinator), key.is_per_coordinator(), "{key:?}");
+        }
+        assert_eq!(schema["properties"]["restart"]["enum"], json!(["always", "on-failure"]));
+    }
 }

@@ -31,7 +31,7 @@ use clap::{CommandFactory as _, Parser};
 pub use args::Lang;
 pub use check::print_inspection;
 pub use doctor::{Diagnosis, Finding, Latency, Level, print_diagnosis};
-pub use generate::{complete, completions, manual, write_manuals};
+pub use generate::{complete, completions, manual, schema, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
@@ -175,6 +175,8 @@ pub enum Command {
         /// The folder of the sockets, where there is one.
         folder: Option<PathBuf>,
     },
+    /// Print the schema of `baton.toml`.
+    Schema,
     /// Print what completes the command line.
     Completions(clap_complete::Shell),
     /// Print the manual page, or write all of them into a folder.
@@ -444,6 +446,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             json: output.is_json(),
         },
         Subcommand::Token { file } => Command::Token { file },
+        Subcommand::Schema => Command::Schema,
         Subcommand::Completions(of) => Command::Completions(of.shell),
         Subcommand::Man { folder } => Command::Manual(folder),
         Subcommand::CompileModule { size, cpu, profile, inspect } => {

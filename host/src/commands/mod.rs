@@ -70,6 +70,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::State { election, store, action } => block_on(state::state(&election, &store, action)),
         Command::Steer(asked) => block_on(steering::steer(asked)),
         Command::Nodes { election, store, json } => block_on(steering::nodes(&election, &store, json)),
+        Command::Schema => printed(cli::print_json(&cli::schema())),
         Command::Completions(shell) => printed(cli::completions(shell).and_then(|script| cli::print_bytes(&script))),
         Command::Manual(None) => printed(cli::manual().and_then(|page| cli::print_bytes(&page))),
         Command::Manual(Some(folder)) => manuals(&folder),

@@ -11,7 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::key::{nearest, renamed};
 use super::layer::Given;
 use super::value::OFF;
-use super::{ConfigError, Environment, Key, Layer, Origin, secrets, value};
+use super::{ConfigError, Environment, Key, Layer, Origin, Shape, secrets, value};
 use baton_modules::is_path;
 use baton_runtime::{FileError, FolderGrant, read_file};
 
@@ -209,21 +209,14 @@ impl Source<'_> {
                 files?.join("\n")
             }
             (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
-            (Key::MaxRequests | Key::Priority | Key::MaxLeaderships, DeValue::Integer(number)) => number.to_string(),
-            (
-                Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Reclaim | Key::Links,
-                DeValue::Boolean(on),
-            ) => on.to_string(),
-            (Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Reclaim | Key::Links, _) => {
+            (_, DeValue::Integer(number)) if setting.shape() == Shape::Number => number.to_string(),
+            (_, DeValue::Boolean(on)) if setting.shape() == Shape::Switch => on.to_string(),
+            (_, _) if setting.shape() == Shape::Switch => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
             (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {
                 self.path(at, &path, place)?
             }
-            (
-                Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxFiles | Key::MaxOutput,
-                DeValue::Integer(number),
-            ) => number.to_string(),
             (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, &path, module)?,
             (Key::HttpCa | Key::AdminTokenFile | Key::AdminTlsCert | Key::AdminTlsKey, DeValue::String(file)) => {
                 self.path(at, &path, file)?

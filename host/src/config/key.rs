@@ -238,11 +238,53 @@ impl Key {
         matches!(self, Key::Env | Key::ConfigVar | Key::Secret | Key::Dir | Key::Label)
     }
 
+    /// The form of its value in `baton.toml`.
+    pub(crate) fn shape(self) -> Shape {
+        match self {
+            Key::Create | Key::AllowWeakerIsolation | Key::Preempt | Key::Reclaim | Key::Links => Shape::Switch,
+            Key::Priority
+            | Key::MaxLeaderships
+            | Key::MaxRequests
+            | Key::MaxTableElements
+            | Key::MaxInstances
+            | Key::MaxHandles
+            | Key::MaxFiles
+            | Key::MaxOutput => Shape::Number,
+            Key::AllowHttp | Key::Pin | Key::Trust => Shape::TextOrList,
+            Key::Arg | Key::Dir => Shape::List,
+            Key::Env | Key::Label => Shape::Texts,
+            Key::ConfigVar => Shape::Scalars,
+            Key::Secret => Shape::Secrets,
+            _ => Shape::Text,
+        }
+    }
+
     /// True if each coordinator has its own.
     #[must_use]
     pub fn is_per_coordinator(self) -> bool {
         self >= Key::Module
     }
+}
+
+/// The form of a value in `baton.toml`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// A string.
+    Text,
+    /// A string, or several in an array.
+    TextOrList,
+    /// An array of strings.
+    List,
+    /// An integer, or a string.
+    Number,
+    /// A boolean.
+    Switch,
+    /// A table of strings.
+    Texts,
+    /// A table of strings, numbers and booleans.
+    Scalars,
+    /// A table of tables that name a file or a variable.
+    Secrets,
 }
 
 /// The settings that had another name before 0.1.0.

@@ -17,7 +17,7 @@
 //! [coordinators.nightly-report]
 //! module = "report.wasm"            # seen from this file's folder
 //! restart = "on-failure"
-//! config = { region = "west", batch = 100 }
+//! config-var = { region = "west", batch = 100 }
 //! secret = { token = { file = "/run/secrets/token" } }
 //! ```
 
@@ -45,6 +45,7 @@ use baton_election::{ElectionName, Timing};
 pub use environment::Environment;
 pub(crate) use foreign::READERS;
 pub use key::Key;
+pub(crate) use key::Shape;
 pub(crate) use key::renamed;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;

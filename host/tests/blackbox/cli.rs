@@ -256,6 +256,10 @@ fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
     let output = baton(folder.path(), &[], &["completions", "cmd"]);
     assert_eq!(output.status.code(), Some(2));
 
+    let output = baton(folder.path(), &[], &["schema"]);
+    let schema: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(schema["properties"]["lease"]["type"], "string");
+
     let output = baton(folder.path(), &[], &["man"]);
     assert!(stdout(&output).contains(".TH baton 1") && stdout(&output).contains("rollback"), "{}", stdout(&output));
     let output = baton(folder.path(), &[], &["man", "a/man1"]);
