@@ -46,7 +46,7 @@ pub(super) struct Arguments {
 #[derive(Args, Debug)]
 pub(super) struct Output {
     /// Format of the output
-    #[arg(short, long = "output", value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Text)]
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
 }
 

@@ -678,6 +678,24 @@ mod tests {
     }
 
     #[test]
+    fn short_flags_mean_the_same_in_all_commands() {
+        let arguments = Arguments::command();
+        let flags = arguments.get_subcommands().flat_map(clap::Command::get_arguments);
+        let short: BTreeSet<_> = flags.filter_map(|flag| Some((flag.get_short()?, flag.get_long()?))).collect();
+        let documented = [
+            ('c', "config"),
+            ('e', "env"),
+            ('f', "follow"),
+            ('n', "limit"),
+            ('n', "tail"),
+            ('o', "output"),
+            ('s', "store"),
+            ('w', "watch"),
+        ];
+        assert_eq!(short, BTreeSet::from(documented));
+    }
+
+    #[test]
     fn switches_take_their_values_with_and_without_an_equals_sign() {
         let joined = |arguments: &[&str]| {
             let joined = with_joined_switches(arguments.iter().map(OsString::from));
