@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes what is released: target/dist/baton-VERSION-TARGET.tar.gz with its checksum and, if there is a key in DIST_KEY, its
-# signature. The same commit, toolchain and C compiler give the same bytes in any folder.
+# Makes a release in target/dist: baton-VERSION-TARGET.tar.gz, a .deb, a Python wheel and an npm package, each with its
+# checksum and, if there is a key in DIST_KEY, its signature. The same commit, toolchain and C compiler give the same bytes
+# in any folder.
 #
 #   scripts/dist.sh            makes it
 #   scripts/dist.sh --check    makes it here and in another folder, and compares
@@ -16,6 +17,7 @@ root=$PWD
 tools=${DIST_TOOLS:-$root/.cache/tools}
 target=${DIST_TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+repository=$(sed -n '/^\[workspace.package\]/,/^$/s/^repository = "\(.*\)"$/\1/p' Cargo.toml)
 name=baton-$version-$target
 out=$root/${CARGO_TARGET_DIR:-target}/dist
 [[ ${CARGO_TARGET_DIR:-} == /* ]] && out=$CARGO_TARGET_DIR/dist
@@ -41,7 +43,10 @@ dist() {
   fi
   tool cargo-auditable "$auditable_version"
   tool cargo-cyclonedx "$cyclonedx_version"
-  rm -rf "$folder" "$folder".tar.gz*
+  if [[ $repository == */OWNER/* ]]; then
+    echo "NOT FILLED IN: \`repository\` in Cargo.toml, which packages and new projects name" >&2
+  fi
+  rm -rf "$folder" "$out"/*"$version"*.{tar.gz,deb,whl,tgz}*
   mkdir -p "$folder"
   program "$folder"
   generated "$folder"
@@ -49,8 +54,9 @@ dist() {
   parts "$folder"
   pages "$folder"
   pack "$folder"
-  sign "$folder.tar.gz"
-  (cd "$out" && cat "$name.tar.gz.sha256" && ls -l "$name.tar.gz" "$name/baton")
+  packages "$folder"
+  sign
+  (cd "$out" && cat -- *.sha256 && ls -l "$name/baton")
 }
 
 # Brings a tool that is pinned here. Unoptimised: it builds faster than it would ever make up for.
@@ -142,7 +148,17 @@ pack() {
   (cd "$(dirname "$folder")" && sha256sum "$(basename "$folder").tar.gz" >"$(basename "$folder").tar.gz.sha256")
 }
 
+# Packages need the completions and manual pages, which only this kind of machine makes.
+packages() {
+  if [[ -d $1/man ]]; then
+    scripts/packages.py "$1" "$version" "$target" "$repository" >/dev/null
+  else
+    echo "NOT MADE: packages, since there are no manual pages" >&2
+  fi
+}
+
 sign() {
+  local file
   if [[ -z ${DIST_KEY:-} ]]; then
     echo "NOT SIGNED: there is no key in DIST_KEY" >&2
     return
@@ -151,7 +167,9 @@ sign() {
     echo "install minisign (Debian: apt-get install minisign) to sign with $DIST_KEY" >&2
     exit 1
   fi
-  minisign -S -s "$DIST_KEY" -m "$1" -t "$(basename "$1")"
+  for file in "$out"/*.sha256; do
+    minisign -S -s "$DIST_KEY" -m "${file%.sha256}" -t "$(basename "${file%.sha256}")"
+  done
 }
 
 # The other folder has another length, too, and no repository.
@@ -164,10 +182,13 @@ check() {
   dist
   env -u CARGO_TARGET_DIR DIST_TOOLS="$tools" DIST_TARGET="$target" DIST_KEY= \
     "$other/another-folder/scripts/dist.sh"
-  if ! cmp "$out/$name.tar.gz" "$other/another-folder/target/dist/$name.tar.gz"; then
-    diff -rq "$out/$name" "$other/another-folder/target/dist/$name" >&2 || true
-    exit 1
-  fi
+  local file
+  for file in "$out"/*.sha256; do
+    if ! cmp "$file" "$other/another-folder/target/dist/$(basename "$file")"; then
+      diff -rq "$out/$name" "$other/another-folder/target/dist/$name" >&2 || true
+      exit 1
+    fi
+  done
   echo "Two builds from two folders are the same bytes."
 }
 

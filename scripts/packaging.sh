@@ -35,6 +35,15 @@ if [[ -f $tools/versions ]]; then
   for kind in ServiceAccount ConfigMap Deployment PodDisruptionBudget Service; do
     grep -qx "kind: $kind" <<<"$made" || { echo "packaging: kustomize leaves out the $kind" >&2 && exit 1; }
   done
+  # The overlay of the docs works in any folder.
+  overlay=$(mktemp -d)
+  sed -n '/^```yaml$/,/^```$/p' docs/kubernetes.md | grep -v '^```' |
+    sed "s#\.\./baton/packaging#$(realpath --relative-to="$overlay" .)/packaging#" >"$overlay/kustomization.yaml"
+  made=$("$tools/bin/kubectl" kustomize "$overlay")
+  rm -r "$overlay"
+  for text in 'image: registry.example/baton:0.1.0' 'store = "azure://contoso/leases"' 'module = "store://billing"'; do
+    grep -qF "$text" <<<"$made" || { echo "packaging: the overlay of docs/kubernetes.md does not set $text" >&2 && exit 1; }
+  done
 else
   echo "NOT CHECKED: packaging/kubernetes, since ${versions[*]} cannot be had from PyPI (see above)"
 fi

@@ -1,0 +1,14 @@
+# A store that is misspelled or not there is named, with what to do.
+refused() {
+  expected=$1
+  shift
+  status=0
+  "$@" >answer 2>&1 || status=$?
+  [ $status = "$expected" ] || { cat answer; echo "exit status $status, not $expected: $*"; exit 1; }
+}
+refused 2 baton run "$MODULE" --store azrue://contoso/leases
+grep -q 'azure://ACCOUNT/CONTAINER' answer
+refused 1 baton status report --store sqlite:nowhere
+grep -q nowhere answer
+refused 1 baton doctor --store "http://127.0.0.1:9/devstoreaccount1/leases"
+grep -q 'to do:' answer
