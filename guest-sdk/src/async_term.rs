@@ -1,4 +1,4 @@
-//! The term for coordinators that wait for several things at once.
+//! The term of an async coordinator.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -10,8 +10,8 @@ use crate::{Result, Stop, Term};
 
 /// The term that this instance serves, for a coordinator that is an async function.
 ///
-/// It is a [`Term`] whose waiting is done by futures, so that other futures of the coordinator go on
-/// meanwhile. Saving to the [state](Term::state) is a call of the host in which everything waits.
+/// An `AsyncTerm` is a [`Term`] that waits with futures, so that the coordinator's other futures run meanwhile. A save
+/// to the [state](Term::state) blocks them all.
 #[derive(Debug)]
 pub struct AsyncTerm {
     term: Term,
@@ -22,15 +22,15 @@ impl AsyncTerm {
         Self { term }
     }
 
-    /// What requests are sent with.
+    /// The client for HTTP requests.
     pub fn http(&self) -> crate::http::Client {
         crate::http::Client::new(self.term.host().clone())
     }
 
-    /// Sleeps, but not past a request to stop.
+    /// Sleeps until the time is over, or until the host asks this instance to stop.
     ///
     /// # Errors
-    /// [`Stop`] once this instance is asked to stop, also when it was before.
+    /// [`Stop`] if the host has asked this instance to stop, now or earlier.
     pub async fn sleep(&self, length: Duration) -> Result<(), Stop> {
         self.term.host().wait(Some(length)).await;
         self.term.unless_stopped()
@@ -46,11 +46,10 @@ impl AsyncTerm {
         }
     }
 
-    /// Goes on with a future, but not past a request to stop: then the future is dropped, and what it had
-    /// under way is cut off.
+    /// Runs a future, and drops it if the host asks this instance to stop. That cancels a request in flight.
     ///
     /// # Errors
-    /// [`Stop`] if this instance is asked to stop before the future has ended.
+    /// [`Stop`] if the stop came before the future's end.
     pub async fn until_stop<F: Future>(&self, future: F) -> Result<F::Output, Stop> {
         match either(future, self.stopped()).await {
             Either::First(output) => Ok(output),
@@ -72,7 +71,7 @@ pub(crate) enum Either<A, B> {
     Second(B),
 }
 
-/// Waits for one of two; of two that are ready, for the first.
+/// Waits for the first of two futures to end. If both are ready, the first argument wins.
 pub(crate) async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|cx| {

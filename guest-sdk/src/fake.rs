@@ -1,4 +1,4 @@
-//! The host that a coordinator meets in a native test: it holds the clock, the term and the state.
+//! The host in a native test. It has the clock, the term and the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,22 +12,22 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// What a call takes that does not wait, where a coordinator could else go on for ever without time passing.
+/// The time of a call that does not wait. Without it, a coordinator could loop forever while the clock stands still.
 const INSTANT: Duration = Duration::from_millis(1);
 
-/// How long a coordinator may go on after all that the test has scripted.
+/// The time from the last scripted event until the harness kills the coordinator.
 const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The limits of the real host by default.
+/// The default limits of the real host, in bytes.
 const LARGEST_KEY: usize = 512;
 const LARGEST_VALUE: usize = 1 << 20;
 const LARGEST_STATE: usize = 4 << 20;
 
-/// A handle; all handles of a harness share one world.
+/// A handle. All handles of a harness share one world.
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
-    /// Whether the test asks, which nothing is refused and no kill ends.
+    /// True for the test's own handle: no scripted failure and no kill affects it.
     by_test: bool,
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct World {
     pub(crate) node: String,
     pub(crate) remaining: Duration,
     pub(crate) grace: Duration,
-    /// The wall clock when this world began.
+    /// The wall clock's time at the start of this world.
     pub(crate) began: SystemTime,
-    /// Since this world began.
+    /// The time since the start of this world.
     pub(crate) now: Duration,
     pub(crate) progress: usize,
     pub(crate) commits: usize,
     pub(crate) step_down: Option<String>,
-    /// What the next commits meet instead of being saved.
+    /// The errors of the next commits.
     pub(crate) refusals: VecDeque<StateError>,
     #[cfg(feature = "async")]
     pub(crate) answer: Option<futures::Answer>,
@@ -56,7 +56,7 @@ pub(crate) struct World {
     stop: Option<(StopReason, String)>,
     stopped_at: Duration,
     killed: Option<String>,
-    /// What happens when; of the same moment, in the order in which it was said.
+    /// Events by time, and in the order of the script for the same time.
     script: BTreeMap<(Duration, usize), Action>,
     scripted: usize,
     /// Futures that wait.
@@ -65,13 +65,13 @@ pub(crate) struct World {
     began_waits: usize,
 }
 
-/// What a test scripts.
+/// An event of a test's script.
 pub(crate) enum Action {
     Do(Box<dyn FnOnce(&Harness) + Send>),
     Kill(String),
 }
 
-/// What a future waits for: whichever comes first.
+/// The time or the stop that a future waits for, whichever comes first.
 #[derive(Clone, Copy)]
 struct Until {
     time: Option<Duration>,
@@ -84,7 +84,7 @@ impl Until {
     }
 }
 
-/// What unwinds a coordinator that is killed.
+/// The panic payload that unwinds a killed coordinator.
 struct Kill;
 
 impl Host {
@@ -96,7 +96,7 @@ impl Host {
             node: "test-0".to_owned(),
             remaining: Duration::from_secs(12),
             grace: Duration::from_secs(5),
-            // The first moment of 2026: any, but always the same.
+            // The start of 2026: an arbitrary time, but always the same.
             began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600),
             now: Duration::ZERO,
             progress: 0,
@@ -122,7 +122,7 @@ impl Host {
     }
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        // A coordinator that panics leaves the world as it is, which the test may want to see.
+        // The test may want to see the world that a panicking coordinator left.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +151,7 @@ impl Host {
         world.began + world.now
     }
 
-    /// Asked over and over, it takes time: a loop around it comes to the stop.
+    /// Advances the clock a little, so that a loop of checks reaches the stop.
     pub(crate) fn check(&self) {
         self.pass(INSTANT);
         self.live();
@@ -228,7 +228,7 @@ impl Host {
         Ok(())
     }
 
-    /// Asks the coordinator to stop, and kills it when the grace is over.
+    /// Asks the coordinator to stop, and kills it at the end of the grace.
     pub(crate) fn stop(&self, reason: StopReason, message: String) {
         let mut world = self.world();
         if !world.running || world.stop.is_some() {
@@ -237,12 +237,12 @@ impl Host {
         world.stop = Some((reason, message));
         world.stopped_at = world.now;
         let grace = world.grace;
-        world.script(grace, Action::Kill(format!("it went on for {grace:?} after it was asked to stop")));
+        world.script(grace, Action::Kill(format!("it ran for {grace:?} after the request to stop")));
         drop(world);
         self.wake();
     }
 
-    /// Lets time pass, and what is scripted happen; a stop cuts it short, unless it was there before.
+    /// Advances the clock and runs the script. Ends early at a stop, unless the stop came before the call.
     pub(crate) fn pass(&self, length: Duration) {
         let until = self.world().now.saturating_add(length);
         let was_stopped = self.world().stop.is_some();
@@ -270,7 +270,7 @@ impl Host {
         }
     }
 
-    /// Runs one term: a coordinator, in the form in which it is told how it ended.
+    /// Runs a coordinator for one term.
     pub(crate) fn serve(&self, run: impl FnOnce(Self) -> Result) -> Result {
         self.world().begin();
         let host = Self { by_test: false, ..self.clone() };
@@ -283,15 +283,15 @@ impl Host {
         }
     }
 
-    /// A killed instance executes nothing any more.
+    /// Unwinds a killed coordinator.
     fn live(&self) {
         if !self.by_test && self.world().killed.is_some() && !std::thread::panicking() {
-            // It is not an error in the coordinator: no message, no backtrace.
+            // No message and no backtrace: the coordinator made no mistake.
             resume_unwind(Box::new(Kill));
         }
     }
 
-    /// Wakes the futures whose time has come.
+    /// Wakes the futures whose time or stop has come.
     fn wake(&self) {
         let mut world = self.world();
         let mut waits = std::mem::take(&mut world.waits);
@@ -303,7 +303,7 @@ impl Host {
 }
 
 impl World {
-    /// Has something happen after a while.
+    /// Adds an event, this time from now.
     pub(crate) fn script(&mut self, after: Duration, action: Action) {
         self.scripted += 1;
         let key = (self.now.saturating_add(after), self.scripted);
@@ -318,11 +318,11 @@ impl World {
         (self.stop, self.killed, self.step_down) = (None, None, None);
         (self.progress, self.commits) = (0, 0);
         let last = self.script.last_key_value().map_or(self.now, |((at, _), _)| *at);
-        let why = "nothing in this test has ended it for a day of the test's time: see `Harness::stop_after`";
+        let why = "nothing in this test ended it for a day of the test's clock: see `Harness::stop_after`";
         self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
     }
 
-    /// What of the script was not reached goes with the term.
+    /// Ends the term, and drops the rest of the script.
     fn end(&mut self) -> Option<String> {
         self.running = false;
         self.script.clear();
@@ -346,11 +346,11 @@ mod futures {
     use super::*;
     use crate::http::{Body, Error, Request, Response};
 
-    /// What answers requests in the place of servers.
+    /// The function that answers requests instead of servers.
     pub(crate) type Answer = Box<dyn FnMut(Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Error> + Send>;
 
     impl Host {
-        /// Waits for a time, but not past a request to stop; without a length for the stop alone.
+        /// Waits for a time or the stop. Without a length, waits for the stop alone.
         pub(crate) fn wait(&self, length: Option<Duration>) -> Wait {
             if self.world().stop.is_some() {
                 self.pass(INSTANT);
@@ -358,16 +358,16 @@ mod futures {
             self.wait_until(length, true)
         }
 
-        /// Sends a request, of which only the test knows.
+        /// Has the test answer a request.
         pub(crate) async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
             let (head, body) = request.into_parts();
             let body = body.into().bytes_contents().await?.to_vec();
             let latency = self.world().latency;
             self.wait_until(Some(latency), false).await;
-            // Not locked while it answers: it may ask the harness.
+            // Not locked meanwhile: the function may call the harness.
             let answer = self.world().answer.take();
             let Some(mut answer) = answer else {
-                return Err(Error::msg("this test answers no requests: see `Harness::answer`"));
+                return Err(Error::msg("this test has no answer to requests: see `Harness::answer`"));
             };
             let response = answer(Request::from_parts(head, body));
             self.world().answer.get_or_insert(answer);
@@ -381,7 +381,7 @@ mod futures {
             Wait { host: self.clone(), id: world.began_waits, until: Until { time, stop } }
         }
 
-        /// Runs a future to its end. Whenever it can only wait, the clock moves on to what it waits for.
+        /// Runs a future to its end. When the future only waits, the clock advances to the end of the first wait.
         pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
             let mut future = pin!(future);
             let woken = Arc::new(Woken(AtomicBool::new(false)));
@@ -401,7 +401,7 @@ mod futures {
             let world = self.world();
             let timer = world.waits.values().filter_map(|(until, _)| until.time).min();
             let scripted = world.script.first_key_value().map(|((at, _), _)| *at);
-            // Something is scripted as long as a term runs: its end, at the latest.
+            // While a term runs, the script has at least its end.
             let next = timer.into_iter().chain(scripted).min().unwrap_or(world.now);
             let length = next.saturating_sub(world.now).max(INSTANT);
             drop(world);

@@ -1,4 +1,4 @@
-//! The host that runs this instance, as the contract has it.
+//! The host of this instance, behind the contract.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use crate::StateError;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
 
-/// There is but one, so it has no fields: all that it is asked goes through the component's imports.
+/// The only host. It has no fields: each call goes through the component's imports.
 #[derive(Debug, Clone)]
 pub(crate) struct Host;
 
@@ -38,7 +38,7 @@ impl Host {
         SystemTime::now()
     }
 
-    /// Only in a test does a check take time.
+    /// Does nothing. In a test, a check takes time.
     pub(crate) fn check(&self) {}
 
     pub(crate) fn stop_requested(&self) -> Option<(StopReason, String)> {
@@ -57,12 +57,12 @@ impl Host {
         term::step_down(reason);
     }
 
-    /// Waits for a time, but not past a request to stop.
+    /// Sleeps until the time is over or the stop comes.
     pub(crate) fn sleep(&self, length: Duration) {
         poll(&[&term::subscribe_stop(), &timer(length)]);
     }
 
-    /// The same for a future; without a length for the stop alone.
+    /// Waits for a time or the stop. Without a length, waits for the stop alone.
     #[cfg(feature = "async")]
     pub(crate) async fn wait(&self, length: Option<Duration>) {
         use wstd::runtime::AsyncPollable;

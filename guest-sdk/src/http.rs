@@ -1,8 +1,7 @@
-//! HTTP for async coordinators. The requests, responses and bodies are those of the crate [`wstd`](wstd::http).
+//! HTTP for async coordinators, with the requests, responses and bodies of the crate [`wstd`](wstd::http).
 //!
-//! A host lets a coordinator reach nothing unless `--allow-http` grants it. It adds `Baton-Election`,
-//! `Baton-Term` and `Baton-Node` to each request by itself: have the receiver refuse a term lower than the
-//! highest that it has seen.
+//! A coordinator can reach only the servers that `--allow-http` grants. The host adds the headers `Baton-Election`,
+//! `Baton-Term` and `Baton-Node` to each request. Let servers refuse terms below the highest that they have seen.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,12 +13,12 @@ pub use wstd::http::{
 
 use crate::host::Host;
 
-/// Sends requests. Made by [`AsyncTerm::http`](crate::AsyncTerm::http).
+/// An HTTP client, from [`AsyncTerm::http`](crate::AsyncTerm::http).
 ///
-/// In a test the requests go nowhere: the [harness](crate::testing::Harness::answer) answers them.
+/// In a test, the [harness](crate::testing::Harness::answer) answers the requests.
 #[derive(Debug, Clone)]
 pub struct Client {
-    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "there is but one host, and wstd knows it"))]
+    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "wstd calls the only host"))]
     host: Host,
     client: wstd::http::Client,
 }
@@ -29,31 +28,31 @@ impl Client {
         Self { host, client: wstd::http::Client::new() }
     }
 
-    /// How long connecting may take; else the host decides.
+    /// Sets the longest time to connect, instead of the host's default.
     #[must_use]
     pub fn connect_timeout(mut self, time: Duration) -> Self {
         self.client.set_connect_timeout(time);
         self
     }
 
-    /// How long the answer may take to begin; else the host decides.
+    /// Sets the longest time until the response begins, instead of the host's default.
     #[must_use]
     pub fn first_byte_timeout(mut self, time: Duration) -> Self {
         self.client.set_first_byte_timeout(time);
         self
     }
 
-    /// How long the answer may pause; else the host decides.
+    /// Sets the longest pause within the response, instead of the host's default.
     #[must_use]
     pub fn between_bytes_timeout(mut self, time: Duration) -> Self {
         self.client.set_between_bytes_timeout(time);
         self
     }
 
-    /// Sends a request, and returns once the answer's head is there. Whatever the server says is an answer,
-    /// 404 and 500 too.
+    /// Sends a request, and returns the response once its head has arrived. A response with status 404 or 500 is no
+    /// error.
     ///
-    /// To be cut off by a stop, it is sent with [`AsyncTerm::until_stop`](crate::AsyncTerm::until_stop).
+    /// With [`AsyncTerm::until_stop`](crate::AsyncTerm::until_stop), the stop cancels the request.
     ///
     /// # Errors
     /// There is no response, or an invalid one. If the host gives a reason, as for a request that is not granted,

@@ -1,7 +1,7 @@
 //! Write coordinators for Baton: the one job of a fleet that must run in exactly one place at a time.
 //!
-//! A coordinator is a function that gets a [`Term`] and returns when its work is done. Baton calls it on
-//! the node that leads, and ends it there before any other node can start it.
+//! A coordinator is a function that gets a [`Term`] and returns when its work is done. Baton calls the function on the
+//! leader, and ends it there before another node can start it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,32 +29,31 @@
 //! # assert_eq!(test.commit_count(), 9);
 //! ```
 //!
-//! Build it as a library of type `cdylib` with `cargo build --release --target wasm32-wasip2`, and run it
+//! Build the coordinator as a library of type `cdylib` with `cargo build --release --target wasm32-wasip2`, and run it
 //! with `baton run target/wasm32-wasip2/release/NAME.wasm`. `baton new NAME` writes a project to start from.
 //!
 //! # Ending
-//! [`Term::sleep`] returns early with the [`Stop`] once the instance is asked to stop; what is left of the
-//! [grace](Stop::grace) is then the time to finish. A loop that never sleeps asks with [`Term::check`]. A
-//! coordinator that ignores the stop is killed.
+//! When the host asks the instance to stop, [`Term::sleep`] returns early with the [`Stop`]. The coordinator then has
+//! the rest of the [grace](Stop::grace) to finish. A loop that never sleeps calls [`Term::check`]. The host kills a
+//! coordinator that ignores the stop.
 //!
 //! # Failing
 //! `?` works on any error, and makes it [`Failure::retryable`]: this node tries again. [`Failure::fatal`] makes the
 //! node step down. Both name the line of code in the host's log. A [`Stop`] that is returned with `?` is no failure.
 //!
 //! # State
-//! An instance starts with fresh memory. What it saves in [`Term::state`] is there for the next term, on
-//! whichever node, and for `baton state get ELECTION KEY`. Values are JSON of whatever serde knows, or bytes;
-//! several changes are saved together with [`State::commit`], all or none. Saving returns once the store has
-//! confirmed it, and from the moment at which another term may begin nothing of this one is saved any more.
+//! An instance starts with fresh memory. The next term reads what an instance saved in [`Term::state`], on any node,
+//! and `baton state get ELECTION KEY` prints it. A value is bytes, or the JSON of any serde type. [`State::commit`]
+//! saves several changes together, all or none. A save returns once the store has confirmed it. Once another term can
+//! begin, this term can no longer save.
 //!
-//! Save what was done after doing it, and make doing it twice harmless: an instance can be ended between the
-//! two.
+//! Do the work first, then save that it is done. Make the work safe to repeat: the instance can end between the two.
 //!
 //! # Waiting
-//! For the stop and a time, [`Term::sleep`] is enough. With the feature `async`, a coordinator is an async
-//! function that waits for any number of things at once, on the runtime of the crate [`wstd`]:
-//! [`AsyncTerm::sleep`] and [`AsyncTerm::stopped`] are futures, [`AsyncTerm::until_stop`] goes on with another
-//! one until the stop, and those of other crates (`futures-lite` here) put them together.
+//! To wait for a time or the stop, [`Term::sleep`] is enough. With the feature `async`, a coordinator is an async
+//! function that waits for several things at once, on the runtime of the crate [`wstd`]. [`AsyncTerm::sleep`] and
+//! [`AsyncTerm::stopped`] are futures. [`AsyncTerm::until_stop`] runs a future until the stop. Combine them with other
+//! crates, here `futures-lite`.
 //!
 #![cfg_attr(feature = "async", doc = "```")]
 #![cfg_attr(not(feature = "async"), doc = "```ignore")]
@@ -66,7 +65,7 @@
 //! baton_sdk::coordinator!(async run);
 //!
 //! async fn run(term: &AsyncTerm) -> baton_sdk::Result {
-//!     // Each at its own pace, until the first of them fails or is asked to stop.
+//!     // Each at its own pace, until one of them fails or the host asks this instance to stop.
 //!     future::try_zip(sweep(term), report(term)).await?;
 //!     Ok(())
 //! }
@@ -92,9 +91,9 @@
 //! ```
 //!
 //! # HTTP
-//! An async coordinator sends requests with [`AsyncTerm::http`], to whom the host allows with `--allow-http`.
-//! The host adds election, term and node as headers: have the receiver refuse a term lower than the highest
-//! that it has seen, and nothing of a former leader can reach it late.
+//! An async coordinator sends requests with [`AsyncTerm::http`], to servers that `--allow-http` grants. The host adds
+//! election, term and node as headers. Let the server refuse terms below the highest that it has seen: then a late
+//! request of a former leader has no effect.
 //!
 #![cfg_attr(feature = "async", doc = "```")]
 #![cfg_attr(not(feature = "async"), doc = "```ignore")]
@@ -108,7 +107,7 @@
 //!     for partition in state.get("done")?.unwrap_or(0)..8_u32 {
 //!         let request = Request::post(format!("http://worker:8080/partitions/{partition}"))
 //!             .body(Body::from_json(&term.number())?)?;
-//!         // A request that hangs is cut off by the stop.
+//!         // A stop cancels a request that hangs.
 //!         let response = term.until_stop(term.http().send(request)).await??;
 //!         if !response.status().is_success() {
 //!             return Err(Failure::retryable(format!("partition {partition}: {}", response.status())));
@@ -126,17 +125,19 @@
 //! # Testing
 #![cfg_attr(not(target_family = "wasm"), doc = "[`testing::Harness`] runs a coordinator in a test of `cargo test`,")]
 #![cfg_attr(target_family = "wasm", doc = "`testing::Harness` runs a coordinator in a test of `cargo test`,")]
-//! sync or async, without a host: the clock moves on while it sleeps, so that ten minutes take no time; the test
-//! says when the stop comes, which commit fails and what a request is answered, and sees the state. For that,
-//! ask [`Term::now`] for the time instead of the system, and let what is read from the environment be arguments
-//! of a function of its own.
+//! sync or async, without a host. The test's clock advances while the coordinator sleeps, so that ten minutes take no
+//! time. The test decides when the stop comes, which commit fails and how a server answers, and reads the state. Two
+//! things make that work: read the time from [`Term::now`] and not from the system, and read the environment outside of
+//! the function that the test calls.
 //!
 #![cfg_attr(not(target_family = "wasm"), doc = "The module [`testing`] has an example.")]
 //!
 //! # Features
-//! `json`, on by default, is the typed access to the state; `async` brings [`AsyncTerm`] and `http`. A
-//! component that uses neither has 70 KB, with values in the state it has 190 KB (115 KB with the release profile that
-//! `baton new` writes), and with HTTP 370 KB.
+//! - `json`, on by default: typed values in the state.
+//! - `async`: [`AsyncTerm`] and the module `http`.
+//!
+//! A component without both has 70 KB, with `json` 190 KB (115 KB with the release profile that `baton new` writes),
+//! and with HTTP 370 KB.
 
 mod failure;
 #[cfg_attr(not(target_family = "wasm"), path = "fake.rs")]
@@ -157,13 +158,13 @@ pub use failure::Failure;
 pub use state::{Commit, State, StateError};
 pub use term::{Stop, StopReason, Term};
 
-/// What a coordinator's function returns.
+/// The result of a coordinator's function.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 /// Makes a function the coordinator of this component.
 ///
-/// The function takes a [`&Term`](Term) and returns [`Result`]. With the feature `async`, an async function
-/// that takes an [`&AsyncTerm`](AsyncTerm) is made one with `coordinator!(async run)`.
+/// The function takes a [`&Term`](Term) and returns [`Result`]. With the feature `async`, write
+/// `coordinator!(async run)` for an async function that takes an [`&AsyncTerm`](AsyncTerm).
 #[macro_export]
 macro_rules! coordinator {
     (async $run:path) => {
@@ -193,7 +194,7 @@ macro_rules! __coordinator {
     };
 }
 
-/// Natively there is nothing to export, but the function is checked and counts as used.
+/// A native build exports nothing. It checks the function's type, and the function counts as used.
 #[cfg(not(target_family = "wasm"))]
 #[doc(hidden)]
 #[macro_export]
@@ -205,41 +206,41 @@ macro_rules! __coordinator {
     };
 }
 
-/// Runs a coordinator's function as the contract wants it.
+/// Runs a coordinator's function behind the contract's `run`.
 #[doc(hidden)]
 pub mod served {
     use super::*;
-    use bindings::exports::baton::host::task::Failure as Told;
+    use bindings::exports::baton::host::task::Failure as TaskFailure;
 
     #[cfg(target_family = "wasm")]
-    pub fn at_once(run: impl FnOnce(&Term) -> Result) -> Result<(), Told> {
-        told(run(&Term::new(host::Host)))
+    pub fn at_once(run: impl FnOnce(&Term) -> Result) -> Result<(), TaskFailure> {
+        reported(run(&Term::new(host::Host)))
     }
 
     #[cfg(all(target_family = "wasm", feature = "async"))]
-    pub fn asynchronously(run: impl AsyncFnOnce(&AsyncTerm) -> Result) -> Result<(), Told> {
-        told(wstd::runtime::block_on(async { run(&AsyncTerm::new(Term::new(host::Host))).await }))
+    pub fn asynchronously(run: impl AsyncFnOnce(&AsyncTerm) -> Result) -> Result<(), TaskFailure> {
+        reported(wstd::runtime::block_on(async { run(&AsyncTerm::new(Term::new(host::Host))).await }))
     }
 
     #[cfg(target_family = "wasm")]
-    fn told(result: Result) -> Result<(), Told> {
+    fn reported(result: Result) -> Result<(), TaskFailure> {
         use failure::Kind;
 
         let Err(failure) = result else { return Ok(()) };
         match failure.kind() {
             Kind::Stopped(_) => Ok(()),
-            Kind::Retryable(text) => Err(Told::Retryable(failure.located(text))),
-            Kind::Fatal(text) => Err(Told::Fatal(failure.located(text))),
+            Kind::Retryable(text) => Err(TaskFailure::Retryable(failure.located(text))),
+            Kind::Fatal(text) => Err(TaskFailure::Fatal(failure.located(text))),
         }
     }
 
     #[cfg(not(target_family = "wasm"))]
-    pub fn at_once(_: impl FnOnce(&Term) -> Result) -> Result<(), Told> {
+    pub fn at_once(_: impl FnOnce(&Term) -> Result) -> Result<(), TaskFailure> {
         Ok(())
     }
 
     #[cfg(all(not(target_family = "wasm"), feature = "async"))]
-    pub fn asynchronously(_: impl AsyncFnOnce(&AsyncTerm) -> Result) -> Result<(), Told> {
+    pub fn asynchronously(_: impl AsyncFnOnce(&AsyncTerm) -> Result) -> Result<(), TaskFailure> {
         Ok(())
     }
 }

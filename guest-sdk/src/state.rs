@@ -1,4 +1,4 @@
-//! What outlives an instance and its node: named values, kept beside the lease.
+//! Named values that outlive an instance and its node. The store keeps them next to the lease.
 
 use std::error::Error;
 
@@ -9,11 +9,10 @@ use crate::Result;
 use crate::bindings::baton::host::state::{Change, Error as Refusal};
 use crate::host::Host;
 
-/// The state: named values that the terms before this one saved, and that this one saves for the next.
+/// Named values that earlier terms saved, and that this term saves for later ones.
 ///
-/// A key is 1 to 512 bytes of text, by convention with `/` between its parts. A value is saved as JSON, so
-/// that `baton state get` shows it to a person, or as the bytes that it is. Reading takes no time worth
-/// speaking of; saving waits until the store has confirmed it.
+/// A key is text of 1 to 512 bytes, by convention with `/` between its parts. A value is JSON, which `baton state get`
+/// prints, or bytes. Reads come from memory. A save waits until the store has confirmed it.
 ///
 /// ```
 /// # use baton_sdk::{Term, testing::Harness};
@@ -29,7 +28,7 @@ use crate::host::Host;
 ///     progress.offset += 100;
 ///     // One value,
 ///     state.put("progress", &progress)?;
-///     // or several things, of which all are saved or none.
+///     // or several changes, all or none.
 ///     state.commit().put("progress", &progress).put_bytes("raw", *b"\x00\x01").delete("todo/7").save()?;
 ///     for key in state.keys("todo/") {
 ///         println!("still to do: {key}");
@@ -48,10 +47,10 @@ impl State {
         Self { host }
     }
 
-    /// The value under a key, if there is one.
+    /// Returns the value of a key, if any.
     ///
     /// # Errors
-    /// [`StateError::Decode`] if there is one, but not of this type.
+    /// [`StateError::Decode`] if the value is not of this type.
     #[cfg(feature = "json")]
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StateError> {
         let Some(bytes) = self.get_bytes(key) else { return Ok(None) };
@@ -60,12 +59,12 @@ impl State {
             .map_err(|source| StateError::Decode { key: key.to_owned(), source: source.into() })
     }
 
-    /// The bytes under a key, if there are any.
+    /// Returns the bytes of a key, if any.
     pub fn get_bytes(&self, key: &str) -> Option<Vec<u8>> {
         self.host.get(key)
     }
 
-    /// The keys that begin with a prefix, in the order of their bytes.
+    /// Returns the keys with a prefix, in the order of their bytes.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         self.host.keys(prefix)
     }
@@ -73,35 +72,35 @@ impl State {
     /// Saves one value.
     ///
     /// # Errors
-    /// [`StateError`] says whether it was saved.
+    /// [`StateError`] tells whether the store has the change.
     #[cfg(feature = "json")]
     pub fn put<T: Serialize + ?Sized>(&self, key: &str, value: &T) -> Result<(), StateError> {
         self.commit().put(key, value).save()
     }
 
-    /// Saves bytes as they are.
+    /// Saves bytes, unchanged.
     ///
     /// # Errors
-    /// [`StateError`] says whether they were saved.
+    /// [`StateError`] tells whether the store has the change.
     pub fn put_bytes(&self, key: &str, value: impl Into<Vec<u8>>) -> Result<(), StateError> {
         self.commit().put_bytes(key, value).save()
     }
 
-    /// Removes a key. Harmless if there is none.
+    /// Removes a key, if it exists.
     ///
     /// # Errors
-    /// [`StateError`] says whether it was removed.
+    /// [`StateError`] tells whether the store has the change.
     pub fn delete(&self, key: &str) -> Result<(), StateError> {
         self.commit().delete(key).save()
     }
 
-    /// Begins a commit of several changes, of which all are saved or none.
+    /// Starts a commit of several changes, which the store takes all or none.
     pub fn commit(&self) -> Commit<'_> {
         Commit { state: self, changes: Vec::new(), wrong: None }
     }
 }
 
-/// Changes that are saved together, in their order.
+/// Changes that [`save`](Self::save) makes together, in their order.
 #[derive(Debug)]
 #[must_use = "nothing is saved before `save`"]
 pub struct Commit<'a> {
@@ -111,7 +110,7 @@ pub struct Commit<'a> {
 }
 
 impl Commit<'_> {
-    /// Adds a value. What is wrong with it is said by [`save`](Self::save).
+    /// Adds a value. If the value cannot be encoded, [`save`](Self::save) returns the error.
     #[cfg(feature = "json")]
     pub fn put<T: Serialize + ?Sized>(mut self, key: &str, value: &T) -> Self {
         match serde_json::to_vec(value) {
@@ -123,22 +122,22 @@ impl Commit<'_> {
         }
     }
 
-    /// Adds bytes as they are.
+    /// Adds bytes, unchanged.
     pub fn put_bytes(mut self, key: &str, value: impl Into<Vec<u8>>) -> Self {
         self.changes.push(Change::Put((key.to_owned(), value.into())));
         self
     }
 
-    /// Removes a key. Harmless if there is none.
+    /// Removes a key, if it exists.
     pub fn delete(mut self, key: &str) -> Self {
         self.changes.push(Change::Delete(key.to_owned()));
         self
     }
 
-    /// Saves it all; returns once the store has confirmed it.
+    /// Saves all changes, and returns once the store has confirmed them.
     ///
     /// # Errors
-    /// [`StateError`] says whether it was saved.
+    /// [`StateError`] tells whether the store has the change.
     pub fn save(self) -> Result<(), StateError> {
         match self.wrong {
             Some(error) => Err(error),
@@ -147,40 +146,40 @@ impl Commit<'_> {
     }
 }
 
-/// Why something could not be read or saved. But for [`Unknown`](Self::Unknown), nothing was saved.
+/// The reason why a read or a commit failed. After a failed commit nothing is saved, except perhaps after
+/// [`Unknown`](Self::Unknown).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// A key is not allowed: it has 1 to 512 bytes.
+    /// A key is shorter than 1 or longer than 512 bytes.
     #[error("nothing was saved: {0}")]
     InvalidKey(String),
-    /// A value, or all of them together, would be larger than the host allows.
+    /// A value, or the whole state, would be larger than the host allows.
     #[error("nothing was saved: {0}")]
     TooLarge(String),
-    /// The deadline has passed, and effects are refused.
+    /// The deadline has passed, and the host refuses effects.
     #[error("nothing was saved: {0}")]
     Refused(String),
-    /// The store did not take it. It is not saved later either: try again.
+    /// The store did not take the commit, and will not take it later. Try again.
     #[error("nothing was saved: {0}")]
     Unavailable(String),
-    /// The deadline passed before the store answered: it may have been saved, or not. The next term sees
-    /// which.
-    #[error("it may have been saved, or not: {0}")]
+    /// The deadline passed before the store answered. The next term sees whether the commit was saved.
+    #[error("the commit may be saved or not: {0}")]
     Unknown(String),
     /// A value cannot be written as JSON.
     #[error("nothing was saved: the value for the key `{key}` cannot be written as JSON")]
     Encode {
-        /// The key that it was to be saved under.
+        /// The key.
         key: String,
-        /// Why not.
+        /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A value is not of the type that was asked for.
+    /// A value is not of the requested type.
     #[error("the state's value under the key `{key}` is not what this coordinator expects")]
     Decode {
-        /// The key that it is saved under.
+        /// The key.
         key: String,
-        /// What is wrong, and where in the value.
+        /// The mistake, and its place in the value.
         source: Box<dyn Error + Send + Sync>,
     },
 }

@@ -24,8 +24,8 @@ impl Term {
         &self.host
     }
 
-    /// The term's number: the fencing token. It rises with every term of this election; hand it to whatever
-    /// you write to, and have that refuse a number lower than the highest it has seen.
+    /// The term's number: the fencing token. It rises with every term of this election. Send it with each write, and
+    /// let the receiver refuse numbers below the highest that it has seen.
     pub fn number(&self) -> u64 {
         self.host.number()
     }
@@ -35,7 +35,7 @@ impl Term {
         self.host.election()
     }
 
-    /// The id of the node that this instance runs on.
+    /// The id of this instance's node.
     pub fn node(&self) -> String {
         self.host.node()
     }
@@ -45,34 +45,34 @@ impl Term {
         self.host.module()
     }
 
-    /// The time until this instance's effects are refused, unless the lease is renewed before.
+    /// The time until the host refuses this instance's effects. Each renewal of the lease extends it.
     pub fn remaining(&self) -> Duration {
         self.host.remaining()
     }
 
-    /// The wall clock's time; in a test, [the test's](crate#testing).
+    /// The time of the wall clock, or of [the test's clock](crate#testing).
     pub fn now(&self) -> SystemTime {
         self.host.now()
     }
 
-    /// What the terms before this one saved, and what this one saves for those after it.
+    /// The state, which earlier terms have saved.
     pub fn state(&self) -> State {
         State::new(self.host.clone())
     }
 
-    /// Sleeps, but not past a request to stop.
+    /// Sleeps until the time is over, or until the host asks this instance to stop.
     ///
     /// # Errors
-    /// [`Stop`] once this instance is asked to stop, also when it was before.
+    /// [`Stop`] if the host has asked this instance to stop, now or earlier.
     pub fn sleep(&self, length: Duration) -> Result<(), Stop> {
         self.host.sleep(length);
         self.unless_stopped()
     }
 
-    /// Goes on unless this instance is asked to stop: for loops that have no reason to sleep.
+    /// Checks for the stop, in loops that never sleep.
     ///
     /// # Errors
-    /// [`Stop`] once this instance is asked to stop.
+    /// [`Stop`] if the host has asked this instance to stop.
     pub fn check(&self) -> Result<(), Stop> {
         self.host.check();
         self.unless_stopped()
@@ -85,20 +85,20 @@ impl Term {
         }
     }
 
-    /// Tells the host that useful work was done. Where the host runs with `--stall-after`, an instance that
-    /// stays silent for longer counts as stalled.
+    /// Reports useful work. With `--stall-after`, an instance that reports none for that time counts as stalled, and
+    /// its node steps down.
     pub fn progress(&self) {
         self.host.progress();
     }
 
-    /// Gives up leadership. The stop arrives as for any other step-down, and this node does not contend again
-    /// for ten seconds or more.
+    /// Gives up leadership. The host then asks this instance to stop. This node does not contend for the next ten
+    /// seconds or more.
     pub fn step_down(&self, reason: &str) {
         self.host.step_down(reason);
     }
 }
 
-/// This instance is asked to stop.
+/// The host's request that this instance stops.
 #[derive(Debug, Clone)]
 pub struct Stop {
     reason: StopReason,
@@ -107,17 +107,17 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Why the instance is to stop.
+    /// The reason.
     pub fn reason(&self) -> StopReason {
         self.reason
     }
 
-    /// The same for a person to read, with what the reason leaves out.
+    /// The reason as text, with details.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The time until this instance is killed.
+    /// The time until the host kills this instance.
     pub fn grace(&self) -> Duration {
         self.host.grace()
     }

@@ -1,7 +1,7 @@
-//! Runs a coordinator in a native test, against a host that is the test's.
+//! Runs a coordinator in a native test, with a test host.
 //!
-//! No test waits for real: while the coordinator sleeps, the clock of the [`Harness`] moves on at once. What
-//! is to happen meanwhile is said before, and happens at its moment of the test's time.
+//! No test waits in real time: when the coordinator sleeps, the clock of the [`Harness`] advances at once. A test
+//! scripts events in advance, and each happens at its time on that clock.
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,7 +28,7 @@
 //! assert_eq!(test.state().get("beats")?, Some(700));
 //! assert_eq!(test.progress_count(), 600);
 //!
-//! // The next run is the next term. It finds the state as it was left.
+//! // The next run is the next term, and finds the state of the last one.
 //! test.at(Duration::from_secs(5), |test| test.fail_commit(StateError::Unavailable("no answer".into())));
 //! let failure = test.run(run).unwrap_err();
 //! assert_eq!(failure.to_string(), "nothing was saved: no answer");
@@ -44,10 +44,10 @@ use crate::failure::Kind;
 use crate::host::{Action, Host};
 use crate::{Result, State, StateError, Term};
 
-/// A host for one test: a term, a clock that stands still unless the coordinator waits or the test moves it,
-/// and a state that outlives each run.
+/// A host for one test, with a term, a clock and a state that outlives each run. The clock advances only when the
+/// coordinator waits or the test advances it.
 ///
-/// It begins at the start of 2026, with an empty state, term 1, and 5 s of grace.
+/// A harness starts on 1 January 2026 (UTC), with an empty state, term 1, and 5 s of grace.
 #[derive(Debug)]
 pub struct Harness {
     host: Host,
@@ -59,36 +59,36 @@ impl Default for Harness {
     }
 }
 
-/// What the coordinator will find.
+/// Settings before a run.
 impl Harness {
-    /// A host as the type says.
+    /// Creates a harness with these defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::of(Host::new())
     }
 
-    /// The number of the next run's term.
+    /// Sets the term's number of the next run.
     #[must_use]
     pub fn term(self, number: u64) -> Self {
         self.host.world().next_term = number;
         self
     }
 
-    /// The election's name; `test` by default.
+    /// Sets the election's name, `test` by default.
     #[must_use]
     pub fn election(self, name: &str) -> Self {
         self.host.world().election = name.to_owned();
         self
     }
 
-    /// The node's id; `test-0` by default.
+    /// Sets the node's id, `test-0` by default.
     #[must_use]
     pub fn node(self, id: &str) -> Self {
         self.host.world().node = id.to_owned();
         self
     }
 
-    /// The wall clock's time.
+    /// Sets the time of the wall clock.
     #[must_use]
     pub fn clock(self, now: SystemTime) -> Self {
         {
@@ -98,14 +98,14 @@ impl Harness {
         self
     }
 
-    /// How long the coordinator may go on after it was asked to stop.
+    /// Sets the time from the stop until the kill.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         self.host.world().grace = grace;
         self
     }
 
-    /// What [`Term::remaining`] answers; 12 s by default.
+    /// Sets the result of [`Term::remaining`], 12 s by default.
     #[must_use]
     pub fn remaining(self, remaining: Duration) -> Self {
         self.host.world().remaining = remaining;
@@ -113,23 +113,22 @@ impl Harness {
     }
 }
 
-/// Running it.
+/// Runs.
 impl Harness {
-    /// Runs a coordinator until it returns, as a term of its own: the next run's number is one higher.
+    /// Runs a coordinator until it returns. Each run is a term; the next run's number is one higher.
     ///
     /// # Errors
-    /// The coordinator's failure, which a returned [`Stop`](crate::Stop) is not; or that it was
-    /// [killed](crate::Failure::is_kill), if the test did that, if it went on for longer than the grace, or
-    /// if nothing ended it for a day of the test's time.
+    /// The coordinator's failure, unless it is a returned [`Stop`](crate::Stop). Or a [kill](crate::Failure::is_kill):
+    /// by the test, at the end of the grace, or if nothing ended the coordinator for a day of the test's clock.
     ///
     /// # Panics
-    /// If the coordinator does, or runs a second one on this harness.
+    /// If the coordinator panics, or runs another coordinator on this harness.
     pub fn run(&self, run: impl FnOnce(&Term) -> Result) -> Result {
         obeyed(self.host.serve(|host| run(&Term::new(host))))
     }
 
-    /// Runs a coordinator that is an async function, like [`run`](Self::run). While all that it waits for
-    /// is the stop and sleeps, the clock moves on.
+    /// Runs an async coordinator, like [`run`](Self::run). The clock advances when each of its futures waits for the
+    /// stop or sleeps.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -145,25 +144,25 @@ impl Harness {
     }
 }
 
-/// What happens meanwhile. What is scripted and not reached by the end of a run is forgotten.
+/// Events during a run. The end of a run drops the events that it did not reach.
 impl Harness {
-    /// Asks the coordinator to stop after a time, counted from now.
+    /// Asks the coordinator to stop, this time from now.
     pub fn stop_after(&self, time: Duration, reason: StopReason) {
         self.at(time, move |test| test.stop(reason));
     }
 
-    /// Kills the coordinator after a time, counted from now, as a crash of its node does: it gets no further
-    /// than its next sleep, check or commit.
+    /// Kills the coordinator, this time from now, as a crash of its node would. It ends at its next sleep, check or
+    /// commit.
     pub fn kill_after(&self, time: Duration) {
-        self.host.world().script(time, Action::Kill("the test wanted it".to_owned()));
+        self.host.world().script(time, Action::Kill("by the test".to_owned()));
     }
 
-    /// Does something after a time, counted from now.
+    /// Calls a function, this time from now.
     pub fn at(&self, time: Duration, act: impl FnOnce(&Self) + Send + 'static) {
         self.host.world().script(time, Action::Do(Box::new(act)));
     }
 
-    /// Asks the coordinator that runs to stop. For what is done [at](Self::at) a moment.
+    /// Asks the running coordinator to stop. For functions of [`at`](Self::at).
     pub fn stop(&self, reason: StopReason) {
         let message = match reason {
             StopReason::LeaseAtRisk => "the lease could not be renewed for a while",
@@ -175,12 +174,12 @@ impl Harness {
         self.host.stop(reason, message.to_owned());
     }
 
-    /// Has the next commit of a coordinator fail, and not be saved; another call is for the one after it.
+    /// Lets the coordinator's next commit fail, without saving. Another call is for the commit after that.
     pub fn fail_commit(&self, error: StateError) {
         self.host.world().refusals.push_back(error);
     }
 
-    /// Answers the coordinator's requests from now on, or has them fail.
+    /// Answers the coordinator's requests from now on with a function, which may also fail them.
     #[cfg(feature = "async")]
     pub fn answer(
         &self,
@@ -193,47 +192,46 @@ impl Harness {
         self.host.world().answer = Some(Box::new(answer));
     }
 
-    /// How long requests take from now on until they are answered; no time by default.
+    /// Sets the time that each request takes from now on, none by default.
     #[cfg(feature = "async")]
     pub fn latency(&self, time: Duration) {
         self.host.world().latency = time;
     }
 
-    /// Moves the clock, and has happen what is scripted until then: between runs, or for work that takes its
-    /// time.
+    /// Advances the clock, and runs the events until then. For the time between runs, or for work that takes time.
     pub fn advance(&self, time: Duration) {
         self.host.pass(time);
     }
 }
 
-/// What is there to see.
+/// Results.
 impl Harness {
-    /// The state, to put something there before a run or to see what it left. Commits of the test never fail
-    /// on demand.
+    /// The state, to fill before a run or to read after it. [`fail_commit`](Self::fail_commit) does not affect the
+    /// test's own commits.
     #[must_use]
     pub fn state(&self) -> State {
         State::new(self.host.clone())
     }
 
-    /// The wall clock's time.
+    /// The time of the wall clock.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         self.host.now()
     }
 
-    /// How often the last run told of progress.
+    /// The number of times that the last run reported progress.
     #[must_use]
     pub fn progress_count(&self) -> usize {
         self.host.world().progress
     }
 
-    /// How many commits the last run has saved.
+    /// The number of commits that the last run saved.
     #[must_use]
     pub fn commit_count(&self) -> usize {
         self.host.world().commits
     }
 
-    /// Why the last run stepped down, if it did.
+    /// The reason why the last run stepped down, if it did.
     #[must_use]
     pub fn step_down_reason(&self) -> Option<String> {
         self.host.world().step_down.clone()
@@ -244,7 +242,7 @@ impl Harness {
     }
 }
 
-/// A stop that was returned is no failure.
+/// Turns a returned stop into success.
 fn obeyed(result: Result) -> Result {
     result.or_else(|failure| if matches!(failure.kind(), Kind::Stopped(_)) { Ok(()) } else { Err(failure) })
 }
