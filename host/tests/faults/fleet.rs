@@ -301,6 +301,8 @@ pub struct Log {
     pub linked: usize,
     /// A line that no host should write.
     pub panicked: Option<String>,
+    /// The nodes whose watchdogs have ended them since they last started.
+    pub aborted: std::collections::BTreeSet<usize>,
 }
 
 impl Log {
@@ -317,6 +319,7 @@ impl Log {
             served: None,
             linked: 0,
             panicked: None,
+            aborted: Default::default(),
         }
     }
 
@@ -343,6 +346,9 @@ impl Log {
             self.served = fields["module"].as_str().map(str::to_owned);
         }
         self.linked += usize::from(fields["event"] == "linked");
+        if fields["event"] == "aborting" {
+            self.aborted.insert(node);
+        }
         if line.contains("panicked") {
             self.panicked.get_or_insert_with(|| line.to_owned());
         }

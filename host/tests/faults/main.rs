@@ -13,7 +13,7 @@
 //! - no effect of a lower term arrives after one of a higher term, but for the write that a SIGSTOP caught;
 //! - no term is served by two instances, and each effect carries its own;
 //! - no commit that was acknowledged is lost: a later term begins with it, and it is there in the end;
-//! - no host ends that was not told to, or panics;
+//! - no host ends that was not told to, or panics; in the gate, which shares its machine, a host's watchdog may end it;
 //! - when the faults of a burst are over, somebody leads within a bound;
 //! - in the end a version can be pushed, and is served.
 //!
@@ -458,6 +458,13 @@ impl Run {
                     if let Some(up) = now.checked_add(down) {
                         self.due.push((up, Then::Start(node)));
                     }
+                }
+                // Without a processor for longer than 0.93 D, a host ends itself, as it promises. A service manager starts
+                // it again.
+                (Some(_), _) if !self.is_strict && self.log().aborted.remove(&node) => {
+                    self.log().note(&format!("{name} had no processor, and its watchdog ended it"));
+                    self.ending[node] = None;
+                    self.due.push((now, Then::Start(node)));
                 }
                 (Some(status), _) => {
                     return Err(format!("the host survives: {name} has ended by itself, {status}"));
