@@ -6,6 +6,9 @@ use std::panic::Location;
 
 use crate::Stop;
 
+/// The length of the text in front of the line, in bytes. The host's log shows 8192 bytes of both.
+const SHOWN: usize = 8000;
+
 /// The error of a coordinator's function.
 ///
 /// `?` makes it from any error. That failure is [retryable](Failure::retryable). The host's log shows the text of the
@@ -70,7 +73,12 @@ impl Failure {
     /// `map_err(Failure::fatal)`, whose caller is the standard library.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
-        if file.starts_with('/') { text.to_owned() } else { format!("{text} ({file}:{line})") }
+        if file.starts_with('/') {
+            return text.to_owned();
+        }
+        let shown = text.floor_char_boundary(SHOWN);
+        let cut = if shown < text.len() { "…" } else { "" };
+        format!("{}{cut} ({file}:{line})", &text[..shown])
     }
 }
 
@@ -140,13 +148,15 @@ mod tests {
             Err(fmt::Error)?;
             Ok(())
         })();
-        let located = failure.unwrap_err().located("text");
+        let located = failure.map_or_else(|failure| failure.located("text"), |()| String::new());
         assert!(located.ends_with(&format!("failure.rs:{line})")), "{located}");
+        let long = Failure::fatal("").located(&"ä".repeat(SHOWN));
+        assert!(long.len() < 8192 && long.contains("ä… (") && long.ends_with(')'), "{} bytes", long.len());
     }
 
     #[test]
     fn failure_of_a_passed_function_names_no_line_of_the_library() {
-        let failure = Err::<(), _>("text").map_err(Failure::fatal).unwrap_err();
+        let [failure] = ["text"].map(Failure::fatal);
         assert_eq!(failure.located("text"), "text");
     }
 }
