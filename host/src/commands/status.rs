@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
 use super::client::ask_here;
+use super::modules::announcements;
 use super::{ANSWER_WITHIN, elections, in_time, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
@@ -34,7 +35,16 @@ pub(super) async fn status(
     match every {
         Some(every) => watch(place, json, every, look).await?,
         None => {
-            let Looked { rows, unread } = look().await?;
+            let Looked { rows, unread } = match look().await {
+                Err(error) if error.is::<NotLedYet>() => {
+                    if json {
+                        cli::print_status(&[], json)?;
+                    }
+                    cli::say_error(&error.to_string());
+                    return Ok(ExitCode::from(NO_LEADER));
+                }
+                looked => looked?,
+            };
             cli::print_status(&rows, json)?;
             for error in &unread {
                 cli::say_error(error);
@@ -111,14 +121,18 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
         let (asked, labels) = tokio::join!(asked, labels);
         let asked = asked.map_err(anyhow::Error::new).and_then(|asked| asked.map_err(anyhow::Error::new));
         let asked = asked.unwrap_or_else(|why| {
-            unread.push(format!("whether {election} is suspended cannot be read: {why}"));
+            unread.push(format!("cannot read whether {election} is suspended: {why}"));
             Steering::default()
         });
         let suspended = asked.suspended.map(Into::into);
         rows.push(StatusRow { suspended, labels: labels.unwrap_or_default(), ..row });
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
-        return Err(unheard_of(election, place, store).await);
+        let waiting = announcements(store, election).await.unwrap_or_default().len();
+        return Err(match waiting {
+            0 => unheard_of(election, place, store).await,
+            waiting => NotLedYet { election: election.clone(), waiting }.into(),
+        });
     }
     for ElectionHere { election, term, usage } in elections_here(incarnations).await {
         if let Some(row) = rows.iter_mut().find(|row| row.election == election && row.term == Some(term)) {
@@ -126,6 +140,14 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
         }
     }
     Ok(Looked { rows, unread })
+}
+
+/// Nodes take part in an election, and none has led it.
+#[derive(Debug, thiserror::Error)]
+#[error("no node has led {election} yet, and {waiting} wait: `baton nodes {election}` shows whether a module is ready")]
+struct NotLedYet {
+    election: ElectionName,
+    waiting: usize,
 }
 
 /// An election of a host of this machine, as its admin API shows it: only what the store does not know.

@@ -36,7 +36,7 @@ fn run(task: &str) {
     let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a path"));
     let scripts = manifest.join("tests/tasks");
     let script = format!(". {0}/lib.sh\n. {0}/{task}.sh", scripts.display());
-    let mut shell = Command::new("sh");
+    let mut shell = Command::new("bash");
     shell.args(["-c", &script]).current_dir(&home).env_clear().env("HOME", home.path()).env("PATH", path);
     shell.env("MODULE", Guest::Beats.module()).env("BATON_ENV", "BEHAVIOUR=beat\nBEAT_MS=100");
     // Without its variables it fails. `make examples` builds it, next to cargo's folder for tests.

@@ -2,7 +2,7 @@
 baton token token
 baton run "$MODULE" --election report --admin 127.0.0.1:0 --admin-token-file token --log-format json 2>one.log &
 eventually baton status report
-page=$(sed -n 's/.*"\(http:[^"]*\)".*/\1/p' one.log | head -1)
+page=http://$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' one.log | head -1)
 
 ask() {
   curl --silent --output answer --write-out '%{http_code}' "$@"

@@ -10,5 +10,5 @@ refused 2 baton run "$MODULE" --store azrue://contoso/leases
 grep -q 'azure://ACCOUNT/CONTAINER' answer
 refused 1 baton status report --store sqlite:nowhere
 grep -q nowhere answer
-refused 1 baton doctor --store "http://127.0.0.1:9/devstoreaccount1/leases"
+refused 1 baton doctor --quick --store sqlite:/proc/store
 grep -q 'to do:' answer
