@@ -76,9 +76,9 @@ impl Historian {
         let why = match timeout(last, self.write(&mut untold)).await {
             Ok(Ok(_)) => return,
             Ok(Err(problem)) => problem.to_string(),
-            Err(_) => format!("the store has not taken it within {last:?}"),
+            Err(_) => format!("the store did not accept the last entries within {last:?}"),
         };
-        self.says(&format!("{why}; how the last term ended is not in it, and its successor closes it"));
+        self.says(&format!("{why}; the end of the last term is missing, and the next leader closes that term"));
     }
 
     fn says(&self, problem: &dyn std::fmt::Display) {

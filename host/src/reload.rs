@@ -22,7 +22,7 @@ enum NotReloaded {
     Admin(#[from] UnusableFile),
     #[error(transparent)]
     Trust(#[from] TrustError),
-    #[error("the thread that reads has failed: {0}")]
+    #[error("the task that reads the files failed: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }
 

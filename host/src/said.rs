@@ -19,7 +19,7 @@ pub struct Said {
     /// Its `--label`s.
     #[schema(value_type = BTreeMap<String, String>)]
     pub labels: Labels,
-    /// Version of its host; null for a host too old to announce it, which does not know steering.
+    /// Version of its host; null for a host too old to announce it, which does not support steering.
     pub version: Option<String>,
     /// Digest of the module that its instance runs; null if none runs.
     #[schema(value_type = Option<String>)]

@@ -71,12 +71,10 @@ impl Phase {
 #[derive(Debug, thiserror::Error)]
 pub enum Untold {
     /// It listens where this host cannot send to.
-    #[error(
-        "{SOCKET}={0}: the service manager is told nothing, since this is neither a path nor an abstract socket's name"
-    )]
+    #[error("cannot notify the service manager: {SOCKET}={0} is neither a path nor an abstract socket's name")]
     Unknown(String),
     /// The system has no socket to give.
-    #[error("the service manager is told nothing: {0}")]
+    #[error("cannot notify the service manager: {0}")]
     System(#[from] io::Error),
 }
 
@@ -141,7 +139,7 @@ impl ServiceManager {
             if let Err(error) = result
                 && !std::mem::replace(&mut has_complained, true)
             {
-                let error = format!("the service manager cannot be told what this host does, at {SOCKET}: {error}");
+                let error = format!("cannot notify the service manager at {SOCKET}: {error}");
                 log.emit(None, Event::Error { error });
             }
             if told == Ok(None) {
@@ -194,7 +192,7 @@ fn status_of(watched: &Watched) -> String {
                 let leader: String = escape(&leader).chars().take(LONGEST_NAME).collect();
                 format!("standby of {leader} in {election}, term {}", known.term)
             }
-            (None, None) => format!("standby in {election}, which nobody leads"),
+            (None, None) => format!("standby in {election}, which has no leader"),
         }
     };
     let mut roles: Vec<String> = watched.standings.iter().take(NAMED).map(role).collect();
@@ -294,14 +292,14 @@ mod tests {
         let since = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{reloading}"));
         assert!(since.trim_end().parse::<u64>().unwrap() > 0);
         assert_eq!(told(&listener), "READY=1\n");
-        assert_eq!(told(&listener), "STATUS=standby in job, which nobody leads\nWATCHDOG=1\n");
+        assert_eq!(told(&listener), "STATUS=standby in job, which has no leader\nWATCHDOG=1\n");
         say(&[]).unwrap();
         assert_eq!(told(&listener), "WATCHDOG=1\n", "the status is no news");
-        let stuck = ["the control runtime has not turned for 16 s".to_owned()];
+        let stuck = ["the control runtime has made no progress for 16 s".to_owned()];
         say(&stuck).unwrap();
         assert_eq!(told(&listener), format!("STATUS={}\n", stuck[0]));
         say(&stuck).unwrap();
         say(&[]).unwrap();
-        assert_eq!(told(&listener), "STATUS=standby in job, which nobody leads\nWATCHDOG=1\n");
+        assert_eq!(told(&listener), "STATUS=standby in job, which has no leader\nWATCHDOG=1\n");
     }
 }

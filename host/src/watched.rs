@@ -64,7 +64,7 @@ impl Watched {
             .into_iter()
             .chain(supervisors)
             .filter_map(|(what, since)| Some((what, since.filter(|since| *since > FRESH)?)))
-            .map(|(what, since)| format!("{what} has not turned for {} s", since.as_secs()))
+            .map(|(what, since)| format!("{what} has made no progress for {} s", since.as_secs()))
             .collect();
         let late = self.watchdog.late(now);
         if late > FRESH {
@@ -127,7 +127,8 @@ mod tests {
         let beats = [&watched.heartbeat, &watched.standings[0].heartbeat];
         beats.iter().for_each(|beat| beat.beat(long_ago));
         let stuck = watched.is_stuck();
-        let names = ["the control runtime has not turned for ", "the supervisor of job has not turned for "];
+        let names =
+            ["the control runtime has made no progress for ", "the supervisor of job has made no progress for "];
         assert!(stuck.len() == 2 && names.iter().zip(&stuck).all(|(name, one)| one.starts_with(name)), "{stuck:?}");
         beats[1].end();
         beats[0].beat(watched.clock.now());

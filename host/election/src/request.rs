@@ -123,7 +123,7 @@ impl Reply {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {
     /// Acquire, reclaim: somebody else holds the lease, or it is being broken.
-    #[error("the lease is held by another")]
+    #[error("the lease is held by another client")]
     Held,
     /// The lease is certainly not, or no longer, held under the id: expired and taken, broken, released,
     /// or its object is gone.

@@ -61,7 +61,7 @@ pub struct Timing {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// The lease is shorter or longer than the store can keep.
-    #[error("a lease of {lease:?} is not possible on this store: it takes {min:?} to {max:?}")]
+    #[error("a lease of {lease:?} is not possible on this store: choose {min:?} to {max:?}")]
     Lease {
         /// The length that was asked for.
         lease: Duration,
@@ -72,7 +72,7 @@ pub enum TimingError {
     },
     /// Dropping that much memory may take longer than there is between the deadline and 0.93 D.
     #[error(
-        "dropping {} MiB of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller", memory.div_ceil(1 << 20)
+        "freeing {} MiB of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} before the host ends itself: raise `--lease` or lower `--max-memory`", memory.div_ceil(1 << 20)
     )]
     Memory {
         /// The memory limit in bytes.

@@ -81,7 +81,7 @@ impl Artifact {
     pub fn seal(mut file: File, key: &ArtifactKey) -> io::Result<Self> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
-        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the code is damaged, or that of another module");
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the code is damaged, or is another module's");
         let length = file.metadata()?.len();
         let outline_at = length.checked_sub(CHECKSUM + OUTLINE as u64).ok_or_else(damaged)?;
         let mut left = outline_at + OUTLINE as u64;

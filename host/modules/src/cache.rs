@@ -37,8 +37,8 @@ pub struct Cache {
 pub enum CacheError {
     /// The system says so.
     #[error(
-        "the cache of compiled modules is not used: {path}: {why}; modules are compiled at each start, unless --cache \
-         names another folder"
+        "cannot use the cache of compiled modules in {path}: {why}; the host compiles modules at each start unless \
+         `--cache` names another folder"
     )]
     Unusable {
         /// The folder.
@@ -48,14 +48,14 @@ pub enum CacheError {
     },
     /// Others could write to it.
     #[error(
-        "the cache of compiled modules is not used: {0} must be a folder that belongs to this user and that nobody \
-         else may write, as after `chmod 700`; name another one with --cache, or say --cache off"
+        "cannot use the cache of compiled modules: {0} must be a folder that this user owns and to \
+         which no other user can write (`chmod 700`); name another folder with `--cache`, or use `--cache off`"
     )]
     NotPrivate(PathBuf),
     /// There is no key, and none can be made.
     #[error(
-        "the cache of compiled modules is not used: its key {path} cannot be had: {why}; modules are compiled at each \
-         start, unless XDG_STATE_HOME or HOME names a folder that this user can write"
+        "cannot use the cache of compiled modules: cannot read or create its key {path}: {why}; the host compiles \
+         modules at each start unless XDG_STATE_HOME or HOME names a folder to which this user can write"
     )]
     NoKey {
         /// Where it should be.
@@ -65,14 +65,14 @@ pub enum CacheError {
     },
     /// There is no place for a key.
     #[error(
-        "the cache of compiled modules is not used: there is no home folder to keep its key in; set HOME or \
-         XDG_STATE_HOME, or say --cache off"
+        "cannot use the cache of compiled modules: there is no home folder for its key; set HOME or XDG_STATE_HOME, or \
+         use `--cache off`"
     )]
     NoPlaceForKey,
     /// The key is not a secret.
     #[error(
-        "the cache of compiled modules is not used: its key {0} must be a file of 32 bytes that belongs to this user and \
-         that nobody else can read; remove it, and another is made: modules are then compiled anew"
+        "cannot use the cache of compiled modules: its key {0} must be a file of 32 bytes that this user owns \
+         and no other user can read; remove the key: the host then creates a new key and compiles modules again"
     )]
     KeyNotPrivate(PathBuf),
 }
@@ -367,7 +367,7 @@ mod tests {
         mode(&key, 0o644);
         let refused = case.open(&case.cache.folder).unwrap_err();
         assert!(
-            matches!(refused, CacheError::KeyNotPrivate(_)) && refused.to_string().contains("remove it"),
+            matches!(refused, CacheError::KeyNotPrivate(_)) && refused.to_string().contains("remove the key"),
             "{refused}"
         );
         let refused = Cache::open(&case.cache.folder, &key.join("key")).unwrap_err();

@@ -302,7 +302,7 @@ fn serve(Assignment { size, cpu, profile, inspect }: Assignment) -> Result<(), F
     let mut bytes = Vec::new();
     (&mut stdin).take(size.min(LARGEST_MODULE)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 != size {
-        return Err(Failure::Other("the module did not arrive whole".to_owned()));
+        return Err(Failure::Other("the module arrived incomplete".to_owned()));
     }
     // Not joined: it sees the parent's end, and this process ends with it or before it.
     std::thread::Builder::new().name("parent".into()).spawn(move || {
@@ -342,7 +342,7 @@ fn end_after(cpu: Duration) -> ! {
 fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let limit = |resource, most: u64, then: u64| {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })
-            .map_err(|error| Failure::Other(format!("cannot limit itself: {error}")))
+            .map_err(|error| Failure::Other(format!("cannot set its resource limits: {error}")))
     };
     limit(Resource::As, MEMORY, MEMORY)?;
     // For whatever might stop the thread that watches it more closely. The first limit's signal says which one it was.

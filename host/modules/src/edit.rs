@@ -59,7 +59,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
 pub type EditError = edit::EditError<VersionListError>;
 
 impl Unusable for VersionListError {
-    const IN_DOUBT: &'static str = "it may be changed or not: look at it with `baton modules`";
+    const IN_DOUBT: &'static str = "the change may or may not have been written: check with `baton modules`";
 }
 
 /// A try that was written perhaps, or may yet be. Once what it was computed from is gone, it will not be.

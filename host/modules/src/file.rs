@@ -251,7 +251,7 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
         Err(FileError::Unreadable(error)) => return Err(unreadable(&error)),
         Err(FileError::NotRegular | FileError::TooLong(_)) => {
             let path = path.display();
-            let text = format!("{path} is no signature: it must be a file of at most {LONGEST_SIGNATURE} bytes");
+            let text = format!("{path} is not a signature: it must be a file of at most {LONGEST_SIGNATURE} bytes");
             return Err(SourceError::Unusable(text));
         }
     };

@@ -33,14 +33,15 @@ pub enum InvalidModuleSource {
     Empty,
     /// What follows `store://` is no election's name.
     #[error(
-        "`{STORE}{0}` names no election: it is {STORE}ELECTION, 1 to 63 of a-z, 0-9 and hyphens, starting with a letter"
+        "`{STORE}{0}` does not contain the name of an election: write {STORE}ELECTION, with 1 to 63 of a-z, 0-9 and \
+         hyphens, starting with a letter"
     )]
     Election(String),
     /// What follows `oci://` names no module.
     #[error(transparent)]
     Oci(#[from] InvalidOciReference),
     /// It is of a kind that this version does not know.
-    #[error("`{0}` is of no known kind: write a path, {STORE}ELECTION or {OCI}REGISTRY/REPOSITORY:TAG")]
+    #[error("`{0}` is an unknown kind of source: write a path, {STORE}ELECTION or {OCI}REGISTRY/REPOSITORY:TAG")]
     Scheme(String),
 }
 
@@ -127,7 +128,7 @@ mod tests {
             ("https://example.com/report.wasm", "write a path"),
             (
                 "https://me:c2VjcmV0@example.com/report.wasm",
-                "`https://***@example.com/report.wasm` is of no known kind",
+                "`https://***@example.com/report.wasm` is an unknown kind of source",
             ),
             ("store://me:c2VjcmV0@example.com/report", "store://ELECTION"),
             ("oci://me:c2VjcmV0@example.com/report:1", "`oci://***@example.com/report:1`"),

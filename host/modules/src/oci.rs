@@ -108,7 +108,7 @@ impl OciSource {
         // A look does not panic, whatever is answered. Should it, that was printed where it happened.
         let (registry, found) = looked.unwrap_or_else(|_| {
             let registry = self.reference.registry();
-            (None, Err(Failure::Refused(format!("what the registry {registry} answers cannot be understood"))))
+            (None, Err(Failure::Refused(format!("the registry {registry} sent an invalid response"))))
         });
         self.registry = registry;
         let wait = match &found {
@@ -205,7 +205,7 @@ async fn find(
     if let Some((unfit, why)) = known.unfit.as_ref().filter(|(unfit, _)| *unfit == named) {
         return Err(Failure::Unfit(*unfit, why.clone()));
     }
-    let unfit = |why: artifact::Unfit| Failure::Unfit(named, format!("{reference} is no module: {why}"));
+    let unfit = |why: artifact::Unfit| Failure::Unfit(named, format!("{reference} is not a module: {why}"));
     let mut manifest = registry.manifest(&named).await?;
     if let Content::Elsewhere(digest) = artifact::content(&manifest).map_err(unfit)? {
         manifest = registry.manifest(&digest).await?;

@@ -47,7 +47,7 @@ pub struct Preparation {
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// It has too many bytes.
-    #[error("it has {} MiB; the limit is {} MiB", .0.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
+    #[error("the module has {} MiB; the limit is {} MiB", .0.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge(u64),
     /// It may not run here.
     #[error(transparent)]
@@ -60,14 +60,14 @@ pub enum PrepareError {
     Refused(String),
     /// Compiling it took too much.
     #[error(
-        "it is not compiled after {} of processor time: if it is as it should be, give it more with --compile-timeout",
+        "compiling the module takes more than {} of CPU time: if the module is as intended, raise `--compile-timeout`",
         humantime::format_duration(*.0)
     )]
     TooSlow(Duration),
     /// The machine let it not be compiled for far longer than that: that may pass.
     #[error(
-        "it is not compiled after {}, in which its compiler did not even get the {} of processor time that \
-         --compile-timeout allows: the machine is too busy",
+        "the machine is too busy: within {}, the compiler received less than the {} of CPU time that \
+         `--compile-timeout` allows",
         humantime::format_duration(*.longest),
         humantime::format_duration(*.within)
     )]
@@ -78,19 +78,22 @@ pub enum PrepareError {
         longest: Duration,
     },
     /// It was too much for the compiler.
-    #[error("its compiler failed: {0}; make it smaller, and report it if it is an ordinary module")]
+    #[error(
+        "the compiler failed: {0}; make the module smaller; if it is an ordinary module, report this as a Baton bug"
+    )]
     Broken(String),
     /// Its compiler was killed: that may pass.
     #[error(
-        "its compiler was killed: most likely memory ran out, of the machine or of its container or service (memory.max, \
-         MemoryMax=, a limit of Kubernetes); see the kernel's log, and give more, or make the module smaller"
+        "the compiler was killed, most likely because the machine, container or service ran out of memory \
+         (memory.max, MemoryMax=, a Kubernetes limit); check the kernel's log, and provide more memory or make the \
+         module smaller"
     )]
     Killed,
     /// The system let it not be compiled: that may pass.
-    #[error("it cannot be compiled now: {0}")]
+    #[error("the module cannot be compiled now: {0}")]
     System(std::io::Error),
     /// No process is ready to run it.
-    #[error("it cannot run here: {0}")]
+    #[error("the module cannot run here: {0}")]
     NotReady(RunnerError),
 }
 

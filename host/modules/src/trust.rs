@@ -45,7 +45,7 @@ const ELECTION: &str = "election:";
 
 /// Why a file of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot take the public keys of {path}: {why}; --trust needs a file such as minisign.pub")]
+#[error("cannot read public keys from {path}: {why}; `--trust` needs a file such as minisign.pub")]
 pub struct TrustError {
     /// The file.
     path: PathBuf,
@@ -57,32 +57,30 @@ pub struct TrustError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Distrust {
     /// It is another one.
-    #[error("it is none of the modules that are pinned here: to run it, start the host with --pin {0}")]
+    #[error("the module is not among the pinned modules: to run it, start the host with `--pin {0}`")]
     NotPinned(Digest),
     /// It has no signature, and needs one.
     #[error(
-        "it is not signed, and this host runs only what is (--trust): sign it with `minisign -Sm MODULE`, and publish \
-         it with the file MODULE.minisig"
+        "the module is not signed, and this host runs only signed modules (`--trust`): sign it with \
+         `minisign -Sm MODULE`, and publish it with the file MODULE.minisig"
     )]
     Unsigned,
     /// What came with it is no signature.
-    #[error("its signature cannot be read ({0}): it must be the text of the file that `minisign -Sm MODULE` writes")]
+    #[error("the signature is invalid ({0}): it must be the text of the file that `minisign -Sm MODULE` writes")]
     Unreadable(String),
     /// Somebody else signed it.
     #[error(
-        "it is signed with no key that is trusted here (keys: {0}): sign it with one that is, or trust its key too with \
-         --trust"
+        "the module is not signed with a key that this host trusts (keys: {0}): sign it with a trusted key, or add its \
+         key with `--trust`"
     )]
     UnknownKey(usize),
     /// One that is trusted signed something else.
-    #[error(
-        "its signature is that of other bytes, or was changed: sign this very file anew with `minisign -Sm MODULE`"
-    )]
+    #[error("the signature does not match the module: sign the module's file again with `minisign -Sm MODULE`")]
     Wrong,
     /// It is signed for other elections than this one.
     #[error(
-        "its signature is for other elections ({named}): to have it run in this one too, sign it anew with `minisign \
-         -Sm MODULE -t {}`",
+        "the module's signature is for other elections ({named}): to run the module in this election too, sign it \
+         again with `minisign -Sm MODULE -t {}`",
         quoted(wanted)
     )]
     OtherElection {
@@ -164,7 +162,7 @@ fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string())?,
         Err(FileError::Unreadable(error)) => return Err(error.to_string()),
         Err(FileError::NotRegular | FileError::TooLong(_)) => {
-            return Err("it is no regular file, or too large for one of keys".to_owned());
+            return Err("it is not a regular file, or is too large for a key file".to_owned());
         }
     };
     let mut keys = Vec::new();
@@ -173,7 +171,7 @@ fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
             continue;
         }
         let key = PublicKey::from_base64(text);
-        keys.push(key.map_err(|_| format!("line {line} is no public key (is it the secret one, or a signature?)"))?);
+        keys.push(key.map_err(|_| format!("line {line} is not a public key (is it a secret key, or a signature?)"))?);
     }
-    if keys.is_empty() { Err("there is no key in it".to_owned()) } else { Ok(keys) }
+    if keys.is_empty() { Err("it contains no key".to_owned()) } else { Ok(keys) }
 }

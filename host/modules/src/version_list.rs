@@ -127,18 +127,19 @@ pub enum VersionListError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RollbackError {
     /// Nothing was ever pushed.
-    #[error("nothing was pushed to it in this store: correct the name, or begin with `baton push`")]
+    #[error("no module was pushed for this election to this store: correct the name, or run `baton push`")]
     Empty,
     /// There is one version and no other, or all others are rejected.
     #[error(
-        "there is no other version that is not rejected: push one, or name the digest of a rejected one to try it again"
+        "there is no other version, or all others are rejected: push a version, or name the digest of a rejected \
+         version to retry it"
     )]
     NoOther,
     /// No version has such a digest.
     #[error("there is no version {0}: `baton modules` lists them")]
     Unknown(DigestPrefix),
     /// Several have.
-    #[error("several versions begin with {0}: give more of its digits")]
+    #[error("several versions begin with {0}: give more digits of the digest")]
     Ambiguous(DigestPrefix),
     /// No host could read what would be written.
     #[error(transparent)]
@@ -162,7 +163,7 @@ impl VersionList {
     pub fn decode(content: &[u8]) -> Result<Self, VersionListError> {
         let damaged = |error: serde_json::Error| VersionListError::Damaged(error.to_string());
         if content.len() > LARGEST_READ {
-            return Err(VersionListError::Damaged(format!("it has {} bytes", content.len())));
+            return Err(VersionListError::Damaged(format!("it has {} bytes, which is too many", content.len())));
         }
         let Head { format } = serde_json::from_slice(content).map_err(damaged)?;
         if format != FORMAT {
@@ -339,10 +340,10 @@ impl VersionList {
         }
         let serials = self.pushed.iter().map(|entry| entry.serial).chain([self.serial.saturating_add(1)]);
         if self.serial > HIGHEST_SERIAL {
-            return damaged(&format!("its serial is {}, after which there is none", self.serial));
+            return damaged(&format!("its serial {} is too high", self.serial));
         }
         if !serials.is_sorted_by(|one, next| one < next) {
-            return damaged("its serials do not rise");
+            return damaged("its serials do not increase");
         }
         Ok(())
     }

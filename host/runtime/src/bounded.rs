@@ -11,7 +11,7 @@ pub enum FileError {
     #[error("is not a regular file")]
     NotRegular,
     /// It has so many bytes, or more: it was named by mistake.
-    #[error("is too long: it has {0} bytes or more")]
+    #[error("is too large: it has at least {0} bytes")]
     TooLong(u64),
     /// The system does not give it.
     #[error("cannot be read: {0}")]

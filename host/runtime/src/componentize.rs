@@ -71,7 +71,7 @@ fn check_types(module: &[u8]) -> Result<(), String> {
             let wrong = |why: &dyn Display| format!("its component types in {} are damaged: {why}", section.name());
             let needs = needs(section.data()).map_err(|error| wrong(&error))?;
             if !is_ordered(needs) {
-                return Err(wrong(&"their packages need each other"));
+                return Err(wrong(&"their packages depend on each other"));
             }
         }
     }
@@ -240,7 +240,10 @@ mod tests {
         // One of two packages, and one with the world's package.
         for imports in [format!("{y} {x} {z}"), format!("{y} {x}").replace("a:a/", "c:c/")] {
             let circle = componentize(&module(&imports));
-            assert!(matches!(&circle, Err(Unwrappable::Wrong(why)) if why.contains("need each other")), "{circle:?}");
+            assert!(
+                matches!(&circle, Err(Unwrappable::Wrong(why)) if why.contains("depend on each other")),
+                "{circle:?}"
+            );
         }
     }
 }

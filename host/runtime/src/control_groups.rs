@@ -50,9 +50,8 @@ type Tell = Box<dyn FnOnce(String) + Send>;
 /// Why a group that was delegated cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the control group {} is delegated to this host, and cannot be used ({what}: {source}): what its instances take of memory is \
-     bounded by limits of their processes alone. With systemd, ProtectControlGroups= must be off, and nothing else run in \
-     that service",
+    "cannot use the control group {}, which is delegated to this host ({what}: {source}): only per-process limits \
+     bound the memory of instances. With systemd, turn ProtectControlGroups= off, and run nothing else in that service",
     group.display()
 )]
 pub struct ControlGroupsError {
@@ -93,7 +92,7 @@ impl ControlGroups {
     /// Where the groups of runners go, and whether their memory is bounded there; none where nothing is controlled.
     fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
         let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
-        let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading what it controls"))?;
+        let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading its controllers"))?;
         let has: Vec<_> =
             CONTROLLERS.into_iter().filter(|controller| has.split_whitespace().any(|one| one == *controller)).collect();
         if has.is_empty() {
@@ -101,19 +100,19 @@ impl ControlGroups {
         }
         if moves {
             let (host, own) = (group.join(HOST), std::process::id().to_string());
-            make(&host).map_err(failed("making one in it"))?;
-            let all = fs::read_to_string(group.join("cgroup.procs")).map_err(failed("reading what runs in it"))?;
+            make(&host).map_err(failed("creating a group in it"))?;
+            let all = fs::read_to_string(group.join("cgroup.procs")).map_err(failed("listing its processes"))?;
             if all.lines().any(|process| process != own) {
                 return Err(failed("other processes run in it")(io::ErrorKind::ResourceBusy.into()));
             }
-            write(host.join("cgroup.procs"), own).map_err(failed("moving there"))?;
+            write(host.join("cgroup.procs"), own).map_err(failed("moving this process into it"))?;
         }
         // One that has processes has no others in it that are limited.
         let folder = group.join("runners");
-        make(&folder).map_err(failed("making one in it"))?;
+        make(&folder).map_err(failed("creating a group in it"))?;
         let all: Vec<_> = has.iter().map(|controller| format!("+{controller}")).collect();
         for group in [group, &folder] {
-            write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("dividing what it controls"))?;
+            write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("enabling its controllers"))?;
         }
         // Of a host that was killed. What is no group is a file, and what has a process stays.
         for left in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
@@ -146,8 +145,7 @@ impl ControlGroups {
     fn tell(&self, group: &ControlGroup, error: &io::Error) {
         if let Some(tell) = self.0.tell.lock().unwrap_or_else(PoisonError::into_inner).take() {
             tell(format!(
-                "the control group {} cannot be used: {error}; what an instance takes of memory is bounded by limits of its \
-                 process alone",
+                "cannot use the control group {}: {error}; only per-process limits bound the memory of instances",
                 group.folder.display()
             ));
         }

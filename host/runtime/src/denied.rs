@@ -17,15 +17,15 @@ use super::output::{Notice, Output};
 
 /// The packages that are there with nothing in them, and what that comes to.
 pub(super) const EMPTY: &[(&str, &str)] = &[
-    ("wasi:filesystem", "no files unless folders are granted with --dir: opening one fails"),
-    ("wasi:http", "no server may be asked unless it is granted with --allow-http URL: any other request is refused"),
-    ("wasi:sockets", "no sockets: opening one fails"),
+    ("wasi:filesystem", "no files without `--dir`: opening a file fails"),
+    ("wasi:http", "no requests without `--allow-http URL`: the host refuses requests to other servers"),
+    ("wasi:sockets", "no sockets: opening a socket fails"),
 ];
 
 const FILES: &str = "files";
-const NO_FOLDERS: &str = "--dir HOST::GUEST grants a folder";
-const READ_ONLY: &str = "`--dir HOST::GUEST` without `:ro` grants writes";
-const NO_SOCKETS: &str = "no flag grants sockets; --allow-http grants requests through wasi:http";
+const NO_FOLDERS: &str = "`--dir HOST::GUEST` grants a folder";
+const READ_ONLY: &str = "`--dir HOST::GUEST` without `:ro` grants write access";
+const NO_SOCKETS: &str = "no flag grants sockets; `--allow-http` grants requests through wasi:http";
 
 /// Links sockets, which nobody gets. Files, of which there are none without a granted folder, are linked by
 /// `files`.
@@ -59,7 +59,7 @@ impl Denials {
 
     /// Reports a write to a folder that is granted read-only.
     pub(super) fn report_read_only(&mut self) {
-        self.tell("writing to a folder that is granted read-only", "", READ_ONLY);
+        self.tell("write access to a read-only folder", "", READ_ONLY);
     }
 
     fn tell(&mut self, kind: &'static str, detail: &str, remedy: &str) {
@@ -107,7 +107,7 @@ impl ip_name_lookup::Host for Refused<'_> {
     ) -> Result<Resource<ip_name_lookup::ResolveAddressStream>, SocketError> {
         // A name of the DNS is no longer than this.
         let name: String = name.chars().take(253).collect();
-        self.refuse("the address of a name", &format!(" ({name})"))
+        self.refuse("a DNS lookup", &format!(" ({name})"))
     }
 }
 

@@ -386,7 +386,7 @@ impl OutputStream for Guarded<DynOutputStream> {
         self.guard.pass()?;
         // The bytes stay in the host's memory until they are written.
         if bytes.len() > BUFFER {
-            return Err(StreamError::trap("it wrote more at once than `check-write` permits"));
+            return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }
         self.stream.write(bytes)
     }

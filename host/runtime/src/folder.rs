@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// How to write one.
-const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro to read only, as in /srv/data::/data";
+const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro for read-only access, as in /srv/data::/data";
 
 /// A folder that a coordinator may use: the one that was at its path when the host started, and no other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl<'a> FolderGrant<'a> {
             guest.starts_with('/') && !guest.contains([':', '\0']) && !host.is_empty() && !host.contains('\0');
         let is_plain = guest.split('/').all(|part| part != "." && part != "..");
         let parts = (is_path && is_plain).then_some(Self { host, guest, read_only });
-        parts.ok_or_else(|| format!("{text:?} is not a folder and its place: write {FORM}"))
+        parts.ok_or_else(|| format!("{text:?} does not grant a folder: write {FORM}"))
     }
 }
 
@@ -109,12 +109,12 @@ impl Folder {
         match opened {
             Ok((identity, folder)) if identity == self.identity => Ok(folder),
             Ok(_) | Err(Errno::NOTDIR | Errno::LOOP) => Err(format!(
-                "the folder {host:?} of --dir is not the one that was there when the host started, and is not used: \
-                 put that one back, or start the host again to grant what is there now"
+                "the folder {host:?} of `--dir` was replaced after the host started: restore the original folder, or \
+                 restart the host to grant the new folder"
             )),
             Err(error) => Err(format!(
-                "the folder {host:?} of --dir cannot be opened: {error}; put it back, or start the host again with \
-                 another"
+                "cannot open the folder {host:?} of `--dir`: {error}; restore the folder, or restart the host with \
+                 another folder"
             )),
         }
     }

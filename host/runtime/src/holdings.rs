@@ -54,7 +54,7 @@ pub(super) struct Holdings {
 
 /// The instance may have no more of something. Says of what, and what grants more.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("it asked for {what}, which it is not granted: {remedy}")]
+#[error("the coordinator asked for {what}, which it is not granted: {remedy}")]
 pub(super) struct TooMuch {
     what: String,
     remedy: String,
@@ -114,10 +114,10 @@ impl Holdings {
             "memory",
             TooMuch {
                 what: format!(
-                    "more than {} MiB of the host's memory for its handles (requests, headers, streams)",
+                    "more than {} MiB of the host's memory for handles (requests, headers, streams)",
                     may_be >> 20
                 ),
-                remedy: format!("--max-memory {}MiB grants more", memory.saturating_mul(2).div_ceil(1 << 20)),
+                remedy: format!("`--max-memory {}MiB` grants more", memory.saturating_mul(2).div_ceil(1 << 20)),
             },
         ))
     }
@@ -145,7 +145,7 @@ impl Holdings {
             "files",
             TooMuch {
                 what: format!("more than {limit} open files, folders and listings"),
-                remedy: format!("--max-files {} grants more", limit.saturating_mul(2)),
+                remedy: format!("`--max-files {}` grants more", limit.saturating_mul(2)),
             },
         ))
     }
@@ -232,15 +232,15 @@ impl ResourceLimiter for Holdings {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         if wanted > limit {
             wasmtime::bail!(
-                "it needs more memory than it was granted: {} MiB of {} MiB; --max-memory grants more",
+                "the instance needs {} MiB of memory, and its limit is {} MiB; raise `--max-memory`",
                 mib(wanted),
                 limit >> 20
             );
         }
         if !self.has_room(0, wanted) {
             wasmtime::bail!(
-                "it needs more memory than it was granted: {} MiB, and the host keeps {} MiB for its handles, of {} \
-                 MiB together; --max-memory grants more",
+                "the instance needs {} MiB of memory, and the host keeps {} MiB for its handles; the limit for both is \
+                 {} MiB: raise `--max-memory`",
                 mib(wanted),
                 mib(self.kept),
                 limit.saturating_add(KEPT) >> 20
@@ -257,7 +257,7 @@ impl ResourceLimiter for Holdings {
         let wanted = self.tally.table_elements.load(Ordering::Relaxed).saturating_add(grown);
         if wanted > limit {
             wasmtime::bail!(
-                "it needs more table elements than it was granted: {wanted} of {limit}; --max-table-elements grants more"
+                "the instance needs {wanted} table elements, and its limit is {limit}; raise `--max-table-elements`"
             );
         }
         self.tally.table_elements.store(wanted, Ordering::Relaxed);

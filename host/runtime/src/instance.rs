@@ -346,7 +346,8 @@ impl Instance {
                 Some(event) = self.events.recv() => return event,
                 gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
                     // Its runtime has ended with the host.
-                    Gone { end: End::Crashed(format!("the host failed to attend to it: {error}")), backtrace: None }
+                    let why = format!("the host failed to supervise the instance: {error}");
+                    Gone { end: End::Crashed(why), backtrace: None }
                 })),
                 () = patience => {
                     if let Some((_, notice)) = self.patience.take() {
@@ -544,7 +545,7 @@ impl InstanceTask {
         let over = over.unwrap_or_else(|panic| {
             let why = panic.downcast_ref::<String>().map(String::as_str);
             let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            Over::Cannot(End::Crashed(format!("the host failed to attend to it: {why}")))
+            Over::Cannot(End::Crashed(format!("the host failed to supervise the instance: {why}")))
         });
         let mut died = None;
         let mut remains = None;
@@ -588,20 +589,18 @@ impl InstanceTask {
                     How::Fatal(why) => End::Fatal(why),
                     How::Unable(why) => End::Unable(why),
                     How::Killed if self.body.is_late() || self.stopped.borrow().is_some() => End::Killed,
-                    How::Killed => End::Crashed("its process ended it before its time was over".to_owned()),
+                    How::Killed => End::Crashed("the runner ended the instance before the deadline".to_owned()),
                 };
                 (Gone { end, backtrace }, left)
             }
             Over::Silent => {
-                let how = died.map_or_else(|| "its process is gone".to_owned(), how_it_ended);
+                let how = died.map_or_else(|| "the runner exited".to_owned(), how_it_ended);
                 // Its own thread ends it at the deadline, too.
                 let killed = Gone { end: End::Killed, backtrace: None };
                 (if self.body.is_late() { killed } else { crashed(how) }, Left::default())
             }
             Over::Cannot(end) => (Gone { end, backtrace: None }, Left::default()),
-            Over::Broken(why) => {
-                (crashed(format!("its process does not keep to the protocol: {why}")), Left::default())
-            }
+            Over::Broken(why) => (crashed(format!("the runner violated the protocol: {why}")), Left::default()),
         };
         let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.body.was_refused();
         // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
@@ -654,7 +653,7 @@ impl InstanceTask {
             Some(remedy) => End::Unable(format!("{why}; {remedy}")),
             None => End::Crashed(why),
         };
-        let secrets = self.secrets().await.map_err(|why| End::Unable(format!("the secret {why}")))?;
+        let secrets = self.secrets().await.map_err(|why| End::Unable(format!("a secret is missing: {why}")))?;
         if let Some(states) = self.states.clone() {
             let claimed = states.claim(self.term, Arc::clone(&self.body.gate)).await;
             *claim = Some(claimed.map_err(|error| match error {
@@ -672,7 +671,7 @@ impl InstanceTask {
         })?;
         let entries = claim.as_ref().map(|claim| claim.entries().clone());
         self.begin(ready, secrets, entries)
-            .map_err(|error| ended_by(&error, format!("it cannot be told to begin: {error}")))
+            .map_err(|error| ended_by(&error, format!("cannot send the start message to the runner: {error}")))
     }
 
     /// The secrets as they are now. Reading a file may block, which nobody can end, and nothing waits for.
@@ -695,8 +694,8 @@ fn shortage(error: &io::Error) -> Option<&'static str> {
         }
         Errno::MFILE | Errno::NFILE => Some("raise the number of descriptors (`ulimit -n`, LimitNOFILE= of a unit)"),
         Errno::NOMEM => Some("give the machine or its control group more memory"),
-        Errno::NOSPC | Errno::DQUOT => Some("make room on the disk"),
-        Errno::PERM => Some("allow the call: a sandbox around the host forbids it"),
+        Errno::NOSPC | Errno::DQUOT => Some("free disk space"),
+        Errno::PERM => Some("allow the system call, which a sandbox around the host forbids"),
         _ => None,
     }
 }
@@ -780,8 +779,8 @@ impl Attending<'_> {
                 }
                 () = &mut begins_by, if !self.is_started => {
                     return Over::Cannot(End::Crashed(format!(
-                        "it had not begun after {BEGINS_WITHIN:?}: its start function does not return, or its process stands \
-                         still"
+                        "the instance did not start within {BEGINS_WITHIN:?}: its start function does not return, or \
+                         the runner is stopped"
                     )));
                 }
                 written = writing => {
@@ -812,29 +811,29 @@ impl Attending<'_> {
         let may_leave = || body.gate.pass().is_ok();
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
-            return Some(Over::Broken("it says far more than it may".to_owned()));
+            return Some(Over::Broken("it sent too many messages".to_owned()));
         }
         // It has read its first message by then, and goes on reading while it waits.
         if is_answered && unwritten > UNREAD {
-            return Some(Over::Broken("it does not read what it asks for".to_owned()));
+            return Some(Over::Broken("it does not read the responses to its requests".to_owned()));
         }
         if matches!(message, FromRunner::Denied { .. } | FromRunner::NearLimit(_) | FromRunner::RefusedRequest(_)) {
             self.told += 1;
             if self.told > TOLD {
-                return Some(Over::Broken("it tells again what is told once".to_owned()));
+                return Some(Over::Broken("it repeated notices that it may send only once".to_owned()));
             }
         }
         match message {
             FromRunner::Started => {
                 if std::mem::replace(&mut self.is_started, true) {
-                    return Some(Over::Broken("it begins again".to_owned()));
+                    return Some(Over::Broken("it reported twice that it started".to_owned()));
                 }
                 output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
                 // Nobody may listen any more.
                 let _ = self.task.tell.try_send(InstanceEvent::Begun);
             }
             FromRunner::Line(_, line) if line.len() > LINE => {
-                return Some(Over::Broken(format!("a line of {} bytes", line.len())));
+                return Some(Over::Broken(format!("it sent a line of {} bytes", line.len())));
             }
             FromRunner::Line(stream, line) => {
                 if may_leave() {
@@ -852,24 +851,24 @@ impl Attending<'_> {
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
             FromRunner::Requested(requested) => {
                 if !launcher.runners.policy().http.is_traced() || !requested.is_plausible() {
-                    return Some(Over::Broken("it tells of a request that it cannot have made".to_owned()));
+                    return Some(Over::Broken("it reported an impossible request".to_owned()));
                 }
                 output.notice(Notice::Requested(&requested));
             }
             FromRunner::StepDown(reason) => {
                 if std::mem::replace(&mut self.is_stepping_down, true) {
-                    return Some(Over::Broken("it steps down again".to_owned()));
+                    return Some(Over::Broken("it asked twice to step down".to_owned()));
                 }
                 // Nobody may listen any more.
                 let _ = self.task.tell.try_send(InstanceEvent::StepDown(reason));
             }
             FromRunner::Commit(changes) => {
                 if self.committing.is_some() {
-                    return Some(Over::Broken("it commits while it commits".to_owned()));
+                    return Some(Over::Broken("it sent a commit during another commit".to_owned()));
                 }
                 // Where there is no state to be kept, a runner tells its guest so itself.
                 if self.task.states.is_none() {
-                    return Some(Over::Broken("it commits without a state".to_owned()));
+                    return Some(Over::Broken("it sent a commit for an election without state".to_owned()));
                 }
                 let changes = match changes.read(launcher.runners.policy().call_bytes(true)) {
                     Ok(changes) => changes,
@@ -879,7 +878,7 @@ impl Attending<'_> {
             }
             FromRunner::Resolve { number, host, port } => {
                 if self.lookups.len() >= LOOKUPS {
-                    return Some(Over::Broken("it looks up too many names".to_owned()));
+                    return Some(Over::Broken("it has too many DNS lookups in flight".to_owned()));
                 }
                 if may_leave() && launcher.runners.policy().http.may_ask(&host) {
                     self.lookups.spawn(look_up(number, host, port, launcher.runners.lookups()));
@@ -888,14 +887,14 @@ impl Attending<'_> {
                 }
             }
             FromRunner::Panicked(why) => {
-                return Some(Over::Cannot(End::Crashed(format!("the host failed to run it: {why}"))));
+                return Some(Over::Cannot(End::Crashed(format!("the runner panicked: {why}"))));
             }
             FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
-                return Some(Over::Broken("it says after its begin that it could not begin".to_owned()));
+                return Some(Over::Broken("it reported a failed start after the start".to_owned()));
             }
             FromRunner::Ended(ended) => return Some(Over::Ended(ended)),
             FromRunner::Ready { .. } | FromRunner::Failed(_) => {
-                return Some(Over::Broken("it makes itself ready again".to_owned()));
+                return Some(Over::Broken("it reported twice that it is ready".to_owned()));
             }
         }
         None
@@ -917,7 +916,7 @@ async fn commit(claim: Arc<tokio::sync::Mutex<Option<Claim>>>, changes: Vec<Chan
     });
     match &mut *claim.lock().await {
         Some(claim) => claim.commit(changes.collect()).await,
-        None => Err(CommitError::Unavailable("the module does not import the state's interface".to_owned())),
+        None => Err(CommitError::Unavailable("the module does not import the state interface".to_owned())),
     }
 }
 
@@ -934,7 +933,7 @@ fn not_committed(error: CommitError) -> NotCommitted {
 
 /// The addresses of a name. Nothing can end the system's own lookup, and when it ends late its answer goes nowhere.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
-    let Ok(place) = places.acquire_owned().await else { return (number, Err("the host ends".to_owned())) };
+    let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {
         let _place = place;
         let addresses = (host.as_str(), port).to_socket_addrs()?;

@@ -139,8 +139,8 @@ pub(super) struct Judged {
 pub(super) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) -> Judged {
     if is_too_much {
         let problem = format!(
-            "it has more than {MOST_INTERFACES} imports and exports, or components nested more than {DEEPEST} deep: no \
-             tool makes such a component, so build it anew"
+            "it has more than {MOST_INTERFACES} imports and exports, or components nested more than {DEEPEST} deep, \
+             which no tool produces: build it again"
         );
         return Judged { kind: None, imports: Vec::new(), exports: Vec::new(), problems: vec![problem] };
     }
@@ -185,19 +185,18 @@ fn kind(exports: &[String]) -> Result<ModuleKind, String> {
         Some(Fit::Good) => return Ok(ModuleKind::Coordinator),
         Some(misfit) => {
             let version = made_for.join(" and ");
-            return Err(format!("it is made for version {version} of {CONTRACT}, and {}", misfit.remedy()));
+            return Err(format!("it is built for version {version} of {CONTRACT}, and {}", misfit.remedy()));
         }
         None => {}
     }
     match exports.iter().find_map(|export| export.strip_prefix(COMMAND)) {
         Some(version) if version.starts_with("0.2.") => Ok(ModuleKind::Command),
         Some(version) => Err(format!(
-            "it is a command for version {version} of WASI, and this host knows 0.2: build it for the target \
-             wasm32-wasip2"
+            "it is a command for WASI {version}, and this host supports 0.2: build it for the target wasm32-wasip2"
         )),
         None => Err(format!(
-            "it exports neither {task}{CONTRACT_VERSION}, the function that a coordinator lives in, nor wasi:cli/run, the `main` of \
-             a command: make it a program, or a library of type cdylib with the guest SDK's `baton_sdk::coordinator!`"
+            "it exports neither {task}{CONTRACT_VERSION} (a coordinator) nor wasi:cli/run (a command): build a \
+             program, or a library of type cdylib with the guest SDK's `baton_sdk::coordinator!`"
         )),
     }
 }
@@ -225,8 +224,8 @@ pub(super) fn newer_wasi(import: &str) -> Option<&str> {
 pub(super) fn needs_newer_wasi(Interfaces { imports, .. }: &Interfaces) -> Option<String> {
     let newest = imports.iter().filter_map(|import| newer_wasi(import)).max_by_key(|version| numbers(version))?;
     Some(format!(
-        "it is made for WASI {newest}, and this host has {WASI_VERSION}: update the host, or build it with tools for \
-         {WASI_VERSION} or older"
+        "it is built for WASI {newest}, and this host supports {WASI_VERSION}: update the host, or build it with tools \
+         for {WASI_VERSION} or older"
     ))
 }
 
@@ -244,15 +243,15 @@ fn what_it_needs(import: &str) -> String {
         } else if let Some((_, known)) = draft {
             match *known == version {
                 true => String::new(),
-                false => format!("this host knows version {known}, and a draft's versions do not go together"),
+                false => format!("this host supports only version {known} of this draft"),
             }
         } else if interface.starts_with("wasi:") && !is_wasi_0_2(import) {
-            "this host knows WASI 0.2: build it for the target wasm32-wasip2".to_owned()
+            "this host supports WASI 0.2: build the module for the target wasm32-wasip2".to_owned()
         } else {
             String::new()
         };
     }
-    "this host does not have it".to_owned()
+    "this host does not support it".to_owned()
 }
 
 /// How the version of an interface that a component is made for goes with the one that this host has. From the best
@@ -275,9 +274,9 @@ impl Fit {
         let known = CONTRACT_VERSION;
         match self {
             Self::Good => String::new(),
-            Self::Newer => format!("this host knows up to {known}: update the host, or build it for {known}"),
-            Self::Older => format!("this host knows {known}, and nothing that old any more: build it anew for {known}"),
-            Self::Unknown => format!("this host knows {known}, and drafts do not go with it: build it for {known}"),
+            Self::Newer => format!("this host supports up to {known}: update the host, or build for {known}"),
+            Self::Older => format!("this host supports {known} and no older versions: build for {known}"),
+            Self::Unknown => format!("this host supports {known} and no drafts: build for {known}"),
         }
     }
 }
@@ -348,7 +347,7 @@ mod tests {
     fn a_coordinator_for_another_version_is_told_both() {
         for (version, remedy) in [
             ("0.1.0", None),
-            ("0.0.9", Some("nothing that old")),
+            ("0.0.9", Some("no older versions")),
             ("0.1.1", Some("update the host")),
             ("0.2.0", Some("update the host")),
         ] {

@@ -282,8 +282,8 @@ impl Limits {
         let count = cause.strip_prefix("resource limit exceeded: ")?;
         let limit = self.instances;
         Some(format!(
-            "it needs more core instances, memories or tables than it was granted: {count} of {limit}; --max-instances \
-             grants more"
+            "the instance needs more core instances, memories or tables ({count}) than its limit of {limit}; raise \
+             `--max-instances`"
         ))
     }
 }
@@ -295,7 +295,7 @@ impl Limits {
     }
 
     fn too_many_handles(&self) -> String {
-        format!("it needs more handles than it was granted: {}; --max-handles grants more", self.handles)
+        format!("the instance needs more handles than its limit of {}; raise `--max-handles`", self.handles)
     }
 }
 

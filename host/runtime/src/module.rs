@@ -42,7 +42,7 @@ pub enum ModuleError {
         source: std::io::Error,
     },
     /// There is none.
-    #[error("there is no module at {0}: is it built, and is that its name?")]
+    #[error("there is no module at {0}: build the module, or correct the path")]
     Missing(PathBuf),
     /// It is not a file with bytes in it.
     #[error("the module {0} is a folder or a device, not a regular file")]
@@ -60,17 +60,19 @@ pub enum ModuleError {
     },
     /// It is something else.
     #[error(
-        "the module {0} is not WebAssembly: it must be a component, as `cargo build --target wasm32-wasip2` makes it"
+        "the module {0} is not WebAssembly: it must be a component, as built by `cargo build --target wasm32-wasip2`"
     )]
     NotWasm(String),
     /// It is a core module that nothing tells how to wrap.
     #[error(
-        "the module {0} is a core module and no component, and it can be wrapped as none: it carries no component types and does not import WASI preview 1; build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
+        "the module {0} is a core module, not a component, and cannot be wrapped: it has no component types and does \
+         not import WASI preview 1; build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
     )]
     CoreModule(String),
     /// It is a core module whose wrapping failed.
     #[error(
-        "the core module {module} cannot be wrapped as a component: {why}; build it with tools of one release, or wrap it with `wasm-tools component new`"
+        "the core module {module} cannot be wrapped as a component: {why}; build it with tools of the same \
+         release, or wrap it with `wasm-tools component new`"
     )]
     Unwrappable {
         /// What the module is called: its file.
@@ -406,8 +408,8 @@ fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, Modu
     if counted.steps > MOST_STEPS {
         let steps = counted.steps;
         let why = format!(
-            "instantiating it takes {steps} steps, its globals and segments counted, and the limit is {MOST_STEPS}: build it \
-             simpler"
+            "instantiating it takes {steps} steps, including its globals and segments, and the limit is {MOST_STEPS}: \
+             simplify the module"
         );
         return Err(ModuleError::Invalid { module: name.to_owned(), why });
     }

@@ -189,7 +189,7 @@ impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         // No call can be ended while it runs, and empty lines are the longest work for a byte.
         if bytes.len() > CHUNK {
-            return Err(StreamError::trap("it wrote more at once than `check-write` permits"));
+            return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }
         self.take(&bytes)
     }

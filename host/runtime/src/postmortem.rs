@@ -103,7 +103,7 @@ impl Postmortem {
                 }
                 Some(Err(why)) => output.notice(Notice::NotSaved { what: PROFILE_OF, path, why: &why }),
                 None => {
-                    let why = "the instance was killed, or never began, and its profile with it";
+                    let why = "the instance was killed or did not start, so it left no profile";
                     output.notice(Notice::NotSaved { what: PROFILE_OF, path, why });
                 }
             }
@@ -111,7 +111,7 @@ impl Postmortem {
         if let Some(queue) = &self.queue
             && let Err(remains) = queue.push(remains)
         {
-            remains.give_up("what the instance before left is still being written");
+            remains.give_up("the host is still writing the dump or profile of the previous instance");
         }
     }
 }
@@ -144,7 +144,10 @@ pub(super) fn leave(file: Option<File>, core_dump: Option<Result<Vec<u8>, String
 #[derive(Debug, thiserror::Error)]
 pub enum PostmortemError {
     /// The folder does not take files.
-    #[error("core dumps cannot be written to {}: {why}; make the folder, or name another with --coredump", .folder.display())]
+    #[error(
+        "cannot write core dumps to {}: {why}; create the folder, or name another one with `--coredump`",
+        .folder.display()
+    )]
     CoreDumps {
         /// The folder.
         folder: PathBuf,
@@ -152,7 +155,7 @@ pub enum PostmortemError {
         why: io::Error,
     },
     /// The file cannot be made or replaced.
-    #[error("the profile cannot be written to {}: {why}; name another file with --profile", .file.display())]
+    #[error("cannot write the profile to {}: {why}; name another file with `--profile`", .file.display())]
     Profile {
         /// The file.
         file: PathBuf,
@@ -170,7 +173,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
 
 fn check_file(file: &Path) -> io::Result<()> {
     match fs::metadata(file) {
-        Ok(metadata) if !metadata.is_file() => return Err(io::Error::other("it is no regular file")),
+        Ok(metadata) if !metadata.is_file() => return Err(io::Error::other("not a regular file")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
@@ -200,14 +203,14 @@ impl Profile {
     fn is_full(&self) -> Option<String> {
         let Self { samples, held, .. } = self;
         let full = if *held >= MOST_MEMORY {
-            format!("it takes more than {} MiB of memory", MOST_MEMORY >> 20)
+            format!("the profile needs more than {} MiB of memory", MOST_MEMORY >> 20)
         } else if *samples >= MOST_SAMPLES {
-            "no more are taken".to_owned()
+            "the host takes no more samples".to_owned()
         } else {
             return None;
         };
         let seconds = (SAMPLE_EVERY * *samples).as_secs();
-        Some(format!("it ends after {samples} samples, {seconds} s of computing: {full}"))
+        Some(format!("the profile ends after {samples} samples, {seconds} s of computing: {full}"))
     }
 }
 
@@ -532,7 +535,7 @@ mod tests {
         keep(2);
         assert!(hangs.not_saved.lock().unwrap().is_empty(), "one is being written, one waits");
         keep(3);
-        assert!(hangs.not_saved.lock().unwrap()[0].contains("still being written"));
+        assert!(hangs.not_saved.lock().unwrap()[0].contains("still writing"));
         assert!(!writer.shutdown(Duration::from_millis(10)), "it says that not all was written");
         drop(goes_on);
     }

@@ -203,7 +203,8 @@ impl Changes {
         let (number, mut rest) = postcard::take_from_bytes::<u64>(&self.0).map_err(wrong)?;
         let most = longest / size_of::<(String, Vec<u8>)>();
         if usize::try_from(number).ok().is_none_or(|number| number > most) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a commit of {number} changes")));
+            let why = format!("a commit of {number} changes, which is too many");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let mut changes = Vec::new();
         for _ in 0..number {
@@ -211,7 +212,7 @@ impl Changes {
             changes.push(change);
             rest = others;
         }
-        if rest.is_empty() { Ok(changes) } else { Err(broken("something follows the changes")) }
+        if rest.is_empty() { Ok(changes) } else { Err(broken("extra bytes after the changes")) }
     }
 }
 
@@ -315,19 +316,20 @@ impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {
 fn checked(length: [u8; LENGTH], longest: usize) -> io::Result<usize> {
     let length = u32::from_le_bytes(length) as usize;
     if length > longest {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
+        let why = format!("a message of {length} bytes, which is too long");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(length)
 }
 
 fn broken(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("a message that is none: {why}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("a message that is invalid: {why}"))
 }
 
 fn parsed<M: DeserializeOwned>(message: &[u8]) -> io::Result<M> {
     match postcard::take_from_bytes(message) {
         Ok((message, [])) => Ok(message),
-        Ok(_) => Err(broken("something follows it")),
+        Ok(_) => Err(broken("extra bytes after it")),
         Err(error) => Err(broken(&error.to_string())),
     }
 }

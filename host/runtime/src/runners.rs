@@ -48,16 +48,16 @@ pub enum RunnerError {
     #[error("{0}")]
     Unsuitable(String),
     /// It cannot become ready.
-    #[error("its process did not become ready: {0}")]
+    #[error("the runner did not become ready: {0}")]
     Failed(String),
     /// It was killed before it was ready, or nothing was heard of it.
-    #[error("its process did not become ready: {0}")]
+    #[error("the runner did not become ready: {0}")]
     Lost(String),
     /// The process that forks runners is not well.
-    #[error("the process that forks its runners is not well: {0}")]
+    #[error("the template process, which forks runners, failed: {0}")]
     Template(io::Error),
     /// The system let none run.
-    #[error("no process for it: {0}")]
+    #[error("cannot start a runner: {0}")]
     System(io::Error),
 }
 
@@ -274,7 +274,7 @@ impl Runners {
                     Ok(())
                 }
                 Ok(Some(FromRunner::Failed(why) | FromRunner::Panicked(why))) => Err(RunnerError::Failed(why)),
-                Ok(Some(_)) => Err(RunnerError::Failed("it does not keep to the protocol".to_owned())),
+                Ok(Some(_)) => Err(RunnerError::Failed("it violated the protocol".to_owned())),
                 Ok(None) => Err(RunnerError::of(ready.process.ended().await?)),
                 Err(error) => Err(error.into()),
             }
@@ -284,7 +284,7 @@ impl Runners {
 }
 
 fn lost(after: Duration) -> RunnerError {
-    RunnerError::Lost(format!("nothing was heard of it for {after:?}"))
+    RunnerError::Lost(format!("it sent nothing for {after:?}"))
 }
 
 impl RunnerError {
@@ -301,23 +301,23 @@ impl RunnerError {
 /// How a process ended, in words.
 pub(super) fn how_it_ended(status: Status) -> String {
     match status {
-        Status::Exited(status) => format!("its process ended with status {status}"),
+        Status::Exited(status) => format!("the runner exited with status {status}"),
         Status::OutOfMemory { had } => format!(
-            "its process had {} MiB of memory, as much as its control group may have, and needed more: the kernel ended it; \
-             --max-memory grants more",
+            "the runner needed more than the {} MiB of memory that its control group allows, and the kernel killed it; \
+             raise `--max-memory`",
             had >> 20
         ),
         Status::Signalled(signal) => {
             let name = match signal {
-                libc::SIGABRT => " (SIGABRT: it aborted, perhaps because there was no more memory for it)",
+                libc::SIGABRT => " (SIGABRT: the runner aborted, perhaps out of memory)",
                 libc::SIGBUS => " (SIGBUS)",
                 libc::SIGILL => " (SIGILL)",
-                libc::SIGKILL => " (SIGKILL: the system had no more memory, or somebody killed it)",
+                libc::SIGKILL => " (SIGKILL: the system ran out of memory, or a user killed the runner)",
                 libc::SIGSEGV => " (SIGSEGV)",
                 libc::SIGTERM => " (SIGTERM)",
                 _ => "",
             };
-            format!("its process was ended by signal {signal}{name}")
+            format!("the runner was killed by signal {signal}{name}")
         }
     }
 }

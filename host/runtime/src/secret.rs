@@ -92,7 +92,7 @@ impl SecretSource {
         match &self.place {
             Place::Variable(secret) => Ok(secret.clone()),
             Place::File(path) => read(path).map_err(|problem| {
-                format!("{:?} is to come from the file {:?}, which {problem}", self.name, path.display())
+                format!("cannot read {:?} from the file {:?}, which {problem}", self.name, path.display())
             }),
         }
     }
@@ -108,7 +108,7 @@ impl fmt::Display for SecretSource {
 fn read(path: &Path) -> Result<Secret, String> {
     let bytes = match read_file(path, LONGEST) {
         Ok(bytes) => bytes,
-        Err(FileError::TooLong(_)) => return Err("is longer than 64 KiB: is it a secret?".to_string()),
+        Err(FileError::TooLong(_)) => return Err("is larger than 64 KiB: does it contain a secret?".to_string()),
         Err(error) => return Err(error.to_string()),
     };
     let mut text = String::from_utf8(bytes).map_err(|_| "is not UTF-8: a secret must be text")?;
@@ -126,7 +126,7 @@ fn usable(text: String) -> Result<Secret, String> {
         return Err("is empty".to_string());
     }
     if text.contains('\0') {
-        return Err("contains NUL, which no variable can".to_string());
+        return Err("contains a NUL character, which a variable cannot contain".to_string());
     }
     Ok(Secret::new(text))
 }

@@ -32,5 +32,6 @@ impl contract::Host for Guest {
 }
 
 fn state(guest: &mut Guest) -> wasmtime::Result<&mut KeptState> {
-    guest.state.as_mut().ok_or_else(|| wasmtime::format_err!("the state was not claimed before the instance began"))
+    let unclaimed = || wasmtime::format_err!("the host did not claim the state before the instance started");
+    guest.state.as_mut().ok_or_else(unclaimed)
 }

@@ -51,8 +51,8 @@ const READ: Duration = Duration::from_secs(5);
 pub enum UnusableFile {
     /// It is no token.
     #[error(
-        "{flag} {path}: {why}; it needs one line of {SHORTEST_TOKEN} printable ASCII characters or more, such \
-         as `openssl rand -base64 24` prints"
+        "{flag} {path}: {why}; the file must have one line of at least {SHORTEST_TOKEN} printable ASCII characters, \
+         such as `openssl rand -base64 24` prints"
     )]
     Token {
         /// The flag that names it.
@@ -63,7 +63,7 @@ pub enum UnusableFile {
         why: String,
     },
     /// It is no certificate, or no key of it.
-    #[error("{flag} {path}: {why}; it needs {needs} as PEM")]
+    #[error("{flag} {path}: {why}; the file must have {needs} in PEM format")]
     Tls {
         /// The flag.
         flag: &'static str,
@@ -102,7 +102,7 @@ impl TlsFiles {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificates).collect();
         let certificates = certificates.map_err(|error| unusable(false, error.to_string()))?;
         if certificates.is_empty() {
-            return Err(unusable(false, "there is no certificate in it".to_owned()));
+            return Err(unusable(false, "it has no certificate".to_owned()));
         }
         let key = read(&self.key, LARGEST_PEM).map_err(|why| unusable(true, why))?;
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| unusable(true, error.to_string()))?;
@@ -163,13 +163,13 @@ pub const TOKEN_FILE: &str = "--admin-token-file";
 pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
     let unusable = |why: &str| UnusableFile::Token { flag, path: path.to_owned(), why: why.to_owned() };
     let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
-    let token = String::from_utf8(bytes).map_err(|_| unusable("it is no text"))?;
+    let token = String::from_utf8(bytes).map_err(|_| unusable("it is not UTF-8"))?;
     let token = token.trim();
     if token.len() < SHORTEST_TOKEN {
-        return Err(unusable(&format!("its {} characters are too few", token.len())));
+        return Err(unusable(&format!("it has only {} characters", token.len())));
     }
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(unusable("it has spaces, or is not of one line"));
+        return Err(unusable("it has spaces, or more than one line"));
     }
     Ok(token.to_owned())
 }
@@ -242,49 +242,48 @@ pub(super) enum Denied {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "it describes what others answer")]
 pub(super) enum Withheld {
-    /// the token is missing, or another one
+    /// the token is missing or wrong
     #[response(status = 401)]
     Token,
-    /// this node tells nothing, or changes nothing, for who asks like this
+    /// this node does not accept such a request
     #[response(status = 403)]
     Forbidden,
-    /// the token cannot be read
+    /// the token file cannot be read
     #[response(status = 503)]
     Unavailable,
 }
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        let told = "status is told to other machines, and through proxies, only";
+        let told = "other machines, and clients behind proxies, can read the status only";
         let (status, why) = match self {
             Self::OnlyHere => (
                 StatusCode::FORBIDDEN,
-                format!("{told} by nodes with --admin-token-file, --admin-tls-cert and --admin-tls-key\n"),
+                format!("{told} of nodes with --admin-token-file, --admin-tls-cert and --admin-tls-key\n"),
             ),
-            Self::OnlyOverTls => (StatusCode::FORBIDDEN, format!("{told} over TLS: ask with https\n")),
+            Self::OnlyOverTls => (StatusCode::FORBIDDEN, format!("{told} over TLS: use https\n")),
             Self::NeedsToken => {
-                let why = "this needs the token of --admin-token-file: Authorization: Bearer TOKEN\n";
+                let why = "send the token of --admin-token-file, in the header Authorization: Bearer TOKEN\n";
                 let mut response = text(StatusCode::UNAUTHORIZED, why);
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
                 return response;
             }
             Self::ChangesNothing => {
-                (StatusCode::FORBIDDEN, "this is done by nodes with --admin-token-file only\n".to_owned())
+                (StatusCode::FORBIDDEN, "this node accepts changes only if it has --admin-token-file\n".to_owned())
             }
             Self::ChangesOverTls => {
-                let why = "this is done for other machines, and through proxies, only over TLS, by nodes with \
+                let why = "other machines, and clients behind proxies, can make changes only over TLS, on nodes with \
                            --admin-tls-cert and --admin-tls-key";
                 (StatusCode::FORBIDDEN, format!("{why}\n"))
             }
-            Self::CrossSite => (StatusCode::FORBIDDEN, "this is not done for pages of other sites\n".to_owned()),
+            Self::CrossSite => (StatusCode::FORBIDDEN, "pages of other sites cannot make changes\n".to_owned()),
             Self::HasNoToken => {
-                (StatusCode::FORBIDDEN, "this needs a token, and this node has no --admin-token-file\n".to_owned())
+                (StatusCode::FORBIDDEN, "this needs a token, but the node has no --admin-token-file\n".to_owned())
             }
             Self::NoToken(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
-            Self::OtherHost(name) => (
-                StatusCode::FORBIDDEN,
-                format!("ask for this machine by an address or as localhost, not as {}\n", escape(&name)),
-            ),
+            Self::OtherHost(name) => {
+                (StatusCode::FORBIDDEN, format!("use an IP address or localhost in the URL, not {}\n", escape(&name)))
+            }
         };
         text(status, why)
     }
@@ -399,7 +398,7 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     let own = match read {
         Ok(Ok(Ok(own))) => own,
         Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
-        Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the file of the token cannot be read now".to_owned())),
+        Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the token file cannot be read".to_owned())),
     };
     // How long it takes to compare two digests tells nothing of what they are of.
     Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
@@ -541,8 +540,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         for (content, why) in [
-            ("", "its 0 characters are too few"),
-            ("0123456789abcde\n", "its 15 characters are too few"),
+            ("", "it has only 0 characters"),
+            ("0123456789abcde\n", "it has only 15 characters"),
             ("0123456789abcdef 0123456789abcdef", "it has spaces"),
             ("0123456789abcdef\n0123456789abcdef", "it has spaces"),
             ("0123456789abcdefü", "it has spaces"),

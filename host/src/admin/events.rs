@@ -53,44 +53,44 @@ const PIECE: usize = 64 << 10;
 /// The header with the last id that arrived.
 const LAST_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// One of what was said, as in the log.
+/// An event or a line, as in the log.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "it describes what the log's formatter writes")]
 pub(super) struct Entry {
-    /// When, in RFC 3339.
+    /// Time (RFC 3339).
     ts: String,
-    /// How much it matters: `trace`, `debug`, `info`, `warn`, `error` or `critical`.
+    /// Level: `trace`, `debug`, `info`, `warn`, `error` or `critical`.
     level: String,
-    /// Its kind.
+    /// Name of the event.
     event: String,
-    /// The node that says it.
+    /// The node that logged it.
     node: String,
-    /// The election that it is about; null if it is about the host.
+    /// The election; null for an event of the host.
     election: Option<String>,
-    /// The term that it is about.
+    /// The term, if any.
     term: Option<u64>,
-    /// The same for people; not in a line of output.
+    /// The event as text; absent for a line of output.
     text: Option<String>,
-    /// What its kind has besides.
+    /// The other fields of the event.
     #[serde(flatten)]
     more: BTreeMap<String, serde_json::Value>,
 }
 
-/// What this node has said of itself, in all elections or in one.
+/// The events of this node, of all elections or of one.
 #[utoipa::path(
     get,
     path = "/v1/events",
     params(
-        ("election" = Option<String>, Query, description = "only events of this election, and of the host"),
+        ("election" = Option<String>, Query, description = "only events of this election and of the host"),
         ("level" = Option<String>, Query, description = "only events of this level and above"),
-        ("tail" = Option<usize>, Query, description = "how many of those that are there to begin with; 100 by default"),
-        ("Last-Event-ID" = Option<String>, Header, description = "go on after this one"),
+        ("tail" = Option<usize>, Query, description = "number of past events to send first; 100 by default"),
+        ("Last-Event-ID" = Option<String>, Header, description = "continue after the event with this id"),
     ),
     responses(
         Withheld,
         (status = 200, content((Vec<Entry> = "application/json"), (String = "text/event-stream"))),
-        (status = 400, description = "a parameter is wrong"),
-        (status = 404, description = "this node takes no part in that election")
+        (status = 400, description = "a parameter is invalid"),
+        (status = 404, description = "this node is not in that election")
     )
 )]
 pub(super) async fn events(
@@ -112,23 +112,23 @@ pub(super) async fn events(
     }
 }
 
-/// What an election's coordinator prints and logs on this node. Needs the token.
+/// The output and the log of an election's coordinator on this node. Needs the token.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}/logs",
     params(
         ("election" = String, Path),
-        ("level" = Option<String>, Query, description = "only lines of this level and above; what is printed has info"),
-        ("tail" = Option<usize>, Query, description = "how many of those that are there to begin with; 100 by default"),
-        ("Last-Event-ID" = Option<String>, Header, description = "go on after this one"),
+        ("level" = Option<String>, Query, description = "only lines of this level and above; printed lines have info"),
+        ("tail" = Option<usize>, Query, description = "number of past lines to send first; 100 by default"),
+        ("Last-Event-ID" = Option<String>, Header, description = "continue after the line with this id"),
     ),
     responses(
         Withheld,
         (status = 200, content((Vec<Entry> = "application/json"), (String = "text/event-stream"))),
-        (status = 400, description = "a parameter is wrong"),
-        (status = 401, description = "the token is missing, or another one"),
+        (status = 400, description = "a parameter is invalid"),
+        (status = 401, description = "the token is missing or wrong"),
         (status = 403, description = "this node has no token"),
-        (status = 404, description = "this node takes no part in it")
+        (status = 404, description = "this node is not in this election")
     )
 )]
 pub(super) async fn logs(
@@ -186,7 +186,7 @@ impl Wanted {
                 return Err(Wrong::Parameter(format!("there is no parameter {}; there are: {known}", escape(&name))));
             }
             let value = &*value;
-            let wrong = |needs| Wrong::Parameter(format!("{name}={} is wrong: {needs}", escape(value)));
+            let wrong = |needs| Wrong::Parameter(format!("{name}={} is invalid: expected {needs}", escape(value)));
             match &*name {
                 "election" => wanted.election = Some(value.to_owned()),
                 "level" => {

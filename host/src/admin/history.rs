@@ -48,7 +48,7 @@ impl Histories {
         if let Some((_, history)) = last.get(election) {
             return Ok(Arc::clone(history));
         }
-        let late = |_| StoreError::Unknown(format!("no answer within {WITHIN:?}"));
+        let late = |_| StoreError::Unknown(format!("no response within {WITHIN:?}"));
         let read = timeout(WITHIN, read_history(&*self.store, election)).await.map_err(late)??;
         let history = Arc::new(read.unwrap_or_default());
         last.insert(election.clone(), (Instant::now(), Arc::clone(&history)));
@@ -56,20 +56,20 @@ impl Histories {
     }
 }
 
-/// The last terms of an election, the newest first; why each ended is told only with the token.
+/// The last terms of an election, the newest first. Without the token, `reason` is null.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}/history",
     params(
         ("election" = String, Path),
-        ("limit" = Option<usize>, Query, description = "how many terms at the most; 100 if it is not given")
+        ("limit" = Option<usize>, Query, description = "maximum number of terms; 100 by default")
     ),
     responses(
         Withheld,
         (status = 200, body = Vec<TermRow>),
-        (status = 400, description = "the limit is no number above 0"),
-        (status = 404, description = "this node takes no part in it"),
-        (status = 503, description = "the store does not answer, or too many others read a history")
+        (status = 400, description = "the limit is not a number above 0"),
+        (status = 404, description = "this node is not in this election"),
+        (status = 503, description = "the store does not answer, or too many other clients read the history")
     )
 )]
 pub(super) async fn history(
@@ -83,14 +83,12 @@ pub(super) async fn history(
         Err(no_part) => return no_part.into_response(),
     };
     let Some(limit) = limit(uri.query()) else {
-        return text(
-            StatusCode::BAD_REQUEST,
-            format!("ask for some of the last terms with ?limit=1 to {KEPT_TERMS}\n"),
-        );
+        return text(StatusCode::BAD_REQUEST, format!("use ?limit=N, with N from 1 to {KEPT_TERMS}\n"));
     };
     let histories = &asked.histories;
     let Ok(place) = Arc::clone(&histories.answers).try_acquire_owned() else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, format!("{ANSWERS} others are reading a history: try again\n"));
+        let why = format!("{ANSWERS} other clients are reading the history: try again\n");
+        return text(StatusCode::SERVICE_UNAVAILABLE, why);
     };
     let history = match histories.now(&standing.election).await {
         Ok(history) => history,

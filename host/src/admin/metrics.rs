@@ -238,42 +238,42 @@ impl Scrape {
     }
 
     fn build(&self, encoder: &mut Encoder<'_>) -> Written {
-        let help = "This host, by its version and its node";
+        let help = "Version and node of this host";
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", &self.node)];
         Metric::new(encoder, "baton_build_info", None, MetricType::Gauge, help)?.gauge(&labels, 1.0)?;
-        let help = "What people know this node by";
+        let help = "Labels of this node";
         let mut metric = Metric::new(encoder, "baton_node_label_info", None, MetricType::Gauge, help)?;
         for (label, value) in &self.labels {
             metric.gauge(&[("label", label), ("value", value)], 1.0)?;
         }
-        let help = "Whether this node could take over each of its elections, ever since it has started";
+        let help = "1 once this node is ready to take over each of its elections";
         let is_ready = self.elections.iter().all(|one| one.known.is_ready());
         Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))
     }
 
     fn leadership(&self, encoder: &mut Encoder<'_>) -> Written {
         let seconds = Some(&Unit::Seconds);
-        self.gauges(encoder, "baton_leader", None, "Whether this node leads", |one| one.leads.is_some().into())?;
-        let help = "The same under the name that client-go has for it";
+        self.gauges(encoder, "baton_leader", None, "1 if this node leads", |one| one.leads.is_some().into())?;
+        let help = "1 if this node leads, under the name that client-go uses";
         let mut metric = Metric::new(encoder, "leader_election_master_status", None, MetricType::Gauge, help)?;
         for one in &self.elections {
             metric.gauge(&[("name", one.standing.election.as_str())], one.leads.is_some().into())?;
         }
-        let help = "Whether operators ask this node not to lead for now";
+        let help = "1 while steering keeps this node from leading";
         self.gauges(encoder, "baton_ineligible", None, help, |one| one.known.stays_out.is_some().into())?;
-        let help = "Whether this node hears from the one that leads, over a link";
+        let help = "1 while this node has a link to the leader";
         self.gauges(encoder, "baton_link", None, help, |one| one.known.listens.is_some().into())?;
-        let help = "How many nodes hear from this one, over links";
+        let help = "Number of nodes that have a link to this node";
         self.gauges(encoder, "baton_link_listeners", None, help, |one| one.known.listeners.into())?;
-        let help = "What was heard over links";
+        let help = "Hints received over links";
         self.counters(encoder, "baton_link_hints", None, help, |one| number(one.known.hints))?;
-        self.gauges(encoder, "baton_term", None, "The highest term that was seen", |one| number(one.known.term))?;
-        let help = "The length of the lease";
+        self.gauges(encoder, "baton_term", None, "Highest term seen", |one| number(one.known.term))?;
+        let help = "Length of the lease";
         self.gauges(encoder, "baton_lease", seconds, help, |one| one.standing.lease.as_secs_f64())?;
-        let help = "Until effects of this node are refused, unless it renews before; 0 where it does not lead";
+        let help = "Time to the deadline; 0 if this node does not lead";
         let left = |one: &Election| one.leads.unwrap_or_default().as_secs_f64();
         self.gauges(encoder, "baton_lease_remaining", seconds, help, left)?;
-        let help = "Changes of who leads, as this node saw them";
+        let help = "Changes of the leader that this node saw";
         let mut metric = Metric::new(encoder, "baton_transitions", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for reason in Transition::ALL {
@@ -281,9 +281,9 @@ impl Scrape {
                 metric.counter(&[one.label(), ("reason", reason.word())], number(count))?;
             }
         }
-        let help = "How long nobody led, as far as this node saw";
+        let help = "Time without a leader that this node saw";
         self.counters(encoder, "baton_leaderless", seconds, help, |one| one.vacant.as_secs_f64())?;
-        let help = "What this node would run, by its digest";
+        let help = "Digest of the module that this node would run";
         let mut metric = Metric::new(encoder, "baton_module_info", None, MetricType::Gauge, help)?;
         for one in &self.elections {
             if let Some(digest) = &one.known.module {
@@ -294,9 +294,9 @@ impl Scrape {
     }
 
     fn store(&self, encoder: &mut Encoder<'_>) -> Written {
-        let help = "How long renewals took that succeeded";
+        let help = "Duration of successful renewals";
         self.histograms(encoder, "baton_renewal_duration", help, |one| &one.standing.counts.renewals)?;
-        let help = "Requests for lease and record, by what was asked and how the store answered";
+        let help = "Requests to the store for the lease and the record, by operation and result";
         let mut metric = Metric::new(encoder, "baton_store_requests", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for what in Asked::ALL {
@@ -310,9 +310,9 @@ impl Scrape {
     }
 
     fn instances(&self, encoder: &mut Encoder<'_>) -> Written {
-        let help = "Instances that were started here";
+        let help = "Instances started on this node";
         self.counters(encoder, "baton_instance_starts", None, help, |one| number(one.standing.counts.starts()))?;
-        let help = "Instances that have ended here, by how";
+        let help = "Instances that ended on this node, by outcome";
         let mut metric = Metric::new(encoder, "baton_instance_ends", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for outcome in Ended::ALL {
@@ -320,11 +320,11 @@ impl Scrape {
                 metric.counter(&[one.label(), ("outcome", outcome.word())], number(count))?;
             }
         }
-        let help = "From the kill of an instance until it was gone";
+        let help = "Time from the kill of an instance until it had exited";
         self.histograms(encoder, "baton_kill_duration", help, |one| &one.standing.counts.kills)?;
-        let help = "How long there was no instance when a version took another's place";
+        let help = "Time without an instance during a swap";
         self.histograms(encoder, "baton_swap_gap", help, |one| &one.standing.counts.swaps)?;
-        let help = "Effects of instances that have passed, and those that were refused";
+        let help = "Effects of instances that the gate passed or refused";
         let mut metric = Metric::new(encoder, "baton_effects", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for effect in Effect::ALL {
@@ -333,7 +333,7 @@ impl Scrape {
                 metric.counter(&labels("refused"), number(one.effects.refused(effect)))?;
             }
         }
-        let help = "Lines of instances that were lost";
+        let help = "Lines of output that were dropped";
         let lost = |one: &Election| number(one.standing.counts.lines_dropped());
         self.counters(encoder, "baton_output_lines_dropped", None, help, lost)
     }
@@ -342,12 +342,12 @@ impl Scrape {
     fn usage(&self, encoder: &mut Encoder<'_>) -> Written {
         let bytes = Some(&Unit::Bytes);
         let running = || self.elections.iter().filter_map(|one| Some((one, one.in_use.as_ref()?)));
-        let help = "Memory that the instance uses";
+        let help = "Memory used by the instance";
         let mut metric = Metric::new(encoder, "baton_guest_memory", bytes, MetricType::Gauge, help)?;
         for (one, in_use) in running() {
             metric.gauge(&[one.label()], number(in_use.memory.used))?;
         }
-        let help = "Memory that the instance may use";
+        let help = "Memory limit of the instance";
         let mut metric = Metric::new(encoder, "baton_guest_memory_limit", bytes, MetricType::Gauge, help)?;
         for (one, in_use) in running() {
             metric.gauge(&[one.label()], number(in_use.memory.limit))?;
@@ -359,7 +359,7 @@ impl Scrape {
             ("files", |in_use| in_use.files),
             ("requests", |in_use| in_use.requests),
         ];
-        let help = "What the instance uses of each other limit, at its peak so far";
+        let help = "Peak use of each other limit by the instance";
         let mut metric = Metric::new(encoder, "baton_guest_usage", None, MetricType::Gauge, help)?;
         for (one, in_use) in running() {
             for (limit, share) in limits {
@@ -367,14 +367,14 @@ impl Scrape {
             }
             metric.gauge(&[one.label(), ("limit", "kept_bytes")], number(in_use.kept))?;
         }
-        let help = "What the instance may use of each other limit";
+        let help = "Each other limit of the instance";
         let mut metric = Metric::new(encoder, "baton_guest_limit", None, MetricType::Gauge, help)?;
         for (one, in_use) in running() {
             for (limit, share) in limits {
                 metric.gauge(&[one.label(), ("limit", limit)], number(share(in_use).limit))?;
             }
         }
-        let help = "Processor time of the instance's process; each instance begins anew";
+        let help = "CPU time of the instance's process; starts at 0 for each instance";
         let mut metric = Metric::new(encoder, "baton_guest_cpu", Some(&Unit::Seconds), MetricType::Counter, help)?;
         for (one, in_use) in running() {
             metric.counter(&[one.label()], Duration::from_millis(in_use.process.cpu_ms).as_secs_f64())?;
@@ -488,7 +488,7 @@ mod tests {
         let (new, old) = (page(), as_prometheus(&page()));
         assert!(new.contains("# TYPE baton_transitions counter\n") && new.ends_with("# EOF\n"));
         assert!(old.contains("# TYPE baton_transitions_total counter\nbaton_transitions_total{"), "{old}");
-        assert!(old.contains("# HELP baton_leaderless_seconds_total How long nobody led, as far as this node saw\n"));
+        assert!(old.contains("# HELP baton_leaderless_seconds_total Time without a leader that this node saw\n"));
         assert!(!old.contains("# UNIT") && !old.contains("# EOF"));
         let samples = |page: &str| page.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(samples(&new), samples(&old));

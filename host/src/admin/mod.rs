@@ -81,7 +81,7 @@ impl fmt::Display for AdminPlace {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The address that was given cannot be had.
-    #[error("--admin {address}: this address cannot be listened on; give another one, or none")]
+    #[error("--admin {address}: cannot listen on this address; give another address, or none")]
     Taken {
         /// The address.
         address: SocketAddr,
@@ -94,7 +94,7 @@ pub enum AdminError {
     File(#[from] UnusableFile),
     /// None on the loopback can.
     #[error(
-        "there is no admin endpoint: nothing can be listened on at {}; give an address with --admin, or none",
+        "cannot start the admin endpoint: no port of {} is free; give an address with --admin, or none",
         Ipv4Addr::LOCALHOST
     )]
     NoLoopback(#[source] io::Error),

@@ -50,7 +50,7 @@ impl Versions {
             return Ok(Arc::clone(rows));
         }
         let read = timeout(WITHIN, self.read(election)).await;
-        let rows = read.map_err(|_| format!("no answer within {WITHIN:?}")).flatten()?;
+        let rows = read.map_err(|_| format!("no response within {WITHIN:?}")).flatten()?;
         let rows = Arc::new(rows);
         last.insert(election.clone(), (Instant::now(), Arc::clone(&rows)));
         Ok(rows)

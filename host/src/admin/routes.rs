@@ -31,7 +31,7 @@ use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
 const PATHS: &str =
-    "There are: / (a page for people), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
+    "The paths are: / (the page), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
 
 /// So many pages of metrics are there at a time, each until its client has read it: one of a thousand elections takes
 /// ten megabytes, and a client may read slowly or not at all.
@@ -122,7 +122,7 @@ fn verdict(problems: &[String]) -> Response {
     text(StatusCode::SERVICE_UNAVAILABLE, problems.join("\n") + "\n")
 }
 
-/// Whether all that must turn turns.
+/// 200 if all parts of the host make progress.
 #[utoipa::path(get, path = "/livez", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn live(State(asked): State<Arc<Asked>>) -> Response {
     let watched = &asked.watched;
@@ -133,7 +133,7 @@ async fn live(State(asked): State<Arc<Asked>>) -> Response {
     verdict(&watched.is_stuck())
 }
 
-/// Whether this node could take over what it contends for.
+/// 200 if this node is ready to take over each of its elections.
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(State(asked): State<Arc<Asked>>) -> Response {
     verdict(&asked.watched.lacks())
@@ -148,19 +148,19 @@ impl IntoResponse for NoPart {
     }
 }
 
-/// Who leads an election.
+/// The leader of an election.
 #[derive(Serialize, ToSchema)]
 struct Leader {
     election: String,
-    /// Whether it is this node, and its instance runs.
+    /// True if this node leads and its instance runs.
     here: bool,
-    /// The node that leads as far as this one knows.
+    /// The leader that this node knows; null if there is none.
     leader: Option<String>,
-    /// The highest term that it has seen.
+    /// The highest term that this node has seen.
     term: u64,
 }
 
-/// Whether this node is the one to send to what its coordinator is asked.
+/// 200 if requests for the election's coordinator should go to this node.
 #[utoipa::path(
     get,
     path = "/leader/{election}",
@@ -168,7 +168,7 @@ struct Leader {
     responses(
         (status = 200, body = Leader),
         (status = 503, body = Leader),
-        (status = 404, description = "this node takes no part in it")
+        (status = 404, description = "this node is not in this election")
     )
 )]
 async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -> Response {
@@ -185,15 +185,16 @@ async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -
     answer(status, "application/json", body + "\n")
 }
 
-/// What was counted, for Prometheus.
+/// Metrics for Prometheus.
 #[utoipa::path(
     get,
     path = "/metrics",
-    responses((status = 200, body = String), (status = 503, description = "too many others read it"))
+    responses((status = 200, body = String), (status = 503, description = "too many other clients read the metrics"))
 )]
 async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Response {
     let Ok(place) = Arc::clone(&asked.pages).try_acquire_owned() else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, format!("{PAGES} others are reading the metrics: try again\n"));
+        let why = format!("{PAGES} other clients are reading the metrics: try again\n");
+        return text(StatusCode::SERVICE_UNAVAILABLE, why);
     };
     let Ok(page) = metrics::open_metrics(&asked.watched) else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
@@ -228,7 +229,7 @@ async fn described() -> Json<OpenApi> {
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
-    info(title = "Baton", description = "What a node tells of itself and of the elections that it takes part in"),
+    info(title = "Baton", description = "Status and steering of a node and its elections"),
     paths(
         live,
         ready,
@@ -255,7 +256,7 @@ async fn nothing() -> Response {
 }
 
 async fn only_reads() -> Response {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This can only be read: GET or HEAD.\n");
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This path accepts only GET and HEAD.\n");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
@@ -268,7 +269,7 @@ impl Watched {
         }
         let known: Vec<&str> = self.standings.iter().map(|one| one.election.as_str()).collect();
         let (node, asked, known) = (&self.node, escape(election), known.join(" "));
-        Err(NoPart(format!("{node} does not take part in {asked}; it does in: {known}\n")))
+        Err(NoPart(format!("{node} is not in the election {asked}; its elections: {known}\n")))
     }
 }
 

@@ -31,37 +31,37 @@ const NODES_WITHIN: Duration = Duration::from_secs(10);
 /// An election as one node sees it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct ElectionStatus {
-    /// Its name.
+    /// Name of the election.
     election: String,
-    /// The node that says this.
+    /// The node that answers.
     node: String,
-    /// What people know that node by.
+    /// Labels of that node.
     #[schema(value_type = BTreeMap<String, String>)]
     labels: Labels,
-    /// The node that leads as far as this one knows; null where none does.
+    /// The leader that this node knows; null if there is none.
     leader: Option<String>,
-    /// Whether this node leads.
+    /// True if this node leads.
     leads: bool,
-    /// Whether an instance runs here whose effects count.
+    /// True if an instance runs here and the gate passes its effects.
     serves: bool,
     /// The highest term that this node has seen; 0 before the first.
     term: u64,
-    /// The lease's length, in seconds.
+    /// Length of the lease, in seconds.
     lease_s: f64,
-    /// Until effects of this node are refused, unless it renews before, in seconds; null where it does not lead.
+    /// Time to the deadline, in seconds; null if this node does not lead.
     remaining_s: Option<f64>,
-    /// The digest of what this node would run; null where it has nothing.
+    /// Digest of the module that this node would run; null if it has none.
     module: Option<String>,
-    /// Whether this node was ever ready to take over.
+    /// True once this node has been ready to take over.
     ready: bool,
-    /// How long nobody has led while this node looked, in seconds.
+    /// Time without a leader that this node saw, in seconds.
     leaderless_s: f64,
-    /// Why this node may not lead, and who decided that; null if it may.
+    /// Why this node may not lead, and at whose request; null if it may.
     ineligible: Option<String>,
     /// The node at the other end of this node's link, and since when; null if it only polls the store.
     #[schema(value_type = Option<Object>)]
     link: Option<Listens>,
-    /// How many nodes hear from this one.
+    /// Number of nodes that have a link to this node.
     listeners: u32,
     /// Usage of its instance on this node, as in `baton status -o json`; null if none runs.
     #[schema(value_type = Option<Object>)]
@@ -97,17 +97,17 @@ impl ElectionStatus {
 /// A node of an election.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct NodeStatus {
-    /// The election that it takes part in.
+    /// Name of the election.
     election: String,
     #[serde(flatten)]
     said: Said,
-    /// Where its modules come from.
+    /// Source of its modules.
     source: String,
-    /// The digests of what it could start at once.
+    /// Digests of the modules that it could start at once.
     holds: Vec<String>,
-    /// The highest term that it had seen.
+    /// The highest term that it has seen.
     term: u64,
-    /// Where its admin endpoint is found; null where it is nowhere that would be of use to others.
+    /// Address of its admin endpoint; null if other machines cannot reach it.
     admin: Option<String>,
 }
 
@@ -150,14 +150,14 @@ impl Nodes {
             }
             Ok(())
         };
-        let late = |_| StoreError::Unknown(format!("no answer within {NODES_WITHIN:?}"));
+        let late = |_| StoreError::Unknown(format!("no response within {NODES_WITHIN:?}"));
         timeout(NODES_WITHIN, read).await.map_err(late).flatten()?;
         *last = Some((Instant::now(), nodes.clone()));
         Ok(nodes)
     }
 }
 
-/// All elections that this node takes part in.
+/// All elections of this node.
 #[utoipa::path(get, path = "/v1/elections", responses(Withheld, (status = 200, body = Vec<ElectionStatus>)))]
 pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
@@ -166,12 +166,16 @@ pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) 
     Json(watched.standings.iter().map(|standing| ElectionStatus::of(watched, standing, &in_use)).collect())
 }
 
-/// One of them.
+/// One election of this node.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}",
     params(("election" = String, Path)),
-    responses(Withheld, (status = 200, body = ElectionStatus), (status = 404, description = "this node takes no part in it"))
+    responses(
+        Withheld,
+        (status = 200, body = ElectionStatus),
+        (status = 404, description = "this node is not in this election")
+    )
 )]
 pub(super) async fn election(
     _: MaySeeStatus,
@@ -183,7 +187,7 @@ pub(super) async fn election(
     Ok(Json(ElectionStatus::of(watched, standing, &watched.running.in_use())))
 }
 
-/// The nodes that take part in these elections, as they have said of themselves in the store.
+/// The nodes of these elections, as they have announced themselves in the store.
 #[utoipa::path(
     get,
     path = "/v1/nodes",

@@ -40,46 +40,46 @@ pub(super) const AT_ONCE: usize = 8;
 const PATIENCE: u64 = 30;
 const LONGEST_PATIENCE: u64 = 50;
 
-/// Has the leader give the lease up.
+/// Makes the leader release the lease.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct StepDownCall {
-    /// How long that node does not lead again, in seconds, from 1 to 86400; 60 if it is left out.
+    /// Time for which that node is ineligible, in seconds, from 1 to 86400; 60 by default.
     for_s: Option<u64>,
-    /// Why, for people; at most 500 bytes.
+    /// Reason, for the log; at most 500 bytes.
     reason: Option<String>,
-    /// How long it is waited for, in seconds; 30 if it is left out, 50 at the most.
+    /// Time to wait for the effect, in seconds; 30 by default, at most 50.
     timeout_s: Option<u64>,
 }
 
-/// Has nobody lead.
+/// Keeps all nodes from leading.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SuspendCall {
-    /// Why, for people; at most 500 bytes.
+    /// Reason, for the log; at most 500 bytes.
     reason: Option<String>,
-    /// How long it is waited for, in seconds; 30 if it is left out, 50 at the most.
+    /// Time to wait for the effect, in seconds; 30 by default, at most 50.
     timeout_s: Option<u64>,
 }
 
-/// Takes a suspension back.
+/// Ends a suspension.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ResumeCall {
-    /// How long it is waited for, in seconds; 30 if it is left out, 50 at the most.
+    /// Time to wait for the effect, in seconds; 30 by default, at most 50.
     timeout_s: Option<u64>,
 }
 
-/// Has a certain node lead.
+/// Makes the named node lead.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TransferCall {
-    /// The node.
+    /// Id of the node.
     to: String,
-    /// Why, for people; at most 500 bytes.
+    /// Reason, for the log; at most 500 bytes.
     #[serde(default)]
     reason: Option<String>,
-    /// How long it is waited for, in seconds; 30 if it is left out, 50 at the most.
+    /// Time to wait for the effect, in seconds; 30 by default, at most 50.
     #[serde(default)]
     timeout_s: Option<u64>,
 }
@@ -88,18 +88,18 @@ pub(super) struct TransferCall {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RollbackCall {
-    /// Which: 8 or more digits of its digest; the newest other that was not rejected if it is left out.
+    /// At least 8 digits of the version's digest; by default the newest other version that was not rejected.
     digest: Option<String>,
-    /// Why, for the log of this node; at most 500 bytes.
+    /// Reason, for the log of this node; at most 500 bytes.
     reason: Option<String>,
 }
 
-/// What came of a call that was let in.
+/// Result of a call.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CameOf {
-    /// Whether it has taken effect.
+    /// True if the call has taken effect.
     done: bool,
-    /// What happened, or what is missing, for people.
+    /// Text that says what happened or what is missing.
     result: String,
 }
 
@@ -107,13 +107,13 @@ pub(super) struct CameOf {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "it describes what others answer")]
 enum Effect {
-    /// it has taken effect
+    /// the call has taken effect
     #[response(status = 200)]
     Done(CameOf),
-    /// it would make no sense, and nothing was asked
+    /// the call does not apply now, and nothing was requested
     #[response(status = 409)]
     Senseless(CameOf),
-    /// it was asked, or may have been, and has not taken effect in time as far as the store tells
+    /// the request is stored, or may be, and had no effect in time as far as the store shows
     #[response(status = 504)]
     NotYet(CameOf),
 }
@@ -122,22 +122,22 @@ enum Effect {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "it describes what others answer")]
 enum Refusal {
-    /// the store cannot be asked, or too many others are waited for; or, as text, the token cannot be read
+    /// the store does not answer, too many other calls are in progress, or (as text) the token file cannot be read
     #[response(status = 503)]
     Unavailable(CameOf),
-    /// the body is none of these
+    /// the body is invalid
     #[response(status = 400)]
     Body(CameOf),
-    /// this node takes no part in it, or no host has contended for it yet
+    /// this node is not in the election, or no host has contended for it yet
     #[response(status = 404)]
     NoSuch(CameOf),
-    /// the body has not come in time
+    /// the body did not arrive in time
     #[response(status = 408)]
     Late(CameOf),
-    /// the body has too many bytes, or is cut off
+    /// the body is too long or incomplete
     #[response(status = 413)]
     TooLong(CameOf),
-    /// the body is not said to be JSON
+    /// the content type of the body is not JSON
     #[response(status = 415)]
     NotJson(CameOf),
 }
@@ -170,12 +170,12 @@ pub(super) fn routes() -> Router<Arc<Asked>> {
 }
 
 async fn only_posts() -> Response {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This changes something: POST.\n");
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "This path accepts only POST.\n");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
     response
 }
 
-/// Has the leader give the lease up, and another node take it.
+/// Makes the leader release the lease, so that another node takes it.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/step-down",
@@ -193,13 +193,13 @@ pub(super) async fn step_down(
     let StepDownCall { for_s, reason, timeout_s } = body(request).await?;
     let stays_out = Duration::from_secs(for_s.unwrap_or(60));
     if stays_out.is_zero() || stays_out > LONGEST_STEP_DOWN {
-        return Err(Unusable::because("for_s is from 1 to 86400"));
+        return Err(Unusable::because("for_s must be from 1 to 86400"));
     }
     let call = Call::new(&asked, election, reason, timeout_s)?;
     Ok(call.answer(&Steered::StepDown(stays_out)).await)
 }
 
-/// Has nobody lead until it is resumed.
+/// Keeps all nodes from leading until the election is resumed.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/suspend",
@@ -219,7 +219,7 @@ pub(super) async fn suspend(
     Ok(call.answer(&Steered::Suspend).await)
 }
 
-/// Takes a suspension back.
+/// Ends a suspension.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/resume",
@@ -239,7 +239,7 @@ pub(super) async fn resume(
     Ok(call.answer(&Steered::Resume).await)
 }
 
-/// Has a certain node lead; if it does not take the lease soon, whoever did before may go on.
+/// Makes the named node lead. If it does not take the lease soon, the previous leader may continue.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/transfer",
@@ -320,7 +320,7 @@ impl<'a> Call<'a> {
         }
         let patience = timeout_s.unwrap_or(PATIENCE);
         if patience > LONGEST_PATIENCE {
-            let why = format!("timeout_s is {LONGEST_PATIENCE} at the most: a connection lasts no longer");
+            let why = format!("timeout_s must be at most {LONGEST_PATIENCE}: a connection does not last longer");
             return Err(Unusable::because(why));
         }
         let by = format!("the endpoint of {}", asked.watched.node);
@@ -329,7 +329,7 @@ impl<'a> Call<'a> {
 
     async fn answer(self, what: &Steered) -> Response {
         let Ok(_place) = self.asked.changes.try_acquire() else {
-            let told = format!("{AT_ONCE} calls are waited for: try again\n");
+            let told = format!("{AT_ONCE} other calls are in progress: try again\n");
             return steered(StatusCode::SERVICE_UNAVAILABLE, false, told);
         };
         let Self { asked, election, by, reason, patience } = self;
@@ -369,23 +369,23 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
     let kind = kind.split(';').next().unwrap_or_default().trim();
     // A page of another site could send other kinds without asking first.
     if !kind.eq_ignore_ascii_case("application/json") {
-        let why = "send JSON, and say so: Content-Type: application/json".to_owned();
+        let why = "send JSON, with the header Content-Type: application/json".to_owned();
         return Err(Unusable(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
     let bytes = match timeout(BODY, to_bytes(request.into_body(), LONGEST)).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(_)) => {
-            let why = format!("the body is cut off, or has more than {LONGEST} bytes");
+            let why = format!("the body is incomplete, or has more than {LONGEST} bytes");
             return Err(Unusable(StatusCode::PAYLOAD_TOO_LARGE, why));
         }
         Err(_) => {
-            return Err(Unusable(StatusCode::REQUEST_TIMEOUT, format!("the body has not come within {BODY:?}")));
+            return Err(Unusable(StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {BODY:?}")));
         }
     };
     let json = if bytes.is_empty() { "{}".into() } else { bytes };
     // Serde would take a list for the values of an object's keys, in their order.
     if !json.trim_ascii_start().starts_with(b"{") {
-        return Err(Unusable::because("the body: it is no JSON object"));
+        return Err(Unusable::because("the body is not a JSON object"));
     }
-    serde_json::from_slice(&json).map_err(|error| Unusable::because(format!("the body: {error}")))
+    serde_json::from_slice(&json).map_err(|error| Unusable::because(format!("the body is invalid: {error}")))
 }

@@ -33,7 +33,7 @@ Examples:
   baton new heartbeat                  write a coordinator to start from
   baton dev                            build it, run it, and swap it for each new build
   baton run coordinator.wasm           run it on one of the hosts of this machine
-  baton status                         show who leads
+  baton status                         show the leader
 
 `baton COMMAND --help` has more about a command."
 )]
@@ -76,7 +76,7 @@ pub(super) enum Subcommand {
 Example:
   baton new nightly-report --lang python")]
     New {
-        /// Folder and election: 1 to 63 of a-z, 0-9 and hyphens, starting with a letter
+        /// Name of the folder and the election: 1 to 63 characters (a-z, 0-9, hyphen), starting with a letter
         name: String,
         /// Language of the project
         #[arg(long, value_enum, default_value_t = Lang::Rust)]
@@ -84,8 +84,8 @@ Example:
     },
     /// Report whether a component would run here, and if not, why
     ///
-    /// Compiles it as a node does: in a process of its own, with bounded memory and time. Exits with 0 if it would run, else
-    /// with 1.
+    /// Compiles it as a node does: in a process of its own, with bounded memory and time. Exits with 0 if it would run,
+    /// else with 1.
     #[command(after_help = "\
 Example:
   baton check coordinator.wasm")]
@@ -93,7 +93,7 @@ Example:
         /// File of the component
         #[arg(value_hint = clap::ValueHint::FilePath)]
         module: PathBuf,
-        /// CPU time that compiling it may take [default: 60s]
+        /// CPU time limit for compiling it [default: 60s]
         #[arg(long, value_name = "DURATION")]
         compile_timeout: Option<String>,
         /// Configuration file [default: baton.toml, if it exists]
@@ -103,10 +103,10 @@ Example:
         output: Output,
     },
     Doctor(Box<DoctorArguments>),
-    /// Show who leads, since when and with which module
+    /// Show the leader, the start of its term and its module
     ///
-    /// Works on any machine that reaches the store. On the leader's machine it also shows the instance's usage. Exits with 3 if
-    /// no node leads the named election, or one of all.
+    /// Works on any machine that reaches the store. On the leader's machine it also shows the instance's usage. Exits
+    /// with 3 if the named election has no leader or, without a name, if any election has none.
     #[command(after_help = "\
 Example:
   baton status nightly-report --store azure://myaccount/leases -o json")]
@@ -117,13 +117,13 @@ Example:
         store: Store,
         #[command(flatten)]
         output: Output,
-        /// Refresh every so many seconds until Ctrl-C [default: 2]
+        /// Refresh until Ctrl-C, at this interval [default: 2]
         #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
         watch: Option<String>,
     },
     /// List the nodes of an election
     ///
-    /// Shows role, version, whether the module is ready, what runs, and why a node is ineligible.
+    /// Shows role, version, whether the module is ready, which module runs, and why a node is ineligible.
     #[command(after_help = "\
 Example:
   baton nodes nightly-report")]
@@ -137,15 +137,15 @@ Example:
     },
     /// List an election's last terms, the newest first
     ///
-    /// Shows which node led, from when to when, and why the term ended. A node reports a term a few seconds after it begins and
-    /// after it ends. The times are those of the nodes' clocks.
+    /// Shows which node led, from when to when, and why the term ended. A node reports a term a few seconds after it
+    /// begins and after it ends. The times are those of the nodes' clocks.
     #[command(after_help = "\
 Example:
   baton history nightly-report -n 100 --store azure://myaccount/leases")]
     History {
         /// Election
         election: String,
-        /// Number of terms at most; the store keeps 1000
+        /// Maximum number of terms to print; the store keeps 1000
         #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20)]
         limit: usize,
         #[command(flatten)]
@@ -155,9 +155,9 @@ Example:
     },
     /// Show the events of the leader's host
     ///
-    /// Asks the leader's host: on this machine at a socket for its own user, else at the admin endpoint that it announces in
-    /// the store. With --follow, continues with the next leader when leadership moves. Messages of coordinators on a host of
-    /// another machine or user need the token.
+    /// Queries the leader's host: through a local socket if the host runs on this machine as your user, otherwise
+    /// through the admin endpoint that the host announces in the store. With --follow, continues with the next leader
+    /// when leadership moves. Reading the messages of coordinators of another machine or user requires the token.
     #[command(after_help = "\
 Example:
   baton events nightly-report -f --store azure://myaccount/leases")]
@@ -169,7 +169,8 @@ Example:
     },
     /// Show what the coordinator prints and logs
     ///
-    /// Asks the leader's host as `baton events` does. Logs of a host of another machine or user need the token.
+    /// Queries the leader's host, as `baton events` does. Reading the logs of another machine or user requires the
+    /// token.
     #[command(after_help = "\
 Example:
   baton logs nightly-report -f --level warn --token-file /etc/baton/token")]
@@ -181,9 +182,9 @@ Example:
     },
     /// Publish a module as the current version of an election
     ///
-    /// Checks it as `baton check` does, stores it under its digest and a minisign signature with it, and makes it the current
-    /// version in one step. The nodes that run store://ELECTION notice within 5 s and swap. Exits with 1 if the module would not
-    /// run; then nothing is stored.
+    /// Checks the module as `baton check` does, stores it under its digest, together with its minisign signature if
+    /// there is one, and makes it the current version in one step. The nodes that run store://ELECTION notice within 5
+    /// s and swap. Exits with 1 if the module would not run; then nothing is stored.
     #[command(after_help = "\
 Example:
   baton push report.wasm nightly-report --store azure://myaccount/leases")]
@@ -201,13 +202,13 @@ Example:
         /// The module's minisign signature [default: MODULE.minisig, if it exists]
         #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         signature: Option<PathBuf>,
-        /// CPU time that compiling it may take, as on the nodes [default: 60s]
+        /// CPU time limit for compiling it, as on the nodes [default: 60s]
         #[arg(long, value_name = "DURATION")]
         compile_timeout: Option<String>,
     },
     /// List the versions of an election's module, the newest first
     ///
-    /// Shows which one is current, who pushed them, their verdicts, and which nodes run or hold them.
+    /// Shows which version is current, who pushed each version, its verdict, and the nodes that run or hold it.
     #[command(after_help = "\
 Example:
   baton modules nightly-report --store azure://myaccount/leases -o json")]
@@ -229,15 +230,15 @@ Examples:
     Rollback {
         /// Election
         election: String,
-        /// 8 or more digits of the version's digest [default: the newest other one that was not rejected]
+        /// 8 or more digits of the version's digest [default: the newest version that is neither current nor rejected]
         digest: Option<String>,
         #[command(flatten)]
         store: Store,
     },
     /// Remove old versions, and modules that no version needs
     ///
-    /// Keeps the current version, the one it would roll back to, and what a node runs. Keeps a stored module for an hour, since
-    /// somebody may be about to name it.
+    /// Keeps the current version, its fallback, and each version that a node runs. Keeps every module for an hour after
+    /// it was stored, since a push may be in progress.
     #[command(after_help = "\
 Example:
   baton prune --keep 3 --dry-run")]
@@ -245,7 +246,7 @@ Example:
         /// Only versions of these elections [default: all]
         #[arg(value_name = "ELECTION")]
         elections: Vec<String>,
-        /// Number of the newest versions of each election to keep
+        /// Number of newest versions to keep for each election
         #[arg(long, value_name = "NUMBER", default_value_t = 5)]
         keep: usize,
         /// Only print what would be removed
@@ -256,15 +257,16 @@ Example:
     },
     /// Show or change a coordinator's state
     ///
-    /// Values are bytes: `get` prints them unchanged, and `put` also reads them from standard input. While a coordinator leads,
-    /// changes need --force.
+    /// Values are bytes: `get` prints them unchanged, and `put` also reads them from standard input. While a
+    /// coordinator leads, changes need --force.
     #[command(subcommand)]
     State(StateCommand),
     #[command(flatten)]
     Steer(SteerCommand),
     /// Let a finished election run again
     ///
-    /// With `--restart on-failure`, no node starts a module again that is done, until this command or a new version.
+    /// With `--restart on-failure`, an election is finished once its module is done. No node runs the module again
+    /// until you run this command or push a new version.
     #[command(after_help = "\
 Example:
   baton rerun nightly-report --store azure://myaccount/leases")]
@@ -276,8 +278,8 @@ Example:
     },
     /// Make a token for the hosts' admin endpoints
     ///
-    /// Writes it into a new file that only this user may read, and shows which settings name the file. Without FILE, prints a
-    /// token.
+    /// Writes it to a new file that only this user can read, and prints the settings with which to use the file.
+    /// Without FILE, prints a token.
     #[command(after_help = "\
 Example:
   baton token /etc/baton/token")]
@@ -286,9 +288,9 @@ Example:
         #[arg(value_hint = clap::ValueHint::FilePath)]
         file: Option<PathBuf>,
     },
-    /// Print the JSON Schema of baton.toml, with which editors complete and check it
+    /// Print the JSON Schema of baton.toml, for completion and checks in editors
     ///
-    /// Editors find it by the first line of baton.toml: `#:schema ./baton.schema.json`.
+    /// Editors find the schema if the first line of baton.toml is `#:schema ./baton.schema.json`.
     #[command(after_help = "\
 Example:
   baton schema > baton.schema.json")]
@@ -300,7 +302,7 @@ Examples:
   baton man | man -l -
   baton man ~/.local/share/man/man1")]
     Man {
-        /// Folder to create: baton.1, baton-run.1 and so on
+        /// Folder to create for the pages baton.1, baton-run.1 and so on
         #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
         folder: Option<PathBuf>,
     },
@@ -351,11 +353,11 @@ pub enum Lang {
 
 /// Contend for leadership, and run the coordinator while leading
 ///
-/// Each flag is also a variable and a key in baton.toml: --stall-after, BATON_STALL_AFTER, stall-after. The flag wins over the
-/// variable, and the variable over the file. A variable separates repeated values by line breaks (--allow-http and --pin by
-/// spaces); the file has lists and tables for them. Without MODULE, all coordinators of the tables [coordinators.NAME] in the
-/// file run. NAME is the election. A table needs a `module`, whose path is relative to the file, and may override the
-/// settings marked with a *.
+/// Each flag is also a variable and a key in baton.toml: --stall-after, BATON_STALL_AFTER, stall-after. The flag wins
+/// over the variable, and the variable over the file. In a variable, separate repeated values with line breaks
+/// (--allow-http and --pin: with spaces). In the file, use lists and tables. Without MODULE, the host runs all
+/// coordinators of the tables [coordinators.NAME] in the file. NAME is the election. A table needs a `module`, whose
+/// path is relative to the file, and may override the settings marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB. `--help` shows all settings.
@@ -374,7 +376,7 @@ pub(super) struct Run {
     pub store: Store,
     /// Create the container of an Azure store if it does not exist [default: false]
     ///
-    /// The folder of an sqlite store is always created.
+    /// Baton always creates the folder of an SQLite store.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub create: Option<String>,
     /// Id of this node [default: the host name and a slot number]
@@ -388,14 +390,16 @@ pub(super) struct Run {
     pub print_config: bool,
     #[command(flatten)]
     pub settings: Settings,
-    /// Address of page, probes and metrics [default: 127.0.0.1:7070 (or the next free port)]
+    /// Address that serves the page, the probes and the metrics [default: 127.0.0.1:7070 (or the next free port)]
     ///
-    /// `none` is no endpoint. Everyone who reaches the address may read /livez, /readyz, /leader/ELECTION and /metrics.
+    /// `none` disables the endpoint. Every client that reaches the address may read /livez, /readyz, /leader/ELECTION
+    /// and /metrics.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = ENDPOINT)]
     pub admin: Option<String>,
-    /// File of the token for logs and steering [default: none]
+    /// File with the token for logs and steering [default: none]
     ///
-    /// Other machines need it for all but probes and metrics. The host reads the file at each request. Other machines also need TLS.
+    /// Requests from other machines need the token and TLS, except for probes and metrics. The host reads the file on
+    /// every request.
     #[arg(long, value_name = "PATH", help_heading = ENDPOINT, value_hint = clap::ValueHint::FilePath)]
     pub admin_token_file: Option<String>,
     /// Certificates of the endpoint (PEM), its own first [default: none]
@@ -404,7 +408,7 @@ pub(super) struct Run {
     /// Private key of that certificate (PEM) [default: none]
     #[arg(long, value_name = "PATH", help_heading = ENDPOINT, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
     pub admin_tls_key: Option<String>,
-    /// URL of the endpoint for other machines; own for its own address [default: own]
+    /// URL at which other machines reach the endpoint; `own`: the address of --admin [default: own]
     ///
     /// The node announces it in the store. It announces a loopback address only if the store is one of this machine.
     #[arg(long, value_name = "URL", help_heading = ENDPOINT, hide_short_help = true)]
@@ -414,40 +418,42 @@ pub(super) struct Run {
     /// `baton nodes`, `baton status` and the metrics show it. In baton.toml: label = { zone = "west" }.
     #[arg(long, value_name = "K=V", help_heading = MACHINES, hide_short_help = true)]
     pub label: Vec<String>,
-    /// Number of elections that this host leads; off for all [default: off]
+    /// Maximum number of elections that this host leads; off for no limit [default: off]
     ///
     /// The host leads more only if no other node takes a lease within 10 s.
     #[arg(long, value_name = "NUMBER", help_heading = MACHINES, hide_short_help = true)]
     pub max_leaderships: Option<String>,
     /// Take the lease of a dead host of this machine before it expires [default: true]
     ///
-    /// The host asks the kernel whether the holder and its runners are dead. On Azure it needs the holder's note. Set it to false
-    /// where processes are checkpointed and restored (CRIU): the kernel cannot know that such a process comes back.
+    /// The kernel reports whether the holder and its runners are dead. On Azure, the host also needs the note with the
+    /// lease id that the holder wrote to the state folder. Set this to false if processes are checkpointed and restored
+    /// (CRIU): the kernel cannot know that such a process returns.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
     pub reclaim: Option<String>,
     /// Exchange hints with the other hosts, so that standbys poll less [default: true]
     ///
-    /// On an sqlite store through sockets in its folder; with hosts of other machines through --peer.
+    /// Hosts of an SQLite store use sockets in its folder. Hosts of different machines need --peer.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
     pub links: Option<String>,
-    /// Listen for hosts of other machines at this address; off for not [default: off]
+    /// Address on which to listen for hosts on other machines; off to disable [default: off]
     ///
-    /// Uses TLS with a fresh key at each start. A client that can write to the store can pose as a node there. Port 0 lets
-    /// the system choose one.
+    /// Uses TLS with a fresh key at each start. A client that can write to the store can pose as a node there. Port 0
+    /// lets the system choose one.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = MACHINES, hide_short_help = true)]
     pub peer: Option<String>,
-    /// Address of --peer for other machines; own for that very address [default: own]
+    /// Address at which other machines reach --peer; `own`: the address of --peer [default: own]
     #[arg(long, value_name = "HOST:PORT", help_heading = MACHINES, hide_short_help = true)]
     pub peer_advertise: Option<String>,
     /// Source of maintenance events: auto (on Azure), off, or http://HOST [default: auto]
     ///
-    /// The node steps down before its machine is frozen, rebooted, redeployed, preempted or terminated, and acknowledges the
-    /// event.
+    /// The node steps down before its machine is frozen, rebooted, redeployed, preempted or terminated, and
+    /// acknowledges the event.
     #[arg(long, value_name = "WHERE", help_heading = MACHINES, hide_short_help = true)]
     pub scheduled_events: Option<String>,
-    /// Run although this kernel cannot isolate coordinators fully [default: false]
+    /// Run even if this kernel cannot isolate coordinators fully [default: false]
     ///
-    /// Without Landlock, the kernel does not keep a coordinator that escapes its sandbox to its folders.
+    /// Without Landlock, the kernel does not stop a coordinator that escapes its sandbox from leaving the granted
+    /// folders.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
     pub allow_weaker_isolation: Option<String>,
 }
@@ -461,12 +467,13 @@ pub(super) struct Settings {
     /// Time that the coordinator has to stop when asked * [default: 5s]
     #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
     pub grace: Option<String>,
-    /// Take a free lease now (100) to 3.25 s later (0) * [default: 100]
+    /// Delay before taking a free lease: none (100) to 3.25 s (0) * [default: 100]
     #[arg(long, value_name = "NUMBER", help_heading = LEADERSHIP)]
     pub priority: Option<String>,
-    /// Hand over to a healthy node of a higher priority * [default: false]
+    /// Hand over to a healthy node with a higher priority * [default: false]
     ///
-    /// Only to a node that has the same module ready and is eligible. An operator's transfer to this node stays in force.
+    /// The other node must be eligible and have the same module ready. An operator's transfer to this node stays in
+    /// force.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = LEADERSHIP)]
     pub preempt: Option<String>,
     /// Step down after this long without progress * [default: off]
@@ -474,22 +481,23 @@ pub(super) struct Settings {
     pub stall_after: Option<String>,
     /// Run again when done: always, on-failure * [default: always]
     ///
-    /// With on-failure, it does not run again until a new version or `baton rerun`. One that failed is always restarted.
+    /// With on-failure, a coordinator that is done does not run again until a new version or `baton rerun`. A
+    /// coordinator that failed is always restarted.
     #[arg(long, value_name = "POLICY", help_heading = COORDINATOR, value_parser = ["always", "on-failure"], hide_possible_values = true)]
     pub restart: Option<String>,
-    /// Time from done to the next term * [default: 60s]
+    /// Time to wait, once done, before the next term * [default: 60s]
     #[arg(long, value_name = "DURATION", help_heading = COORDINATOR)]
     pub restart_delay: Option<String>,
     /// Server that the coordinator may reach over HTTP; repeatable *
     ///
-    /// Scheme, host, and optionally port and start of the path: https://api.example.com/v1. https://*.example.com is all
-    /// subdomains. With #private, the name may have private addresses: http://worker:8080#private.
+    /// Scheme, host, and optionally port and start of the path: https://api.example.com/v1. https://*.example.com is
+    /// all subdomains. With #private, the name may resolve to private addresses: http://worker:8080#private.
     #[arg(long, value_name = "URL", help_heading = COORDINATOR)]
     pub allow_http: Vec<String>,
-    /// Folder for the coordinator, and its place there; repeatable *
+    /// Host folder that the coordinator may use, and its path there; repeatable *
     ///
-    /// With `:ro` it may only read. In baton.toml: dir = ["/srv/data::/data"]. Writes that the system accepted before the term
-    /// ended still take effect.
+    /// With `:ro`, access is read-only. In baton.toml: dir = ["/srv/data::/data"]. Writes that the system
+    /// accepted before the term ended still take effect.
     #[arg(long, value_name = "HOST::GUEST[:ro]", help_heading = COORDINATOR)]
     pub dir: Vec<String>,
     /// Environment variable of the coordinator; repeatable *
@@ -504,16 +512,16 @@ pub(super) struct Settings {
     pub config_var: Vec<String>,
     /// Secret: K=file:PATH or K=env:VARIABLE; repeatable *
     ///
-    /// The coordinator sees a secret like a variable of --config-var. Baton shows it nowhere, and reads a file for each term. In baton.toml:
-    /// secret = { token = { file = "PATH" } }.
+    /// The coordinator reads a secret in the same way as a variable of --config-var. Baton never shows its value, and
+    /// reads the file again for each term. In baton.toml: secret = { token = { file = "PATH" } }.
     #[arg(long, value_name = "K=SOURCE", help_heading = COORDINATOR)]
     pub secret: Vec<String>,
-    /// Argument of a command; repeatable *
+    /// Argument that a WASI command receives; repeatable *
     ///
-    /// The coordinator's first argument is its election. In baton.toml: arg = ["--verbose", "report.csv"].
+    /// The first argument is always the election. In baton.toml: arg = ["--verbose", "report.csv"].
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = COORDINATOR, hide_short_help = true)]
     pub arg: Vec<String>,
-    /// Additional CA certificates for these servers (PEM) * [default: none]
+    /// Additional CA certificates for servers of --allow-http (PEM) * [default: none]
     #[arg(long, value_name = "PATH", help_heading = COORDINATOR, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
     pub http_ca: Option<String>,
     /// Time in which a failing new version is rolled back * [default: 30s]
@@ -524,64 +532,65 @@ pub(super) struct Settings {
     /// In baton.toml: pin = ["sha256:…"]. `baton check` prints a module's digest.
     #[arg(long, value_name = "DIGEST", help_heading = VERSIONS, hide_short_help = true)]
     pub pin: Vec<String>,
-    /// Only run modules that a key in this file signed with minisign; repeatable *
+    /// Only run modules signed (minisign) by a key in this file; repeatable *
     ///
     /// A file such as minisign.pub, which may hold several keys. In baton.toml: trust = ["minisign.pub"].
     #[arg(long, value_name = "KEYFILE", help_heading = VERSIONS, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
     pub trust: Vec<String>,
-    /// CPU time that compiling a module may take * [default: 60s]
+    /// CPU time limit for compiling a module * [default: 60s]
     ///
-    /// Counts all threads of the compiler. If the machine is so busy that this takes ten times as long and ten minutes, the
+    /// Counts all threads of the compiler. If a busy machine needs ten times as long, and at least ten minutes, the
     /// host tries again later.
     #[arg(long, value_name = "DURATION", help_heading = VERSIONS, hide_short_help = true)]
     pub compile_timeout: Option<String>,
     /// Folder for compiled modules, for this user only; off for none [default: ~/.cache/baton]
     #[arg(long, value_name = "DIR", help_heading = VERSIONS, hide_short_help = true, value_hint = clap::ValueHint::DirPath)]
     pub cache: Option<String>,
-    /// Memory of the instance * [default: 256MiB]
+    /// Maximum memory of the instance * [default: 256MiB]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub max_memory: Option<String>,
-    /// Size of the coordinator's state, keys and values * [default: 4MiB]
+    /// Maximum size of the coordinator's state, keys and values * [default: 4MiB]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub max_state: Option<String>,
-    /// Size of one value of the state, at most --max-state * [default: 1MiB]
+    /// Maximum size of a value of the state * [default: 1MiB]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS, hide_short_help = true)]
     pub max_state_value: Option<String>,
-    /// HTTP requests in flight * [default: 64]
+    /// Maximum number of HTTP requests in flight * [default: 64]
     #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
     pub max_requests: Option<String>,
-    /// Lines that the coordinator may print and log a second * [default: 500]
+    /// Maximum number of lines that the coordinator prints and logs per second * [default: 500]
     #[arg(long, value_name = "LINES", help_heading = LIMITS, hide_short_help = true)]
     pub max_output: Option<String>,
-    /// Files, folders and listings that it may have open * [default: 256]
+    /// Maximum number of open files, folders and listings * [default: 256]
     #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
     pub max_files: Option<String>,
-    /// Handles that it may hold: streams, files, timers * [default: 10000]
+    /// Maximum number of handles, such as streams, files and timers * [default: 10000]
     #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
     pub max_handles: Option<String>,
-    /// Table elements in all its tables * [default: 1000000]
+    /// Maximum number of elements in all WebAssembly tables together * [default: 1000000]
     #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
     pub max_table_elements: Option<String>,
-    /// Core instances, and as many memories and tables * [default: 1000]
+    /// Maximum number of core instances, and of memories and tables each * [default: 1000]
     #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
     pub max_instances: Option<String>,
     /// Folder for core dumps of instances that trap; off for none * [default: off]
     ///
-    /// A dump is named ELECTION-TERM.coredump. The host keeps the newest 5 of an election.
+    /// A dump is named ELECTION-TERM.coredump. The host keeps the 5 newest dumps of each election.
     #[arg(long, value_name = "DIR", help_heading = DIAGNOSIS, hide_short_help = true, value_hint = clap::ValueHint::DirPath)]
     pub coredump: Option<String>,
-    /// File for the last instance's profile, for the Firefox Profiler; off for none * [default: off]
+    /// File for the last instance's profile, in the format of the Firefox Profiler; off for none * [default: off]
     ///
-    /// The profile ends after an hour of computing, or at 32 MiB of memory. The log reports where it ends.
+    /// A profile covers at most an hour of computing and 32 MiB of memory. If it is cut short, the log says so.
     #[arg(long, value_name = "FILE", help_heading = DIAGNOSIS, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
     pub profile: Option<String>,
 }
 
-/// Build a coordinator, run it, and swap it for each new build
+/// Build and run a coordinator, and swap in each new build
 ///
-/// Builds the project in the folder, and again whenever a file of it changes. Runs the build on this machine alone, with a
-/// store in memory: state outlives each swap, but not this command. If a build or a module fails, the running version
-/// stays. The settings are those of `baton run`, from the same sources. Paths are relative to the project's folder.
+/// Builds the project in the folder, and again whenever one of its files changes. Runs the result on this machine
+/// alone, with a store in memory: state outlives each swap, but not this command. If a build or a module fails, the
+/// running version stays. `baton dev` takes the settings of `baton run` from the same sources. Paths are relative to
+/// the project's folder.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -595,16 +604,16 @@ pub(super) struct Dev {
     /// Command that builds it; off for none [default: by its Cargo.toml, package.json or requirements.txt]
     #[arg(long, value_name = "COMMAND")]
     pub build: Option<String>,
-    /// Result of the build [default: by its Cargo.toml, else `module` in baton.toml]
+    /// Output of the build [default: by its Cargo.toml, else `module` in baton.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
-    /// Election that it contends in [default: the module's file name, with hyphens for underscores]
+    /// Election to contend in [default: the module's file name, with hyphens for underscores]
     #[arg(long, value_name = "NAME")]
     pub election: Option<String>,
     /// Configuration file [default: baton.toml, if it exists]
     #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<String>,
-    /// Format of log lines: text, json [default: text, with only what matters here]
+    /// Format of log lines: text, json [default: text, shortened]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], hide_possible_values = true)]
     pub log_format: Option<String>,
     #[command(flatten)]
@@ -662,7 +671,7 @@ pub(super) enum StateCommand {
         #[command(flatten)]
         of: StateOf,
     },
-    /// Replace the whole state by an exported one
+    /// Replace the whole state with an exported one
     Import {
         #[command(flatten)]
         of: StateOf,
@@ -688,15 +697,15 @@ pub(super) struct StateOf {
 pub(super) enum SteerCommand {
     /// Make the leader release the lease, so that another node takes it
     ///
-    /// The leader stops its instance in order and is ineligible for a while. If there is no other node, no node leads
-    /// meanwhile. Exits with 1 if the leader has not released the lease within --timeout.
+    /// The leader stops its instance gracefully, and is ineligible for a while. If there is no other node, no node
+    /// leads meanwhile. Exits with 1 if the leader has not released the lease within --timeout.
     #[command(after_help = "\
 Example:
   baton step-down nightly-report --for 10m --reason 'kernel update'")]
     StepDown {
         #[command(flatten)]
         of: SteeringOf,
-        /// Time in which that node does not lead again, from 1s to 24h
+        /// Time for which that node stays ineligible, from 1s to 24h
         #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
         stays_out: String,
         #[command(flatten)]
@@ -716,7 +725,8 @@ Example:
     },
     /// End a suspension
     ///
-    /// Returns when a node leads, or when all nodes know that they may. Replaces a damaged steering object.
+    /// Returns when a node leads, or when all nodes have read that the suspension has ended. Replaces a damaged
+    /// steering object.
     #[command(after_help = "\
 Example:
   baton resume nightly-report")]
@@ -726,8 +736,8 @@ Example:
     },
     /// Make a named node the leader
     ///
-    /// All other nodes are ineligible until it has had its chance. If it does not take the lease in time, the previous leader
-    /// may continue, and the command exits with 1.
+    /// All other nodes are ineligible until the named node leads or the request times out. If it does not take the
+    /// lease in time, the previous leader may continue, and the command exits with 1.
     #[command(after_help = "\
 Example:
   baton transfer nightly-report --to web-3")]
@@ -759,21 +769,22 @@ pub(super) struct SteeringOf {
     pub election: String,
     #[command(flatten)]
     pub store: Store,
-    /// Time to wait until it has taken effect
+    /// Maximum time to wait for the command to take effect
     #[arg(long, value_name = "DURATION", default_value = "90s")]
     pub timeout: String,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Reason {
-    /// Reason for the log, the coordinator and `baton status`
+    /// Reason that the log, `baton status` and the coordinator show
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Force {
-    /// Also while a coordinator leads: its term ends at its next commit, and the next term starts from the change
+    /// Change the state even while a coordinator leads: its term ends at its next commit, and the next term sees the
+    /// change
     #[arg(long)]
     pub force: bool,
 }
@@ -792,7 +803,7 @@ pub(super) struct Told {
     /// Lowest level: trace, debug, info, warn, error, critical
     #[arg(long, value_name = "LEVEL", default_value = "trace", value_parser = level)]
     pub level: LogLevel,
-    /// File of the nodes' token [default: admin-token-file in baton.toml]
+    /// File with the nodes' admin token [default: admin-token-file in baton.toml]
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub token_file: Option<String>,
     /// CA certificates (PEM) used to verify nodes [default: those of the system]
@@ -804,15 +815,16 @@ pub(super) struct Told {
 
 fn level(text: &str) -> Result<LogLevel, String> {
     let level = LogLevel::deserialize(text.into_deserializer());
-    level.map_err(|_: serde::de::value::Error| "it is trace, debug, info, warn, error or critical".to_owned())
+    level.map_err(|_: serde::de::value::Error| "expected trace, debug, info, warn, error or critical".to_owned())
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Store {
     /// Lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite
     ///
-    /// The same for all nodes of a fleet. The default is an sqlite store in the user's state folder, for the nodes of one user
-    /// on one machine. https://ACCOUNT.blob.core.windows.net/CONTAINER works, too.
+    /// All nodes of a fleet need the same store. The default is an SQLite store in the user's state folder, which the
+    /// nodes of one user on one machine share. A URL such as https://ACCOUNT.blob.core.windows.net/CONTAINER works as
+    /// well.
     #[arg(short, long, value_name = "URL")]
     pub store: Option<String>,
     /// Configuration file [default: baton.toml, if it exists]

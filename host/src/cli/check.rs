@@ -54,11 +54,13 @@ fn what_it_is(kind: Option<ModuleKind>, wrapped: Option<Wrapped>) -> String {
     let kind = match kind {
         Some(ModuleKind::Coordinator) => "coordinator",
         Some(ModuleKind::Command) => "command",
-        None => "nothing that Baton runs",
+        None => "not a kind that Baton runs",
     };
     match wrapped {
-        Some(Wrapped::ComponentTypes) => format!("{kind}, wrapped: a core module that carries component types"),
-        Some(Wrapped::WasiPreview1) => format!("{kind}, wrapped: a core module for WASI preview 1"),
+        Some(Wrapped::ComponentTypes) => {
+            format!("{kind}, built by wrapping a core module that carries component types")
+        }
+        Some(Wrapped::WasiPreview1) => format!("{kind}, built by wrapping a core module for WASI preview 1"),
         None => kind.to_owned(),
     }
 }

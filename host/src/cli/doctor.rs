@@ -15,7 +15,7 @@ use baton_runtime::escape::escape;
 ///
 /// Uses an election of its own with a random name, and removes it at the end. Checks that the store answers, what the
 /// credentials may do, that leases, conditional writes and expiry behave, and how long renewals take. Then checks this
-/// machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. Takes about three leases: 45 s on
+/// machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. Takes about three lease durations: 45 s on
 /// Azure. Exits with 1 if something would break a promise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -190,7 +190,7 @@ fn text(Diagnosis { store, complete, findings, .. }: &Diagnosis) -> String {
         (problems, 0) => format!("{}.", number(problems, "problem")),
         (problems, warnings) => format!("{}, {}.", number(problems, "problem"), number(warnings, "warning")),
     };
-    let cut = if *complete { "" } else { "It was interrupted: not everything was tried. " };
+    let cut = if *complete { "" } else { "Interrupted: not all checks ran. " };
     let _ = writeln!(text, "{cut}{verdict}");
     text
 }
@@ -221,8 +221,8 @@ mod tests {
         assert_eq!(
             anstream::adapter::strip_str(&text(&diagnosis)).to_string(),
             "sqlite:/x\nLEVEL    CHECK      FOUND\nok       reachable  it answers\nproblem  break      x\\u{1b}[2J\n    it means: two lead\n    \
-             to do: go\nwarning  clocks     y\n    it means: z\n    to do: w\nIt was interrupted: not everything was \
-             tried. 1 problem, 1 warning.\n"
+             to do: go\nwarning  clocks     y\n    it means: z\n    to do: w\nInterrupted: not all checks \
+             ran. 1 problem, 1 warning.\n"
         );
     }
 }

@@ -117,7 +117,7 @@ pub fn schema() -> Value {
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "baton.toml",
-        "description": "Settings of `baton run`. Settings at the top hold for all tables [coordinators.NAME].",
+        "description": "Settings of `baton run`. Settings at the top apply to all tables [coordinators.NAME].",
         "type": "object",
         "properties": top,
         "additionalProperties": false,

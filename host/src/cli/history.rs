@@ -54,13 +54,13 @@ impl From<PastTerm> for TermRow {
 pub fn print_history(election: &ElectionName, rows: &[TermRow], json: bool) -> io::Result<()> {
     match rows {
         _ if json => print_json(&rows),
-        [] => print(&format!("No term of {election} has begun, or none is asked for.\n")),
+        [] => print(&format!("{election} has had no term yet, or `--limit` is 0.\n")),
         rows => print(&table(rows)),
     }
 }
 
 fn table(rows: &[TermRow]) -> String {
-    let head = ["TERM", "NODE", "MODULE", "BEGUN", "LED", "LEADERLESS", "OUTCOME", "REASON"];
+    let head = ["TERM", "NODE", "MODULE", "BEGAN", "LED", "LEADERLESS", "OUTCOME", "REASON"];
     let mut lines = vec![head.map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
@@ -124,7 +124,7 @@ mod tests {
     fn the_table_is_aligned_and_harmless() {
         assert_eq!(
             table(&rows()),
-            "TERM  NODE   MODULE               BEGUN                 LED     LEADERLESS  OUTCOME  REASON\n\
+            "TERM  NODE   MODULE               BEGAN                 LED     LEADERLESS  OUTCOME  REASON\n\
              9     web-2  sha256:abababababab  2026-11-21T11:10:30Z  -       2.4s        -        -\n\
              8     web-2  sha256:abababababab  2026-11-21T10:00:00Z  1h 10m  -           killed   lease-at-risk: \\u{1b}[2J\n\
              6     web-1  -                    2026-11-21T09:59:59Z  <0.6s   -           -        -\n\

@@ -401,7 +401,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),
         Subcommand::Push { module, election, store, create, signature, compile_timeout } => {
             if election.ends_with(".wasm") {
-                let problem = format!("`{election}` looks like the module: name that first, and then the election");
+                let problem = format!("`{election}` looks like a module: name the module first, then the election");
                 return Err(ConfigError::of_argument("ELECTION", problem).into());
             }
             let (module, election) = (module_argument(module)?, election_argument(&election)?);
@@ -539,7 +539,7 @@ fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
 fn module_argument(module: PathBuf) -> Result<PathBuf, ConfigError> {
     match module.to_str().filter(|text| !is_path(text)) {
         Some(address) => {
-            let problem = format!("`{}` is no file: name the component's file", without_user(address));
+            let problem = format!("`{}` is not a file: name the component's file", without_user(address));
             Err(ConfigError::of_argument("MODULE", problem))
         }
         None => Ok(module),

@@ -60,13 +60,13 @@ impl NodeStatusRow {
     fn state(&self) -> String {
         let said = &self.said;
         if self.exited {
-            return "ended".to_owned();
+            return "exited".to_owned();
         }
         match (&said.duplicate, &said.ineligible, &said.version) {
-            (Some(rival), ..) => format!("another host has this id: {} and {rival}", said.incarnation),
+            (Some(rival), ..) => format!("duplicate node id: {} and {rival}", said.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
-            (None, None, _) if said.at_leadership_limit => "leads enough elections".to_owned(),
-            (None, None, None) if said.at.is_some() => "does not know steering".to_owned(),
+            (None, None, _) if said.at_leadership_limit => "at its leadership limit".to_owned(),
+            (None, None, None) if said.at.is_some() => "does not support steering".to_owned(),
             (None, None, _) => "-".to_owned(),
         }
     }
@@ -89,12 +89,17 @@ pub fn print_nodes(
     now: OffsetDateTime,
     json: bool,
 ) -> io::Result<()> {
-    if json { print_json(&rows) } else { print(&table(rows, suspended, now)) }
+    match rows {
+        _ if json => print_json(&rows),
+        [] => print("No node has announced itself in this election.\n"),
+        rows => print(&table(rows, suspended, now)),
+    }
 }
 
 fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime) -> String {
     let mut lines = vec![
-        ["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "SAID", "HEARS", "LABELS", "STATE"].map(String::from),
+        ["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "ANNOUNCED", "LINK", "LABELS", "STATE"]
+            .map(String::from),
     ];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
@@ -121,7 +126,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
 
 fn hears(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
     match age(since, now) {
-        Some(since) => format!("{to} since {since}"),
+        Some(since) => format!("{to}, opened {since}"),
         None => to.clone(),
     }
 }
@@ -192,13 +197,13 @@ mod tests {
         assert_eq!(
             table(&rows(), Some(&order), now),
             "\
-NODE   ROLE     PRIORITY  VERSION  MODULE  RUNS  SAID      HEARS                 LABELS                     STATE
-web-2  leader   100       0.1.0    ready   -     30 s ago  -                     rack=7\\u{1b}[2J,zone=west  -
-web-1  standby  50        0.1.0    ready   -     30 s ago  web-2 since 25 s ago  -                          cooling off
-web-3  standby  -         -        none    -     30 s ago  -                     -                          does not know steering
-web-4  standby  -         0.1.0    ready   -     30 s ago  -                     -                          another host has this id: d and e
-web-5  standby  -         0.1.0    ready   -     30 s ago  -                     -                          leads enough elections
-web-6  standby  -         0.1.0    none    -     30 s ago  -                     -                          ended
+NODE   ROLE     PRIORITY  VERSION  MODULE  RUNS  ANNOUNCED  LINK                    LABELS                     STATE
+web-2  leader   100       0.1.0    ready   -     30 s ago   -                       rack=7\\u{1b}[2J,zone=west  -
+web-1  standby  50        0.1.0    ready   -     30 s ago   web-2, opened 25 s ago  -                          cooling off
+web-3  standby  -         -        none    -     30 s ago   -                       -                          does not support steering
+web-4  standby  -         0.1.0    ready   -     30 s ago   -                       -                          duplicate node id: d and e
+web-5  standby  -         0.1.0    ready   -     30 s ago   -                       -                          at its leadership limit
+web-6  standby  -         0.1.0    none    -     30 s ago   -                       -                          exited
 
 suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
 "

@@ -231,7 +231,7 @@ pub fn print_again(
 pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {
-        let problem = format!("{text:?} is not a time: give 0.1 to 3600 seconds, and an election before the flag");
+        let problem = format!("{text:?} is not a time: give 0.1 to 3600 seconds, and put the election before the flag");
         ConfigError::of_argument("--watch", problem)
     })
 }
@@ -268,7 +268,7 @@ fn text(rows: &[StatusRow]) -> String {
         if let Some(SuspendedRow { by, at, reason }) = &row.suspended {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             text.push_str(&format!(
-                "\n{} is suspended since {} by {}\n",
+                "\n{} has been suspended since {} by {}\n",
                 row.election,
                 escape(at),
                 escape(&(by.clone() + &why))
@@ -368,7 +368,7 @@ mod tests {
              heartbeat  held     7     web-3\\u{1b}[2J  2024-02-29T12:34:56Z  sha256:abababababab  failed 3 times in a row  zone=west\n\
              x          outside  -     -               -                     -                    done                     -\n\
              \n\
-             heartbeat is suspended since 2024-02-29T12:00:00Z by ann@desk: \\u{1b}[2J\n"
+             heartbeat has been suspended since 2024-02-29T12:00:00Z by ann@desk: \\u{1b}[2J\n"
         );
         assert_eq!(text(&[]), "There are no elections in this store.\n");
     }

@@ -37,7 +37,7 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
         SteerCommand::StepDown { of, stays_out, reason } => {
             let stays_out = duration("--for", &stays_out)?;
             if stays_out < Duration::from_secs(1) || stays_out > LONGEST_STEP_DOWN {
-                let problem = "it is from 1s to 24h: `baton suspend` has nobody lead for longer".to_owned();
+                let problem = "expected 1s to 24h; to stop all nodes for longer, use `baton suspend`".to_owned();
                 return Err(ConfigError::of_argument("--for", problem).into());
             }
             (of, reason.reason, Steered::StepDown(stays_out))

@@ -155,7 +155,7 @@ impl Client {
     ) -> Result<Answer, AskError> {
         let asked = self.ask_at_length(endpoint, path, accepts, after);
         let asked = timeout(ANSWER, asked).await;
-        asked.unwrap_or_else(|_| Err(AskError::Failed(format!("no answer within {ANSWER:?}"))))
+        asked.unwrap_or_else(|_| Err(AskError::Failed(format!("no response within {ANSWER:?}"))))
     }
 
     async fn ask_at_length(
@@ -175,7 +175,7 @@ impl Client {
         }
         if let (Some(file), Endpoint::Url(node)) = (&self.token_file, endpoint) {
             if !node.is_private() {
-                let why = "the token is not sent where others can read it, and this is neither https nor this machine";
+                let why = "the token is not sent in plain text: the node's URL is neither https nor on this machine";
                 return Err(AskError::Refused(why.to_owned()));
             }
             let token = token(TOKEN_FILE, file).map_err(|error| AskError::Refused(error.to_string()))?;
@@ -218,13 +218,14 @@ impl Client {
     async fn is_trusted(&self, stream: &TcpStream) -> Result<(), AskError> {
         let who = match user_behind(stream).await.map_err(AskError::failed)? {
             Some(user) if self.trusted.contains(&user) => return Ok(()),
-            Some(user) => format!("a process of user {user} answers"),
-            None => "who answers cannot be told".to_owned(),
+            Some(user) => format!("a process of user {user} listens there"),
+            None => "the user of the process that listens there is unknown".to_owned(),
         };
         let trusted: Vec<String> = self.trusted.iter().map(ToString::to_string).collect();
         Err(AskError::Refused(format!(
-            "the token is not sent: {who} there, and it is for those of {} alone (root, the store's owner, and who asks); if \
-             that is the node, ask as its user, or give it --admin-tls-cert and --admin-advertise https://…",
+            "the token is not sent: {who}, but only users {} may receive it (root, the store's owner, and you); if \
+             that process is the node, run this command as its user, or start the node with `--admin-tls-cert` and \
+             `--admin-advertise https://…`",
             trusted.join(", ")
         )))
     }
@@ -235,7 +236,7 @@ impl Client {
         let mut why = None;
         if let Some(path) = &self.ca {
             let unusable = |why: String| UntrustedTls { place: format!("--ca {}", path.display()), why };
-            let pem = read_file(path, LARGEST_PEM).map_err(|error| unusable(format!("it {error}")))?;
+            let pem = read_file(path, LARGEST_PEM).map_err(|error| unusable(format!("the file {error}")))?;
             for certificate in CertificateDer::pem_slice_iter(&pem) {
                 let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
                 roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
@@ -247,7 +248,7 @@ impl Client {
         }
         let place = self.ca.as_ref().map_or("the system".to_owned(), |path| format!("--ca {}", path.display()));
         if roots.is_empty() {
-            let why = why.unwrap_or_else(|| "there is no certificate (PEM) in it".to_owned());
+            let why = why.unwrap_or_else(|| "no certificate (PEM) was found".to_owned());
             return Err(UntrustedTls { place, why });
         }
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -259,7 +260,7 @@ impl Client {
 
 /// Nobody is trusted who could certify a node.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: no certificates to trust: {why}")]
+#[error("{place}: no CA certificates to verify nodes with: {why}")]
 struct UntrustedTls {
     place: String,
     why: String,
@@ -286,7 +287,7 @@ impl Answer {
             Ok(None) => Ok(None),
             Ok(Some(Ok(piece))) => Ok(Some(piece)),
             Ok(Some(Err(error))) => Err(AskError::failed(error)),
-            Err(_) => Err(AskError::Failed(format!("it says nothing for {SILENT:?}"))),
+            Err(_) => Err(AskError::Failed(format!("the node sent nothing for {SILENT:?}"))),
         }
     }
 
@@ -296,7 +297,9 @@ impl Answer {
         while let Some(piece) = self.piece().await? {
             whole.extend_from_slice(&piece);
             if whole.len() > LONGEST {
-                return Err(AskError::Failed(format!("its answer is longer than {LONGEST} bytes, as no node's is")));
+                return Err(AskError::Failed(format!(
+                    "the response is longer than {LONGEST} bytes, so it is not from a node"
+                )));
             }
         }
         Ok(whole)
@@ -346,7 +349,7 @@ mod tests {
         let other = Client { trusted: BTreeSet::from([12_345]), ..client(Some(&file)) };
         let refused = other.ask(&node, "/v1/events", "application/json", None).await.err().unwrap();
         let own = geteuid().as_raw();
-        let says = format!("a process of user {own} answers there, and it is for those of 12345 alone");
+        let says = format!("a process of user {own} listens there, but only users 12345 may receive it");
         assert!(matches!(&refused, AskError::Refused(why) if why.contains(&says)), "{refused}");
         assert_eq!(*heard.lock().unwrap(), "", "it was not even asked");
         // Without a token there is nothing to hide, and this user's own process may have it.

@@ -15,9 +15,8 @@ const EACH: u64 = 72;
 /// More descriptors are needed than the system grants a process.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "for its coordinators, and what they may have open, a process of this host needs up to {needed} descriptors, and the \
-     system grants it {granted}: grant more (LimitNOFILE= in systemd, `ulimit -Hn`), or lower --max-files or \
-     --max-requests"
+    "a process of this host needs up to {needed} file descriptors for its coordinators, but the system allows \
+     {granted}: raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`), or lower `--max-files` or `--max-requests`"
 )]
 pub(super) struct TooFew {
     needed: u64,

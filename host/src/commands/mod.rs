@@ -138,7 +138,7 @@ async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(In
         Ok(inspection) => Ok((inspection, bytes)),
         // It names the module.
         Err(PrepareError::Refused(why)) => Err(anyhow::Error::msg(why)),
-        Err(error) => Err(anyhow::Error::new(error).context(format!("the module {name} cannot be checked"))),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("cannot check the module {name}"))),
     }
 }
 
@@ -215,7 +215,7 @@ async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn Lease
     let there = elections(store).await.unwrap_or_default();
     let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
     anyhow::anyhow!(
-        "there is no election {election} on {place}: no host has contended for it yet{there}; is --store right?"
+        "there is no election {election} on {place}: no host has contended for it yet{there}; check `--store`"
     )
 }
 
@@ -225,7 +225,7 @@ fn there_is(names: &[&str]) -> String {
         more => format!(" and {more} more"),
     };
     let named = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-    if names.is_empty() { named } else { format!(". There is {named}{more}") }
+    if names.is_empty() { named } else { format!("; the store has {named}{more}") }
 }
 
 async fn read(store: &dyn LeaseStore, election: &ElectionName) -> anyhow::Result<Snapshot> {
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn what_is_there_is_named_and_not_without_an_end() {
         assert_eq!(there_is(&[]), "");
-        assert_eq!(there_is(&["billing", "fleet"]), ". There is billing, fleet");
-        assert_eq!(there_is(&["a"; NAMED + 2]), format!(". There is {}a and 2 more", "a, ".repeat(NAMED - 1)));
+        assert_eq!(there_is(&["billing", "fleet"]), "; the store has billing, fleet");
+        assert_eq!(there_is(&["a"; NAMED + 2]), format!("; the store has {}a and 2 more", "a, ".repeat(NAMED - 1)));
     }
 }

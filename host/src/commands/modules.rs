@@ -28,7 +28,7 @@ pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: boo
     }
     let rows = ModuleRow::of(&control.unwrap_or_default(), &announcements);
     if rows.is_empty() && !json {
-        cli::print(&format!("Nothing was pushed to {election}: `baton push MODULE {election}` is how to begin.\n"))?;
+        cli::print(&format!("Nothing has been pushed to {election} yet: run `baton push MODULE {election}`.\n"))?;
     } else {
         cli::print_modules(&rows, now(), json)?;
     }
@@ -53,7 +53,7 @@ pub(super) async fn announcements(
     election: &ElectionName,
 ) -> anyhow::Result<Vec<Announcement>> {
     let said = announced(store, election).await;
-    let said = said.with_context(|| format!("cannot read what the nodes of {election} have"))?;
+    let said = said.with_context(|| format!("cannot read the announcements of the nodes of {election}"))?;
     Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
 }
 

@@ -195,7 +195,7 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (place, _) in files {
         if place.symlink_metadata().is_ok() {
             bail!(
-                "{} is there already, and nothing was written: choose another name, or move it away",
+                "{} already exists, so nothing was written: choose another name, or move it out of the way",
                 place.display()
             );
         }
@@ -208,7 +208,7 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
             }
             return Err(error).with_context(|| {
                 format!(
-                    "cannot write {}, and nothing was written: see to it that it can be, and try again",
+                    "cannot write {}, so the project was not created: fix the cause, then try again",
                     place.display()
                 )
             });

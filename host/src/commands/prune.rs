@@ -121,12 +121,12 @@ impl Pruner<'_> {
         let store = self.store;
         let steered = patiently(TRIES, async || store.elections_with(VersionedObject::Steering).await).await;
         let mut removed = Vec::new();
-        for election in steered.context("cannot list what is asked of nodes")? {
+        for election in steered.context("cannot list the steering commands")? {
             let is_asked_for = elections.is_empty() || elections.contains(&election);
             if !is_asked_for || pushed.contains_key(&election) || read(store, &election).await? != Snapshot::Nothing {
                 continue;
             }
-            let cannot = || format!("cannot read what is asked of the nodes of {election}");
+            let cannot = || format!("cannot read the steering commands of {election}");
             let nodes = patiently(TRIES, async || store.announced_nodes(&election).await).await.with_context(cannot)?;
             let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
             if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
@@ -135,7 +135,9 @@ impl Pruner<'_> {
                 match if self.dry_run { Ok(()) } else { patiently(TRIES, delete).await } {
                     Ok(()) => removed.push(election),
                     Err(StoreError::Conflict) => {}
-                    Err(error) => return Err(error).context(format!("cannot remove what is asked in {election}")),
+                    Err(error) => {
+                        return Err(error).context(format!("cannot remove the steering commands of {election}"));
+                    }
                 }
             }
         }
@@ -159,7 +161,8 @@ impl Pruner<'_> {
     async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
         let said = announced(self.store, election).await;
         let mut in_use = BTreeSet::new();
-        for (node, content) in said.with_context(|| format!("cannot read what the nodes of {election} have"))? {
+        let cannot = || format!("cannot read the announcements of the nodes of {election}");
+        for (node, content) in said.with_context(cannot)? {
             let Some(said) = Announcement::decode(&content) else { continue };
             let is_gone = said.when().is_none_or(|at| self.now - at > GONE);
             if !is_gone {
@@ -167,7 +170,7 @@ impl Pruner<'_> {
             } else if !self.dry_run {
                 patiently(TRIES, async || withdraw(self.store, self.store, election, &node, said.term).await)
                     .await
-                    .with_context(|| format!("cannot take back what {node} said that it has"))?;
+                    .with_context(|| format!("cannot withdraw the announcement of {node}"))?;
             }
         }
         Ok(in_use)
@@ -197,7 +200,7 @@ impl Removed {
         }
         for election in &self.steering {
             text.push_str(&format!(
-                "{removed} what was asked of the nodes of {election}, of which nothing else is left\n"
+                "{removed} the steering commands of {election}, which has no lease, version or node\n"
             ));
         }
         for StoredModule { digest, size, .. } in &self.modules {
@@ -206,11 +209,11 @@ impl Removed {
         let bytes = |modules: &[StoredModule]| modules.iter().map(|module| module.size).sum::<u64>();
         let (versions, modules) = (self.versions.len(), self.modules.len());
         let all = bytes(&self.modules);
-        text.push_str(&format!("{removed} in all: versions {versions}, modules {modules}, bytes {all}\n"));
+        text.push_str(&format!("{removed} in total: versions {versions}, modules {modules}, bytes {all}\n"));
         if !self.young.is_empty() {
             text.push_str(&format!(
-                "stored less than an hour ago, so not removed yet though no version needs them: modules {}, bytes {}; \
-                 prune again later\n",
+                "not needed by any version, but kept for now because they were stored less than an hour ago: modules \
+                 {}, bytes {}; run prune again later\n",
                 self.young.len(),
                 bytes(&self.young)
             ));
@@ -321,16 +324,16 @@ mod tests {
         let removed = bench.prune(&["one"], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![1, 2], vec![]));
         let report = removed.report(false);
-        let young = "stored less than an hour ago, so not removed yet though no version needs them: modules 2, bytes 6; \
-                     prune again later\n";
-        assert!(report.ends_with(&format!("removed in all: versions 2, modules 0, bytes 0\n{young}")), "{report}");
+        let young = "not needed by any version, but kept for now because they were stored less than an hour ago: \
+                     modules 2, bytes 6; run prune again later\n";
+        assert!(report.ends_with(&format!("removed in total: versions 2, modules 0, bytes 0\n{young}")), "{report}");
         assert_eq!(bench.left().await, [1, 2, 3, 4, 5], "somebody may be about to name them");
         bench.passes(Duration::minutes(61));
         assert_eq!(sizes(&bench.prune(&[], 1, true).await.unwrap()), (vec![], vec![1, 5]));
         assert_eq!(bench.left().await.len(), 5, "that was a rehearsal");
         let removed = bench.prune(&[], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![], vec![1, 5]));
-        assert!(removed.report(false).ends_with("removed in all: versions 0, modules 2, bytes 6\n"));
+        assert!(removed.report(false).ends_with("removed in total: versions 0, modules 2, bytes 6\n"));
         assert_eq!(bench.left().await, [2, 3, 4]);
     }
 
@@ -348,7 +351,7 @@ mod tests {
             let removed = bench.prune(&[], 1, dry_run).await.unwrap();
             assert_eq!(removed.steering, [names[1].clone()], "the others are there");
             let report = removed.report(dry_run);
-            assert!(report.contains("what was asked of the nodes of two"), "{report}");
+            assert!(report.contains("the steering commands of two"), "{report}");
         }
         let left = bench.store.elections_with(VersionedObject::Steering).await.unwrap();
         assert_eq!(left, [names[0].clone(), names[2].clone()]);

@@ -45,7 +45,8 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     let store = open_store(&push.store)?;
     if push.create || matches!(push.store, StoreUrl::Sqlite(_)) {
         let leases: &dyn LeaseStore = &*store;
-        patiently(TRIES, async || leases.create().await).await.context("cannot create what the store needs")?;
+        let created = patiently(TRIES, async || leases.create().await).await;
+        created.context("cannot create the store's folder or container")?;
     }
     let modules: &dyn ObjectStore = &*store;
     let what = format!("sending {:.1} MiB to {}", module.len() as f64 / f64::from(1 << 20), push.store);
@@ -59,7 +60,8 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     let pushed = match in_time(edit).await {
         Ok(pushed) => pushed.with_context(|| format!("cannot make {digest} the current version of {election}"))?,
         Err(late) => bail!(
-            "{late}: {digest} may be the current version of {election} or not; look with `baton modules`, or push again"
+            "{late}: {digest} may or may not be the current version of {election}; check `baton modules {election}`, \
+             or push again"
         ),
     };
     links::call(&push.store, election).await;
@@ -74,7 +76,9 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         Pushed::SignedAnew => format!("was current already in {place}: it has a new signature"),
         Pushed::Already => format!("was current already in {place}: nothing changed"),
     };
-    cli::print(&format!("{digest} {news}\n`baton modules {election}` shows which nodes run it\n"))?;
+    cli::print(&format!(
+        "{digest} {news}\n`baton modules {election}` shows which nodes run it, and the outcome of its probation\n"
+    ))?;
     if let Some(warning) = who_does_not_follow(modules, election).await {
         // What was pushed is pushed.
         cli::say(&format!("warning: {warning}"));
@@ -87,14 +91,14 @@ async fn who_does_not_follow(store: &dyn ObjectStore, election: &ElectionName) -
     let here = ModuleSource::Published(election.clone()).to_string();
     let said = match announcements(store, election).await {
         Ok(said) => said,
-        Err(error) => return Some(format!("whether all nodes follow what is pushed is not known: {error:#}")),
+        Err(error) => return Some(format!("cannot tell whether all nodes follow pushed versions: {error:#}")),
     };
     let is_elsewhere = |said: &&Announcement| !said.source.is_empty() && said.source != here && said.is_fresh(now());
     let others: Vec<String> =
         said.iter().filter(is_elsewhere).map(|said| format!("{} ({})", said.node, said.source)).collect();
     (!others.is_empty()).then(|| {
         format!(
-            "these nodes of {election} follow something else, and run nothing that is pushed until they are started \
+            "these nodes of {election} have another module source, and ignore pushed versions until you start them \
              with `baton run {}`: {}",
             quoted(&here),
             others.join(", ")
@@ -112,12 +116,12 @@ async fn store_module(store: &dyn ObjectStore, digest: &Digest, module: &Bytes) 
             Some(stored) if stored == module => return Ok(()),
             Some(_) => {
                 let removed = patiently(TRIES, async || store.remove_module(digest, None).await).await;
-                removed.with_context(|| format!("{digest} is damaged in the store, and cannot be stored anew"))?;
+                removed.with_context(|| format!("{digest} is damaged in the store, and cannot be replaced"))?;
             }
             None => {}
         }
     }
-    bail!("the store does not keep {digest}: what was stored {SENDINGS} times is not there, or damaged")
+    bail!("the store does not keep {digest}: after {SENDINGS} uploads, the module is still missing or damaged")
 }
 
 async fn get(store: &dyn ObjectStore, digest: &Digest, limit: u64) -> anyhow::Result<Option<Bytes>> {
@@ -152,11 +156,12 @@ fn signature(push: &Push) -> anyhow::Result<Option<String>> {
         Err(error) if push.signature.is_none() && is_missing(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let none = || format!("{} is no minisign signature: make one with `minisign -Sm MODULE`", path.display());
+    let none = || format!("{} is not a minisign signature: create one with `minisign -Sm MODULE`", path.display());
     let text = String::from_utf8(bytes).with_context(none)?;
     let signature = minisign_verify::Signature::decode(&text).with_context(none)?;
     // No node that wants one would take it.
-    check_election(&signature, Some(&push.election)).with_context(|| format!("{} cannot go along", path.display()))?;
+    check_election(&signature, Some(&push.election))
+        .with_context(|| format!("cannot push the signature {}", path.display()))?;
     Ok(Some(text))
 }
 
@@ -169,7 +174,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
         Ok(bytes) => Ok(bytes),
         Err(FileError::NotRegular) => bail!("{} is a folder or a device, not a regular file", path.display()),
         Err(FileError::TooLong(_)) => {
-            bail!("{} has more than {LARGEST_SIGNATURE} bytes: it is no signature", path.display())
+            bail!("{} has more than {LARGEST_SIGNATURE} bytes: it is not a signature", path.display())
         }
         Err(FileError::Unreadable(error)) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }

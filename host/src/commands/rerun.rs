@@ -16,7 +16,7 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         return Err(unheard_of(election, place, &*store).await);
     };
     if record.outcome.is_none() {
-        cli::print(&format!("{election} is not finished: there is nothing to start\n"))?;
+        cli::print(&format!("{election} is not finished: there is nothing to rerun\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     // An outcome is taken out of the record before a new instance exists, so that none can be running, also
@@ -28,14 +28,14 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         LeaseState::Expired => true,
         LeaseState::Broken => false,
         LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => bail!(
-            "the lease of {election} is held, and its holder may be about to release it: try again, and if this goes \
-             on, look at `baton status {election}`"
+            "the lease of {election} is held, and its holder may be about to release it: try again; if this error \
+             repeats, check `baton status {election}`"
         ),
         LeaseState::Breaking => bail!("the lease of {election} is being broken: try again in a minute"),
         LeaseState::HeldForever => {
             bail!(
-                "the lease of {election} is held without an end, by a client that is no host of Baton: have it \
-                 released or broken, then try again"
+                "a client other than Baton holds the lease of {election} without a time limit: stop that client or run \
+                 `baton break-lease {election}`, then try again"
             )
         }
     };
@@ -46,16 +46,18 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
     match ask(&*store, election, Op::Acquire { id, length, version: version.clone(), instead_of: None }).await {
         Ok(_) => {}
         Err(StoreError::Held | StoreError::Conflict) => {
-            bail!("another host was faster: look at `baton status {election}`")
+            bail!("another host took the lease of {election} first: check `baton status {election}`")
         }
-        Err(error) => return Err(error).context("cannot take the lease to write the record"),
+        Err(error) => return Err(error).context("cannot acquire the lease to write the record"),
     }
     record.outcome = None;
     let written = ask(&*store, election, Op::Write { id, version, record }).await;
     // If this fails the lease runs out by itself, which hosts wait for.
     let released = ask(&*store, election, Op::Release { id }).await;
     written.context("cannot write the record")?;
-    released.context("the election is started, but its lease could not be released: it runs out by itself")?;
+    released.context(
+        "the election will run again, but its lease could not be released: hosts wait until the lease expires",
+    )?;
     cli::print(&format!("{election} will run again\n"))?;
     Ok(ExitCode::SUCCESS)
 }

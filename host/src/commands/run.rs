@@ -175,7 +175,7 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
         log.emit(None, Event::Error { error: format!("{:#}", anyhow::Error::new(error)) });
     }
     let exports = wanted.unwrap_or_else(|error| {
-        let error = format!("no traces and no metrics are sent to a collector: {error:#}");
+        let error = format!("cannot export traces and metrics to a collector: {error:#}");
         log.emit(None, Event::Error { error });
         None
     });
@@ -191,7 +191,7 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     let ends = Ends { listening, peers, exports };
     let ended = contend(config, stores, workshop, &checked, ends, node.id(), &log);
     if !files.shutdown(LAST_FILES) {
-        let error = format!("a core dump or a profile is not written after {LAST_FILES:?}, and is given up");
+        let error = format!("gave up on a core dump or profile that was not written within {LAST_FILES:?}");
         log.emit(None, Event::Error { error });
     }
     writer.shutdown(LAST_LINES);
@@ -201,9 +201,9 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
 /// Why a coordinator with folders could reach others if it broke out of its sandbox.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so that nothing but \
-     WebAssembly would keep the coordinator of {election} to that folder; run it where there is, or accept that with \
-     --allow-weaker-isolation"
+    "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so only the \
+     WebAssembly sandbox would keep the coordinator of {election} to this folder; use a kernel with Landlock, or \
+     accept the risk with `--allow-weaker-isolation`"
 )]
 struct NothingKeepsToFolders {
     folder: Folder,
@@ -242,7 +242,7 @@ fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
         add("the host", "its program", program, false);
     }
     for folder in workshop.into_iter().flat_map(Workshop::folders) {
-        add("the project", "what it is built in", folder.clone(), true);
+        add("the project", "the folder of its build", folder.clone(), true);
     }
     if config.coordinators.iter().any(|coordinator| matches!(coordinator.module, ModuleSource::Oci(_))) {
         for file in RegistryCredentials::of_process().files() {
@@ -379,8 +379,9 @@ fn contend(
     let exporter = exports.map(|exports| exports.start(&incarnation, Arc::clone(&watched), log.clone())).transpose()?;
     // Nobody else can read a store in memory, so that nobody asks its host.
     let socket = workshop.is_none().then(|| local_socket::open(&incarnation)).transpose().unwrap_or_else(|error| {
-        let error =
-            format!("logs and usage need the admin endpoint on this machine, too: no socket for its own user: {error}");
+        let error = format!(
+            "cannot open the local socket, so logs and usage need the admin endpoint even on this machine: {error}"
+        );
         log.emit(None, Event::Error { error });
         None
     });
@@ -532,7 +533,9 @@ fn contend(
                 }
                 ended = supervisors.join_next() => match ended {
                     None => break,
-                    Some(ended) => ended.context("a supervisor failed")?.context("the system has no random numbers")?,
+                    Some(ended) => {
+                        ended.context("a supervisor failed")?.context("cannot get random numbers from the system")?;
+                    }
                 },
                 // Each ends after its supervisor; one that fails takes nothing with it.
                 Some(ended) = followers.join_next() => followed(ended, log),
@@ -583,13 +586,19 @@ async fn lock_file(
         Ok(Ok(Ok(lock_file))) => return Some(Arc::new(lock_file)),
         Ok(Ok(Err(error))) => format!("{:#}", anyhow::Error::new(error)),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("the disk has not answered for {LOCKED_WITHIN:?}"),
+        Err(_) => format!("the disk did not answer within {LOCKED_WITHIN:?}"),
     };
     let error = match &config.store {
         StoreUrl::Sqlite(_) => {
-            format!("if this host dies, the others wait until its leases run out, and it does so for them: {problem}")
+            format!(
+                "cannot create this host's lock file, so this host and the others wait for each other's leases to \
+                 expire after a crash: {problem}"
+            )
         }
-        _ => format!("if this host is killed and started again, it waits until its leases run out: {problem}"),
+        _ => format!(
+            "cannot create this host's lock file, so after a crash and a restart this host waits until its own leases \
+             expire: {problem}"
+        ),
     };
     log.emit(None, Event::Error { error });
     None
@@ -598,7 +607,7 @@ async fn lock_file(
 /// Has the nodes of this store tell each other what is new, where that can be had.
 fn start_links(links: Links, log: &Log) -> Option<Linking> {
     links.start(log.clone()).unwrap_or_else(|error| {
-        let error = format!("this node and the others do not hear of each other, and ask the store: {error}");
+        let error = format!("cannot start links, so this node exchanges no hints and polls the store: {error}");
         log.emit(None, Event::Error { error });
         None
     })
@@ -630,7 +639,9 @@ fn told_to_end(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
 /// Says that a follower has failed, if it has.
 fn followed(ended: Result<(), JoinError>, log: &Log) {
     if let Err(error) = ended {
-        let error = format!("what follows a source has failed ({error}): nothing new is run until the next start");
+        let error = format!(
+            "the follower of a module source failed ({error}): this host runs no new version until its next start"
+        );
         log.emit(None, Event::Error { error });
     }
 }
@@ -790,10 +801,11 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
                 None,
                 match &error {
                     StoreError::Unknown(error) => {
-                        Event::Error { error: format!("the store is not there yet: {error}") }
+                        Event::Error { error: format!("cannot reach the store yet: {error}") }
                     }
                     refused => {
-                        Event::Misconfigured { error: format!("cannot create what the store needs yet: {refused}") }
+                        let error = format!("cannot create the store's folder or container yet: {refused}");
+                        Event::Misconfigured { error }
                     }
                 },
             );
@@ -805,7 +817,10 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
     drop(tries);
     for file in lost {
         let file = file.display();
-        let error = format!("{file} was missing, and is made anew, empty: stop all hosts before you put it back");
+        let error = format!(
+            "{file} was missing and was created again, empty: stop all hosts before you restore the \
+                             old file"
+        );
         log.emit(None, Event::Error { error });
     }
     if let Some(error) = no_file_events() {

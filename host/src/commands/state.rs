@@ -71,9 +71,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     let cannot = || format!("cannot read the state of {election}");
     let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;
-    read.with_context(|| {
-        format!("there is no state of {election} in this store: no coordinator that keeps one has led there yet")
-    })
+    read.with_context(|| format!("{election} has no state in this store: no coordinator has saved any yet"))
 }
 
 /// Changes the state, unless a coordinator leads.
@@ -89,14 +87,17 @@ async fn change(
     let change = |found| {
         let changed = change(found)?;
         if changed.size() > LARGEST {
-            bail!("it would have {} bytes, and no state may have more than {LARGEST}", changed.size());
+            bail!("the state would have {} bytes, more than the limit of {LARGEST}", changed.size());
         }
         Ok(changed)
     };
     match in_time(state::edit(states, election, may_change, change)).await {
         Ok(changed) => changed.with_context(|| format!("cannot change the state of {election}")),
         Err(late) => {
-            bail!("{late}: the state of {election} may be changed or not; look at it with `baton state`")
+            bail!(
+                "{late}: the state of {election} may or may not have changed; check it with `baton state list \
+                 {election}`"
+            )
         }
     }
 }
@@ -112,7 +113,7 @@ async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyho
         LeaseState::Held | LeaseState::HeldForever | LeaseState::Breaking => {
             let leader = record.and_then(|record| Some(format!(" ({} in term {})", record.node?, record.term)));
             bail!(
-                "a coordinator leads {election}{}: stop its hosts first, or say --force, which ends its term",
+                "a coordinator leads {election}{}: stop its hosts first, or use `--force`, which ends its term",
                 leader.unwrap_or_default()
             )
         }
@@ -140,7 +141,7 @@ fn list(document: &Document, prefix: &str, json: bool) -> anyhow::Result<()> {
 
 fn get(election: &ElectionName, document: &Document, key: &str) -> anyhow::Result<()> {
     let Some(value) = document.entries.get(key) else {
-        bail!("the state of {election} has no key {key:?}; `baton state list {election}` shows which it has");
+        bail!("the state of {election} has no key {key:?}; `baton state list {election}` lists its keys");
     };
     Ok(cli::print_value(value)?)
 }
@@ -184,12 +185,12 @@ fn export(election: &ElectionName, document: &Document) -> anyhow::Result<()> {
 fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
     let place = from.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let exported: Exported = serde_json::from_slice(&input(from)?)
-        .with_context(|| format!("{place} holds no exported state: make one with `baton state export`"))?;
+        .with_context(|| format!("{place} is not an exported state: create one with `baton state export`"))?;
     if exported.format != FORMAT {
-        bail!("{place} has the format {:?}, and this version of baton reads {FORMAT:?}", exported.format);
+        bail!("{place} has the format {:?}, but this version of baton reads {FORMAT:?}", exported.format);
     }
     if exported.term >= HIGHEST_TERM {
-        bail!("{place} names the term {}, after which none could begin: correct it", exported.term);
+        bail!("{place} has term {}, which is too high for a later term to begin: correct its `term`", exported.term);
     }
     let mut document = Document { term: exported.term, ..Document::default() };
     for (key, value) in exported.entries {
@@ -224,7 +225,7 @@ fn input(from: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.by_ref().take(LARGEST_INPUT + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
     if bytes.len() as u64 > LARGEST_INPUT {
-        bail!("{name} has more than {} MiB, and a state at most {} MiB", LARGEST_INPUT >> 20, LARGEST >> 20);
+        bail!("{name} has more than {} MiB, but a state has at most {} MiB", LARGEST_INPUT >> 20, LARGEST >> 20);
     }
     Ok(bytes)
 }

@@ -16,7 +16,7 @@ const BYTES: usize = 24;
 /// Writes a new token into a file that only this user may read, or prints one.
 pub(super) fn token(file: Option<&Path>) -> anyhow::Result<()> {
     let mut bytes = [0; BYTES];
-    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    getrandom::fill(&mut bytes).context("cannot get random numbers from the system")?;
     let token = bytes.iter().fold(String::new(), |mut token, byte| {
         let _ = write!(token, "{byte:02x}");
         token
@@ -32,7 +32,7 @@ pub(super) fn token(file: Option<&Path>) -> anyhow::Result<()> {
     say(&format!("wrote a token to {path}, which only this user may read"));
     say(&format!("hosts:    admin-token-file = \"{path}\" in baton.toml, or --admin-token-file {path}"));
     say(&format!("commands: --token-file {path}, or the same line in baton.toml"));
-    say("page:     paste the token when it asks");
+    say("page:     paste the token when the page asks for it");
     say("Give every node and operator the same token. Other machines also need --admin-tls-cert and --admin-tls-key.");
     Ok(())
 }

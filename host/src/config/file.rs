@@ -46,7 +46,7 @@ pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option
                 // It may be a secret, from when this was the name of another flag.
                 Some(given) if name.contains('=') => {
                     let hint = format!(
-                        "names no file: {} and {} are for variables of the coordinator's configuration",
+                        "is not a file name: use {} or {} for variables of the coordinator's configuration",
                         Key::ConfigVar.flag(),
                         Key::ConfigVar.variable()
                     );
@@ -65,7 +65,7 @@ pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option
 fn read_text(path: &Path) -> Result<String, Option<String>> {
     match read_file(path, LONGEST) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| Some(format!("cannot be read: {error}"))),
-        Err(FileError::TooLong(_)) => Err(Some("is longer than 1 MiB: is it a configuration?".to_string())),
+        Err(FileError::TooLong(_)) => Err(Some("is longer than 1 MiB: is it a configuration file?".to_string())),
         Err(FileError::Unreadable(error)) if error.kind() == ErrorKind::NotFound => Err(None),
         Err(error) => Err(Some(error.to_string())),
     }
@@ -93,7 +93,7 @@ impl Source<'_> {
         if !layers.coordinators.is_empty() {
             for key in [Key::Module, Key::Election] {
                 if let Some(given) = layers.global.get(key) {
-                    let problem = "stands beside [coordinators.NAME]: move it into the table that it is for";
+                    let problem = "is outside of the [coordinators.NAME] tables: move it into its coordinator's table";
                     return Err(ConfigError::at(key, &given.origin, problem));
                 }
             }
@@ -158,11 +158,7 @@ impl Source<'_> {
             (Key::Dir, DeValue::Array(texts)) => {
                 for text in texts {
                     let (at, DeValue::String(text)) = (text.span().start, text.get_ref()) else {
-                        return Err(self.error(
-                            text.span().start,
-                            Some(&path),
-                            "write each folder as a text in quotes",
-                        ));
+                        return Err(self.error(text.span().start, Some(&path), "write each folder as a quoted string"));
                     };
                     let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
                     // What has no such form is refused where it is taken.
@@ -188,11 +184,11 @@ impl Source<'_> {
                 return Err(self.error(at, Some(&path), "write a table: secret = { NAME = { file = \"PATH\" } }"));
             }
             (Key::AllowHttp, DeValue::Array(grants)) => {
-                let form = "write a list of texts in quotes: allow-http = [\"https://api.example.com\"]";
+                let form = "write a list of quoted strings: allow-http = [\"https://api.example.com\"]";
                 self.texts(at, &path, grants, form)?.join("\n")
             }
             (Key::Pin, DeValue::Array(digests)) => {
-                self.texts(at, &path, digests, "write a list of texts in quotes: pin = [\"sha256:…\"]")?.join("\n")
+                self.texts(at, &path, digests, "write a list of quoted strings: pin = [\"sha256:…\"]")?.join("\n")
             }
             (Key::Arg, DeValue::Array(arguments)) => {
                 let arguments = self.texts(at, &path, arguments, ARGUMENTS)?;
@@ -203,7 +199,7 @@ impl Source<'_> {
             }
             (Key::Arg, _) => return Err(self.error(at, Some(&path), ARGUMENTS)),
             (Key::Trust, DeValue::Array(files)) => {
-                let form = "write a list of texts in quotes: trust = [\"minisign.pub\"]";
+                let form = "write a list of quoted strings: trust = [\"minisign.pub\"]";
                 let files = self.texts(at, &path, files, form)?;
                 let files: Result<Vec<String>, _> = files.into_iter().map(|file| self.path(at, &path, file)).collect();
                 files?.join("\n")
@@ -229,7 +225,7 @@ impl Source<'_> {
             },
             (_, DeValue::String(text)) => text.to_string(),
             _ => {
-                return Err(self.error(at, Some(&path), &format!("write a text in quotes{}", example(setting))));
+                return Err(self.error(at, Some(&path), &format!("write a quoted string{}", example(setting))));
             }
         };
         layer.set(setting, text, origin);
@@ -255,8 +251,8 @@ impl Source<'_> {
             (Key::ConfigVar, DeValue::Integer(number)) => Ok(number.to_string()),
             (Key::ConfigVar, DeValue::Float(number)) => Ok(number.to_string()),
             (Key::ConfigVar, DeValue::Boolean(on)) => Ok(on.to_string()),
-            (Key::ConfigVar, _) => wrong("write a text in quotes, a number, true or false"),
-            _ => wrong("write the value as a text in quotes"),
+            (Key::ConfigVar, _) => wrong("write a quoted string, a number, true or false"),
+            _ => wrong("write the value as a quoted string"),
         }
     }
 
@@ -272,7 +268,7 @@ impl Source<'_> {
             .join(path)
             .into_os_string()
             .into_string()
-            .map_err(|_| self.error(at, Some(key), "the file's folder is not UTF-8: write the whole path"))
+            .map_err(|_| self.error(at, Some(key), "the file's folder is not UTF-8: write an absolute path"))
     }
 
     fn line(&self, at: usize) -> usize {
@@ -287,16 +283,16 @@ impl Source<'_> {
 }
 
 /// How a command's arguments are written: as one text it would not be clear where each ends.
-const ARGUMENTS: &str = "write a list of texts in quotes: arg = [\"--verbose\", \"report.csv\"]";
+const ARGUMENTS: &str = "write a list of quoted strings: arg = [\"--verbose\", \"report.csv\"]";
 
 /// What to say of a key that does not exist there.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
     if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::Config) {
-        return "holds for the whole host: move it to the top of the file, above the first table".to_string();
+        return "applies to the whole host: move it to the top of the file, above the first table".to_string();
     }
     if word == Key::Config.name() {
-        return "cannot be set in the file itself: use --config or BATON_CONFIG. Variables of the coordinator's configuration \
-                are the table `config-var`"
+        return "cannot be set in the file itself: use --config or BATON_CONFIG. To set variables of the coordinator's \
+                configuration, use the table `config-var`"
             .to_string();
     }
     if let Some(key) = renamed(word) {

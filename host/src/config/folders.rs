@@ -15,10 +15,10 @@ pub(super) fn find(text: &str, around: &Environment) -> Result<Folder, String> {
     match Folder::at(around.path(named), guest.to_string(), read_only) {
         Ok(folder) => Ok(folder),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Err(format!("{named:?} is not a folder: name the one that it is in"))
+            Err(format!("{named:?} is not a folder: name the folder that contains it"))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("there is no folder {named:?}: make it, or mend the path"))
+            Err(format!("there is no folder {named:?}: create it, or fix the path"))
         }
         Err(error) => Err(format!("the folder {named:?} cannot be used: {error}")),
     }

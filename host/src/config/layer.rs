@@ -151,7 +151,7 @@ impl Layer {
     pub(super) fn set_named(&mut self, key: Key, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
         let illegal = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         if illegal {
-            let problem = "a name must not be empty, and neither it nor its value may contain NUL (nor the name `=`)";
+            let problem = "a name must not be empty or contain `=` or NUL, and a value must not contain NUL";
             return Err(ConfigError::at(key, &origin, problem));
         }
         self.named.entry(key).or_default().insert(name.to_string(), Given { text: value.to_string(), origin });
@@ -163,7 +163,7 @@ impl Layer {
         let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dir, &origin, problem))?;
         let folders = self.named.entry(Key::Dir).or_default();
         if folders.contains_key(parts.guest) {
-            let problem = format!("two folders are to be at {:?}: give each its own place", parts.guest);
+            let problem = format!("two folders have the same guest path {:?}: give each its own path", parts.guest);
             return Err(ConfigError::at(Key::Dir, &origin, problem));
         }
         folders.insert(parts.guest.to_string(), Given { text: text.to_string(), origin });
@@ -181,10 +181,11 @@ impl Layer {
                 Origin::Variable => format!("a line has no `=`: write one {form} on each line"),
                 _ if key == Key::ConfigVar => {
                     format!(
-                        "there is no `=`: write {form}, and repeat it for more; --config names the configuration file"
+                        "there is no `=`: write {form}, and repeat the option to set more; to name a configuration \
+                         file, use --config"
                     )
                 }
-                _ => format!("there is no `=`: write {form}, and repeat {} for more", key.flag()),
+                _ => format!("there is no `=`: write {form}, and repeat {} to set more", key.flag()),
             };
             return Err(ConfigError::at(key, &origin, problem));
         };

@@ -50,7 +50,7 @@ impl Config {
         let mut relied = self.relied_on();
         relied.extend(besides);
         for Relied { place, what, path, is_folder } in relied {
-            let wrong = |error| ConfigError::new(&place, format!("cannot tell where {what} is: {error}"));
+            let wrong = |error| ConfigError::new(&place, format!("cannot resolve the path of {what}: {error}"));
             let Way { lookups, end } = Way::to(&path).map_err(wrong)?;
             let looked_up_in = lookups.into_iter().map(|lookup| lookup.folder).chain(is_folder.then_some(end));
             for folder in looked_up_in {
@@ -64,8 +64,8 @@ impl Config {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
                 let problem = format!(
-                    "{:?} is to be read only, and is the folder {:?} that the same coordinator may write, as {:?}: leave \
-                     one of them out",
+                    "{:?} is granted read-only, but the same coordinator may write to it through {:?}, granted as \
+                     {:?}: remove one of these grants",
                     shown(&folder.host),
                     shown(&writable.folder.host),
                     writable.folder.guest
@@ -96,7 +96,7 @@ impl Config {
             add(place(Key::Reclaim), "the folder of lock files and of notes of leases", &leases, true);
         }
         if let NodeChoice::Slot { folder, .. } = &self.node {
-            add(place(Key::Node), "the lock of the node's name", folder, true);
+            add(place(Key::Node), "the lock file of the node's name", folder, true);
         }
         if let Some(folder) = &self.cache {
             add(place(Key::Cache), "the cache", folder, true);
@@ -189,8 +189,8 @@ impl<'a> Writable<'a> {
 
     fn problem(&self, what: &str, path: &Path, through: &Path) -> String {
         format!(
-            "{what}, {:?}, is looked up in {:?}, where the coordinator `{}` may write as it was granted {:?} ({}): what it \
-             puts there could lead this host elsewhere; keep it outside of that folder, or grant the folder with :ro",
+            "the path of {what}, {:?}, passes through {:?}, where the coordinator `{}` may write (granted: {:?}, {}), \
+             so it could redirect this host: move {what} out of that folder, or grant the folder with :ro",
             shown(path),
             shown(through),
             self.election,

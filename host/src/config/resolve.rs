@@ -59,12 +59,12 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
             row.election = Some(coordinator.election.to_string());
         }
         if coordinators.iter().any(|other: &Coordinator| other.election == coordinator.election) {
-            let problem = format!("two coordinators for the election `{}`: give each its own", coordinator.election);
+            let problem = format!("two coordinators have the election `{}`: give each its own", coordinator.election);
             return Err(ConfigError::at(Key::Election, &origin, problem));
         }
         let profile = coordinator.profile.as_ref();
         if profile.is_some() && coordinators.iter().any(|other: &Coordinator| other.profile.as_ref() == profile) {
-            let problem = "two coordinators would write to one file: give each its own in its table";
+            let problem = "two coordinators would write to the same file: name a file for each in its table";
             let given = own.iter().find(|row| row.key == Key::Profile);
             return Err(ConfigError::at(Key::Profile, given.map_or(&Origin::Default, |row| &row.origin), problem));
         }
@@ -109,11 +109,11 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
         (Some(_), None) => {
-            let problem = "is of no use alone: name its key with --admin-tls-key, too";
+            let problem = "needs a private key: set --admin-tls-key, too";
             return Err(ConfigError::at(Key::AdminTlsCert, &of_certificate, problem));
         }
         (None, Some(_)) => {
-            let problem = "is of no use alone: name its certificate with --admin-tls-cert, too";
+            let problem = "needs a certificate: set --admin-tls-cert, too";
             return Err(ConfigError::at(Key::AdminTlsKey, &of_key, problem));
         }
     };
@@ -128,13 +128,13 @@ fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
     match (listen, &advertise) {
         (None, None) => Ok(None),
         (None, Some(_)) => {
-            let problem = "is of no use alone: say with --peer where this host listens for others, too";
+            let problem = "needs an address to listen on: set --peer, too";
             Err(ConfigError::at(Key::PeerAdvertise, &of_advertise, problem))
         }
         (Some(listen), None) if !is_of_one_machine(listen.ip()) => {
             let problem = format!(
-                "{listen} is every address of this machine, or that of many machines: say with --peer-advertise HOST:PORT by \
-                 which one other nodes reach this one"
+                "other nodes cannot connect to {listen}: name an address that they can reach, with --peer-advertise \
+                 HOST:PORT"
             );
             Err(ConfigError::at(Key::Peer, &of_listen, problem))
         }
@@ -284,9 +284,9 @@ impl Sources {
 fn store(host: &mut Resolver<'_>, around: &Environment) -> Result<StoreUrl, ConfigError> {
     let default = || match around.state_folder() {
         Some(folder) => Ok(StoreUrl::Sqlite(folder)),
-        None => Err("there is no home folder to keep it in: name one with --store sqlite:DIR, or set HOME or \
-                     XDG_STATE_HOME"
-            .to_string()),
+        None => {
+            Err("there is no home folder for the store: set --store sqlite:DIR, HOME or XDG_STATE_HOME".to_string())
+        }
     };
     Ok(host.get(Key::Store, value::store, StoreUrl::to_string, default)?.0)
 }
@@ -318,9 +318,7 @@ fn node(host: &mut Resolver<'_>, around: &Environment) -> Result<NodeChoice, Con
         Some(folder) => {
             NodeChoice::slot(&folder.join("nodes")).map_err(|error| format!("{error}; name the node with --node"))
         }
-        None => Err("there is no home folder to keep its slot in: name the node with --node, or set HOME or \
-                     XDG_STATE_HOME"
-            .to_string()),
+        None => Err("there is no home folder for the node's lock file: set --node, HOME or XDG_STATE_HOME".to_string()),
     };
     Ok(host.get(Key::Node, given, NodeChoice::to_string, default)?.0)
 }
@@ -348,8 +346,7 @@ fn state_limits(own: &mut Resolver<'_>) -> Result<Limits, ConfigError> {
     if value > total {
         let (value, total) = (value::show_size(&value), value::show_size(&total));
         let problem = format!(
-            "one value may have {value}, and the whole state only the {total} of max-state: make that larger or this \
-             smaller"
+            "{value} is more than max-state, which is {total}: increase max-state, or decrease max-state-value"
         );
         return Err(ConfigError::at(Key::MaxStateValue, &origin, problem));
     }
@@ -384,7 +381,7 @@ fn coordinator(
         && *published != election
     {
         let problem = format!(
-            "{module} is what is pushed for the election `{published}`, and this is `{election}`: give both the \
+            "{module} is the module of the election `{published}`, but this election is `{election}`: give both the \
              same name"
         );
         return Err(ConfigError::at(Key::Election, &election_origin, problem));
@@ -505,7 +502,7 @@ impl<'a> Resolver<'a> {
         for (name, given) in named {
             let value = make(name, &given.text).map_err(|problem| ConfigError::at(key, &given.origin, problem))?;
             if !taken.insert(name.clone()) {
-                let problem = format!("{name:?} is given more than once among env, config-var and secret: leave one");
+                let problem = format!("{name:?} is set more than once in env, config-var and secret: keep one");
                 return Err(ConfigError::at(key, &given.origin, problem));
             }
             self.note(key, Some(name.clone()), show(&value), given.origin.clone());

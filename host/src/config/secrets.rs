@@ -11,7 +11,7 @@ pub(super) const ENV: &str = "env:";
 /// How to give one on the command line.
 pub(super) const FORM: &str = "NAME=file:PATH or NAME=env:VARIABLE";
 /// How to give one in the file.
-pub(super) const TABLE: &str = "say where the secret is, not what it is: { file = \"PATH\" } or { env = \"VARIABLE\" }";
+pub(super) const TABLE: &str = "name the secret's source, not its value: { file = \"PATH\" } or { env = \"VARIABLE\" }";
 
 /// The secret `name`, whose `source` is `file:PATH` or `env:VARIABLE`. It is looked for, so that what is wrong is said at
 /// once.
@@ -24,9 +24,9 @@ pub(super) fn find(name: &str, source: &str, around: &Environment) -> Result<Sec
         source.read().map(|_| source)
     } else if let Some(variable) = source.strip_prefix(ENV).filter(|variable| !variable.is_empty()) {
         variable_called(name, variable, around)
-            .map_err(|problem| format!("{name:?} is to come from the host's variable {variable:?}, which {problem}"))
+            .map_err(|problem| format!("cannot read {name:?} from the host's variable {variable:?}, which {problem}"))
     } else {
-        Err(format!("does not say where {name:?} is: write {FORM}"))
+        Err(format!("does not name the source of {name:?}: write {FORM}"))
     }
 }
 

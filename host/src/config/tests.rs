@@ -203,7 +203,7 @@ fn arguments_keep_their_order_and_whatever_is_in_them() {
     // A table that says so has none.
     let (all, shown, _) = arguments(&Case::new(&format!("{file}arg = []\n")), &[], &[]).unwrap();
     assert_eq!((all.len(), shown.as_str()), (0, "none"));
-    let form = "baton.toml:1: arg: write a list of texts in quotes: arg = [\"--verbose\", \"report.csv\"]";
+    let form = "baton.toml:1: arg: write a list of quoted strings: arg = [\"--verbose\", \"report.csv\"]";
     assert_eq!(Case::new("arg = '-v'").error(&[], &["x.wasm"]), form);
     assert_eq!(Case::new("arg = [1]").error(&[], &["x.wasm"]), form);
     assert_eq!(
@@ -331,7 +331,7 @@ fn several_coordinators_run_from_one_file() {
     );
     assert_eq!(
         Case::new(&file.replace("other", "a")).error(&[], &[]),
-        "baton.toml:6: coordinators.b.election: two coordinators for the election `a`: give each its own"
+        "baton.toml:6: coordinators.b.election: two coordinators have the election `a`: give each its own"
     );
 }
 
@@ -346,7 +346,8 @@ fn where_things_are_written_is_seen_from_the_file_and_no_two_write_the_same() {
     assert_eq!(seen, [(&at("dumps"), &at("p")), (&at("dumps"), &at("q"))]);
     assert_eq!(
         Case::new(&file.replace('q', "p")).error(&[], &[]),
-        "baton.toml:7: coordinators.b.profile: two coordinators would write to one file: give each its own in its table"
+        "baton.toml:7: coordinators.b.profile: two coordinators would write to the same file: name a file for each in \
+         its table"
     );
 }
 
@@ -362,16 +363,16 @@ fn a_wrong_file_is_told_the_place_and_the_way_out() {
             &format!("baton.toml:1: colour-scheme: there is no such key; there are {keys}, coordinators"),
         ),
         ("file = 'x'", "baton.toml:1: file: is called `config` now"),
-        ("lease = 15", "baton.toml:1: lease: write a text in quotes, such as \"15s\""),
-        ("max-memory = 15", "baton.toml:1: max-memory: write a text in quotes, such as \"256MiB\""),
-        ("max-handles = true", "baton.toml:1: max-handles: write a text in quotes, or a number, such as 1000"),
+        ("lease = 15", "baton.toml:1: lease: write a quoted string, such as \"15s\""),
+        ("max-memory = 15", "baton.toml:1: max-memory: write a quoted string, such as \"256MiB\""),
+        ("max-handles = true", "baton.toml:1: max-handles: write a quoted string, or a number, such as 1000"),
         ("max-output = 0\nmodule = 'x.wasm'", "baton.toml:1: max-output: 0 is too few: write at least 1"),
         ("create = 'yes'", "baton.toml:1: create: write true or false, without quotes"),
         ("env = ['A=B']", "baton.toml:1: env: write a table: env = { NAME = \"VALUE\" }"),
-        ("[env]\nPORT = 80", "baton.toml:2: env.PORT: write the value as a text in quotes"),
+        ("[env]\nPORT = 80", "baton.toml:2: env.PORT: write the value as a quoted string"),
         (
             "[env]\n'A=B' = 'c'",
-            "baton.toml:2: env.A=B: a name must not be empty, and neither it nor its value may contain NUL (nor the name `=`)",
+            "baton.toml:2: env.A=B: a name must not be empty or contain `=` or NUL, and a value must not contain NUL",
         ),
         (
             "\n[coordinators.x]\nmodul = 'a'",
@@ -379,14 +380,15 @@ fn a_wrong_file_is_told_the_place_and_the_way_out() {
         ),
         (
             "[coordinators.x]\nmodule = 'a'\nstore = 'y'",
-            "baton.toml:3: coordinators.x.store: holds for the whole host: move it to the top of the file, above the \
+            "baton.toml:3: coordinators.x.store: applies to the whole host: move it to the top of the file, above the \
              first table",
         ),
         ("[coordinators.x]\nlease = '15s'", "baton.toml:1: coordinators.x: has no module: write module = \"PATH\""),
         ("coordinators = 'x'", "baton.toml:1: coordinators: write a table [coordinators.NAME] for each coordinator"),
         (
             "module = 'a'\n[coordinators.x]\nmodule = 'b'",
-            "baton.toml:1: module: stands beside [coordinators.NAME]: move it into the table that it is for",
+            "baton.toml:1: module: is outside of the [coordinators.NAME] tables: move it into its \
+             coordinator's table",
         ),
         (
             "[coordinators.Bad_Name]\nmodule = 'b'",
@@ -453,8 +455,8 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
         (
             &[],
             &["oci://user:s3cr3t@ghcr.io/acme/billing:1"],
-            "MODULE: `oci://***@ghcr.io/acme/billing:1` names no module: its registry is no host, or a host and a port; \
-             it is `oci://REGISTRY/REPOSITORY:TAG` or `…@sha256:DIGEST`",
+            "MODULE: `oci://***@ghcr.io/acme/billing:1` is not a reference to a module: its registry is neither \
+             a host nor HOST:PORT; write `oci://REGISTRY/REPOSITORY:TAG` or `…@sha256:DIGEST`",
         ),
         (
             &[],
@@ -475,23 +477,23 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
              write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite",
         ),
         (&[], &["x.wasm", "--store="], "--store: is empty: write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite"),
-        (&[], &["x.wasm", "--env=SECRET"], "--env: there is no `=`: write NAME=VALUE, and repeat --env for more"),
+        (&[], &["x.wasm", "--env=SECRET"], "--env: there is no `=`: write NAME=VALUE, and repeat --env to set more"),
         (
             &[("BATON_ENV", "A=B\nSECRET")],
             &["x.wasm"],
             "BATON_ENV: a line has no `=`: write one NAME=VALUE on each line",
         ),
-        (&[], &["x.wasm", "--lease=1s"], "--lease: a lease of 1s is not possible on this store: it takes 2s to 60s"),
+        (&[], &["x.wasm", "--lease=1s"], "--lease: a lease of 1s is not possible on this store: choose 2s to 60s"),
         (
             &[],
             &["x.wasm", "--lease=5s", "--store=azure://account/box"],
-            "--lease: a lease of 5s is not possible on this store: it takes 15s to 60s",
+            "--lease: a lease of 5s is not possible on this store: choose 15s to 60s",
         ),
         (
             &[("BATON_MAX_MEMORY", "16GiB")],
             &["x.wasm"],
-            "BATON_MAX_MEMORY: dropping 16384 MiB of guest memory may take 3.35s, but a lease of 15s leaves 1.95s \
-             between its deadline (0.8 D) and the host's own end (0.93 D): make the lease longer or --max-memory smaller",
+            "BATON_MAX_MEMORY: freeing 16384 MiB of guest memory may take 3.35s, but a lease of 15s leaves 1.95s \
+             before the host ends itself: raise `--lease` or lower `--max-memory`",
         ),
         (
             &[],
@@ -507,8 +509,7 @@ fn a_wrong_value_is_told_the_place_and_the_way_out() {
 #[test]
 fn one_value_of_the_state_is_no_larger_than_all_of_it() {
     let case = Case::new("[coordinators.job]\nmodule = 'job.wasm'\nmax-state-value = '1MiB'\n");
-    let problem = "one value may have 1MiB, and the whole state only the 512KiB of max-state: make that larger or this \
-                   smaller";
+    let problem = "1MiB is more than max-state, which is 512KiB: increase max-state, or decrease max-state-value";
     assert_eq!(
         case.error(&[], &["--max-state=512KiB"]),
         format!("baton.toml:3: coordinators.job.max-state-value: {problem}")
@@ -541,7 +542,7 @@ fn what_is_pushed_is_pushed_for_an_election() {
     assert_eq!(election("oci://ghcr.io/acme/nightly_report:1.2"), "nightly-report");
     assert_eq!(shown(&case.run(&[], &["store://a", "--election=a"]).unwrap(), Key::Module).0, "store://a");
 
-    let other = "store://a is what is pushed for the election `a`, and this is `b`: give both the same name";
+    let other = "store://a is the module of the election `a`, but this election is `b`: give both the same name";
     assert_eq!(case.error(&[], &["store://a", "--election=b"]), format!("--election: {other}"));
     let file = Case::new("[coordinators.b]\nmodule = 'store://a'\n");
     assert_eq!(file.error(&[], &[]), format!("baton.toml:1: coordinators.b: {other}"));
@@ -619,7 +620,7 @@ fn a_certificate_and_its_key_come_together() {
     for (alone, other) in [(both[1], "--admin-tls-key"), (both[2], "--admin-tls-cert")] {
         let error = Case::new("").run(&[], &["x.wasm", alone]).unwrap_err().to_string();
         let flag = alone.split('=').next().unwrap();
-        assert!(error.starts_with(flag) && error.contains(&format!("with {other}, too")), "{error}");
+        assert!(error.starts_with(flag) && error.contains(other), "{error}");
     }
     let of_file = Case::new("admin-tls-cert = 'a.pem'\nadmin-tls-key = 'b.pem'\n");
     let config = of_file.run(&[], &["x.wasm"]).unwrap();

@@ -48,7 +48,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text.trim())
         .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))?;
     if duration > LONGEST_DURATION {
-        return Err(format!("{text:?} is longer than a year: write a shorter one"));
+        return Err(format!("{text:?} is longer than a year: write a shorter duration"));
     }
     Ok(duration)
 }
@@ -56,7 +56,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// How long something may take at most.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("0 is no time at all: write a longer one".to_string()),
+        Duration::ZERO => Err("0 is too short: write a longer duration".to_string()),
         timeout => Ok(timeout),
     }
 }
@@ -151,7 +151,7 @@ pub(super) fn show_place(place: &Option<PathBuf>) -> String {
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
     if bytes < LEAST_MEMORY {
-        return Err(format!("{text:?} is less than the 64KiB of the smallest memory there is"));
+        return Err(format!("{text:?} is too small: the smallest memory has 64KiB"));
     }
     Ok(bytes)
 }
@@ -160,7 +160,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 pub(super) fn state_size(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
     if bytes > LARGEST {
-        return Err(format!("{text:?} is too much: each commit writes the state whole, and 64MiB is the limit"));
+        return Err(format!("{text:?} is too large: the limit is 64MiB, since each commit writes the whole state"));
     }
     Ok(bytes)
 }

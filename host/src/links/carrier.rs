@@ -85,7 +85,7 @@ fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
         let (mut from_host, mut line) = (BufReader::with_capacity(super::words::LONGEST, from_host), Vec::new());
         let Some(first) = next_line(&mut from_host, &mut line).await? else { return Ok(()) };
         let Some(Order::Begin { node, incarnation, identity }) = read(first)? else {
-            anyhow::bail!("the host says no name")
+            anyhow::bail!("the host did not send its name")
         };
         line.clear();
         let listener = match folder {
@@ -376,7 +376,7 @@ impl Carrier {
                 match peers::reach(link, leader, &identity, &events).await {
                     Ok(Some(stream)) => {
                         attend(link, stream, None, ANSWERED_WITHIN, waiting, &events).await;
-                        why = Some("it does not answer, or does not take this node for one of the election".to_owned());
+                        why = Some("it does not respond, or does not accept this node".to_owned());
                     }
                     Ok(None) => {}
                     Err(reason) => why = Some(reason),

@@ -64,7 +64,7 @@ impl Directory {
             true => match timeout(ANSWERED_WITHIN, place.addresses(ADDRESSES)).await {
                 Ok(Ok(addresses)) => addresses,
                 Ok(Err(error)) => return Err(format!("{place}: {error}")),
-                Err(_) => return Err(format!("{place}: nobody says within {ANSWERED_WITHIN:?} which address that is")),
+                Err(_) => return Err(format!("{place}: this name was not resolved within {ANSWERED_WITHIN:?}")),
             },
             false => Vec::new(),
         };

@@ -211,7 +211,7 @@ impl Host {
                 (failures, said) = (0, None);
             }
             if said.as_ref() != Some(&why) {
-                let error = format!("the nodes ask the store as if there were no links, until there are again: {why}");
+                let error = format!("links are down, so this node polls the store more often: {why}");
                 self.log.emit(None, Event::Error { error });
                 said = Some(why);
             }
@@ -245,7 +245,7 @@ impl Host {
         match timeout(READY_WITHIN, next_line(&mut from, &mut line)).await {
             Ok(Ok(Some(said))) if matches!(read(said), Ok(Some(News::Ready))) => line.clear(),
             Ok(_) => anyhow::bail!("{}", last_words(&mut child).await),
-            Err(_) => anyhow::bail!("the process that carries them did not listen within {READY_WITHIN:?}"),
+            Err(_) => anyhow::bail!("the links process was not ready within {READY_WITHIN:?}"),
         }
         // Who had something to tell before had nobody to tell it to.
         ears.values().for_each(|ear| ear.tidings.look());
@@ -375,7 +375,7 @@ impl Ear {
         self.unreached = Some(incarnation.to_owned());
         let why: String = why.chars().take(MOST_OF_WHY).collect();
         let error = format!(
-            "the node that leads cannot be reached over the network, so this one asks the store as if there were no links: {}",
+            "cannot reach the leader over the network, so this node polls the store more often: {}",
             escape(&why)
         );
         self.log.emit(None, Event::Error { error });
@@ -443,7 +443,7 @@ async fn last_words(child: &mut Child) -> String {
         let _ = timeout(TAKEN_WITHIN, stderr.take(LAST_WORDS).read_to_end(&mut said)).await;
     }
     let how = match child.wait().await {
-        Ok(status) => format!("the process that carries them has ended ({status})"),
+        Ok(status) => format!("the links process exited ({status})"),
         Err(error) => error.to_string(),
     };
     let said = String::from_utf8_lossy(&said);

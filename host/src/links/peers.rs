@@ -41,7 +41,7 @@ pub(super) async fn reach(
 ) -> Result<Option<client::TlsStream<TcpStream>>, String> {
     let Some(Peer { certificate, addresses }) = ask(link, peer, events).await else { return Ok(None) };
     let connector = identity.connector(certificate).map_err(|error| error.to_string())?;
-    let mut why = "its name has no address".to_owned();
+    let mut why = "the name of the leader's host has no address".to_owned();
     for address in addresses {
         let connects = async {
             let stream = TcpStream::connect(address).await?;
@@ -51,7 +51,7 @@ pub(super) async fn reach(
         why = match timeout(REACHED_WITHIN, connects).await {
             Ok(Ok(stream)) => return Ok(Some(stream)),
             Ok(Err(error)) => format!("{address}: {error}"),
-            Err(_) => format!("{address}: no answer within {REACHED_WITHIN:?}"),
+            Err(_) => format!("{address}: no response within {REACHED_WITHIN:?}"),
         };
     }
     Err(why)

@@ -23,7 +23,8 @@ pub struct Place {
 /// Why a text is no [`Place`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{text:?} is no place that others could reach: write HOST:PORT, as in web-3.example:7072 or [2001:db8::3]:7072"
+    "{text:?} is not an address that other nodes can reach: write HOST:PORT, as in web-3.example:7072 or \
+     [2001:db8::3]:7072"
 )]
 pub struct InvalidPlace {
     text: String,
@@ -102,7 +103,7 @@ pub struct Listening {
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The address cannot be had.
-    #[error("--peer {address}: this address cannot be listened on; give another one, or off")]
+    #[error("--peer {address}: cannot listen on this address; give another address, or off")]
     Taken {
         /// The address.
         address: SocketAddr,
@@ -111,7 +112,7 @@ pub enum PeerError {
         source: io::Error,
     },
     /// There is no key.
-    #[error("no key for links with other machines")]
+    #[error("cannot create a key for links with other machines")]
     NoKey(#[from] NoIdentity),
 }
 

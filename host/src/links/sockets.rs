@@ -29,7 +29,7 @@ pub(super) fn make(folder: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(folder)?;
     let is_own = found.uid() == rustix::process::geteuid().as_raw();
     if !found.is_dir() || !is_own || found.permissions().mode() & 0o077 != 0 {
-        let why = format!("{} is to be a folder for this user alone, with mode 0700", folder.display());
+        let why = format!("{} must be a folder of this user, with mode 0700", folder.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(())

@@ -234,7 +234,7 @@ impl Said {
 
 /// A line that no host says.
 #[derive(Debug, thiserror::Error)]
-#[error("a line that no host of Baton says")]
+#[error("received a line that is not from a host of Baton")]
 pub(super) struct Garbage;
 
 /// Reads a line of JSON; none of what is JSON, and not known here.

@@ -92,7 +92,7 @@ impl ScheduledEvent {
 
     /// When it begins without an acknowledgement, for a person.
     pub(super) fn begins(&self) -> &str {
-        if self.not_before.is_empty() { "the time that it was announced for" } else { &self.not_before }
+        if self.not_before.is_empty() { "the announced time" } else { &self.not_before }
     }
 
     pub(super) fn told(&self) -> Event {

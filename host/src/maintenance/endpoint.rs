@@ -77,12 +77,12 @@ impl Endpoint {
 
     async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         let answer = self.send(Method::GET, path, String::new()).await?;
-        serde_json::from_slice(&answer).map_err(|error| format!("it answers otherwise than Azure does: {error}"))
+        serde_json::from_slice(&answer).map_err(|error| format!("its response is not in Azure's format: {error}"))
     }
 
     async fn send(&self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
         let answer = timeout(WITHIN, self.exchange(method, path, body)).await;
-        answer.unwrap_or_else(|_| Err(format!("no answer within {WITHIN:?}")))
+        answer.unwrap_or_else(|_| Err(format!("no response within {WITHIN:?}")))
     }
 
     async fn exchange(&self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
@@ -101,9 +101,9 @@ impl Endpoint {
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();
         let answer = Limited::new(answer.into_body(), LONGEST).collect().await;
-        let answer = answer.map_err(|error| format!("its answer cannot be read: {error}"))?.to_bytes();
+        let answer = answer.map_err(|error| format!("cannot read its response: {error}"))?.to_bytes();
         if status != StatusCode::OK {
-            return Err(format!("it answers {status}"));
+            return Err(format!("it responds with status {status}"));
         }
         Ok(answer)
     }

@@ -182,8 +182,8 @@ impl Maintenance {
             return;
         }
         let error = format!(
-            "the event {} cannot be acknowledged at {}: {error}; it is tried again, and Azure does without at {}: this node \
-             stays out until then. Look at what keeps this host from sending POST there (a firewall, a proxy of metadata)",
+            "cannot acknowledge the event {} at {}: {error}; retrying. Azure begins the event at {} anyway, and this \
+             node stays ineligible until then. Check what blocks POST from this host (a firewall, a metadata proxy)",
             event.id,
             self.endpoint,
             event.begins()
@@ -210,12 +210,12 @@ impl Maintenance {
             return;
         }
         let error = format!(
-            "what is planned for this machine cannot be read at {}: {error}; it is tried again (--scheduled-events off \
-             asks nobody)",
+            "cannot read the scheduled events of this machine at {}: {error}; retrying (--scheduled-events off stops \
+             this)",
             self.endpoint
         );
         self.log.emit(None, Event::Error { error });
-        self.comes_back("its end cannot be read");
+        self.comes_back("the scheduled events cannot be read");
     }
 
     fn comes_back(&self, reason: &str) {
@@ -299,7 +299,7 @@ mod tests {
         log.written().await;
         let events = log.events().since(0).said.iter().map(|said| said.json(true)).collect::<Vec<_>>();
         let of = |text: &str| events.iter().filter(|event| event.contains(text)).collect::<Vec<_>>();
-        let (errors, taken) = (of("cannot be acknowledged"), of("maintenance_acknowledged"));
+        let (errors, taken) = (of("cannot acknowledge"), of("maintenance_acknowledged"));
         assert_eq!((errors.len(), taken.len()), (1, 2), "{events:?}");
         assert!(errors[0].contains("event A") && errors[0].contains("403") && errors[0].contains("POST"), "{errors:?}");
         assert!(taken[0].contains("\"B\"") && taken[1].contains("\"C\""), "{taken:?}");

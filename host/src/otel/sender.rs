@@ -72,10 +72,10 @@ pub(super) fn client(certificate: Option<&Path>) -> anyhow::Result<Client> {
         let place = || format!("{CERTIFICATE}: {}", path.display());
         let text = read_file(path, LONGEST_CERTIFICATE).with_context(place)?;
         let certificates = Certificate::from_pem_bundle(&text).with_context(place)?;
-        anyhow::ensure!(!certificates.is_empty(), "{}: there is no certificate (PEM) in it", place());
+        anyhow::ensure!(!certificates.is_empty(), "{}: the file contains no PEM certificate", place());
         client = certificates.into_iter().fold(client, ClientBuilder::add_root_certificate);
     }
-    client.build().context("no HTTP client can be made")
+    client.build().context("cannot create an HTTP client")
 }
 
 impl Sender {
@@ -182,8 +182,8 @@ impl Sender {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Sent::Later(format!("it answers {status}")),
-            status => Sent::Refused(format!("it answers {status}")),
+            | StatusCode::GATEWAY_TIMEOUT => Sent::Later(format!("the collector returned status {status}")),
+            status => Sent::Refused(format!("the collector returned status {status}")),
         }
     }
 

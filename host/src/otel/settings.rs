@@ -22,15 +22,15 @@ const LONGEST: usize = 64 << 10;
 /// Why nothing is exported.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnusableVariable {
-    #[error("{variable}: {value} is no address of a collector, such as http://localhost:4318")]
+    #[error("{variable}: {value} is not the address of a collector, such as http://localhost:4318")]
     NoUrl { variable: String, value: String },
-    #[error("{variable}: {value} is not spoken here; set it to http/protobuf, and give the collector's port for that")]
+    #[error("{variable}: Baton does not support {value}; use http/protobuf, and the collector's port for it")]
     OtherProtocol { variable: String, value: String },
-    #[error("{variable}: {value} is no number of milliseconds from 1 on")]
+    #[error("{variable}: {value} is not a number of milliseconds, 1 or more")]
     NoTime { variable: String, value: String },
-    #[error("{variable}: it is to be KEY=VALUE, and more of them behind commas, each percent-encoded")]
+    #[error("{variable}: expected comma-separated, percent-encoded KEY=VALUE pairs")]
     NoPairs { variable: String },
-    #[error("{variable}: it is no text, or very long")]
+    #[error("{variable}: expected UTF-8 text of at most 64 KiB")]
     NoText { variable: String },
 }
 
@@ -241,15 +241,19 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_told_without_secrets() {
         for (variable, value, said) in [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "is no address"),
-            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "grpc://user:secret@collector?secret", "collector is no address"),
-            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "grpc is not spoken here"),
-            ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", "http/json is not spoken here"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "is not the address"),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+                "grpc://user:secret@collector?secret",
+                "collector is not the address",
+            ),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "does not support grpc"),
+            ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", "does not support http/json"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "secret", "KEY=VALUE"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "a\nb=secret", "KEY=VALUE"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "a=secret%ff", "KEY=VALUE"),
-            ("OTEL_EXPORTER_OTLP_TIMEOUT", "0", "is no number of milliseconds"),
-            ("OTEL_BSP_SCHEDULE_DELAY", "5s", "is no number of milliseconds"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "0", "is not a number of milliseconds"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "5s", "is not a number of milliseconds"),
             ("OTEL_RESOURCE_ATTRIBUTES", "=x", "KEY=VALUE"),
         ] {
             let given = [ENDPOINT, (variable, value)];
@@ -258,6 +262,6 @@ mod tests {
             assert!(!error.contains("secret"), "{error}");
         }
         let long = "x".repeat(LONGEST + 1);
-        assert!(settings(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &long)]).unwrap_err().contains("very long"));
+        assert!(settings(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &long)]).unwrap_err().contains("64 KiB"));
     }
 }

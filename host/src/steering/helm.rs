@@ -118,8 +118,8 @@ impl Why {
     pub fn told(&self) -> String {
         match self {
             Self::Suspended(order) => format!("suspended by {}", order.told()),
-            Self::SteppedDown(order) => format!("told to step down by {}", order.told()),
-            Self::Transferring(order, to) => format!("to be transferred to {to}, by {}", order.told()),
+            Self::SteppedDown(order) => format!("asked to step down by {}", order.told()),
+            Self::Transferring(order, to) => format!("asked to transfer to {to} by {}", order.told()),
         }
     }
 
@@ -271,8 +271,10 @@ impl Helm {
                 if let StoreError::Misconfigured(why) = &error
                     && self.heard.borrow().mark.is_some()
                 {
-                    let why =
-                        format!("what the nodes are asked cannot be read: {why}; what was asked before holds here");
+                    let why = format!(
+                        "cannot read steering commands: {why}; the last command read stays in force on this \
+                                 node"
+                    );
                     self.says_once(why, &mut reader.unreadable);
                 }
                 return Err(error);
@@ -313,7 +315,10 @@ impl Helm {
                 }
             }
             Err(error) => {
-                let error = format!("{error}; until then what was asked before holds here");
+                let error = format!(
+                    "{error}; until nodes can read the steering commands again, the last command read \
+                                     stays in force on this node"
+                );
                 self.says_once(error, &mut reader.wrong);
             }
         }

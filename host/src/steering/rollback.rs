@@ -22,9 +22,9 @@ pub async fn roll_back(
 ) -> anyhow::Result<RolledBack> {
     let edit = edit_versions(store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
     match timeout(ANSWER_WITHIN, edit).await {
-        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll {election} back")),
+        Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll back {election}")),
         Err(_) => bail!(
-            "the store did not answer within {ANSWER_WITHIN:?}: {election} may be rolled back or not; look with \
+            "the store did not answer within {ANSWER_WITHIN:?}: {election} may or may not be rolled back; see \
              `baton modules {election}`"
         ),
     }
@@ -37,7 +37,10 @@ pub fn told(rolled_back: &RolledBack, election: &ElectionName) -> String {
         RolledBack::To(digest) => format!("{digest} is current in {election}\n"),
         RolledBack::Already(digest) => format!("{digest} was current already in {election}: nothing changed\n"),
         RolledBack::Forgiven(digest) => {
-            format!("{digest} is not rejected any more in {election}: nodes whose source names it may run it again\n")
+            format!(
+                "{digest} is no longer rejected in {election}: nodes whose module source points to it may run it \
+                     again\n"
+            )
         }
     }
 }

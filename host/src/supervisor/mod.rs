@@ -452,7 +452,7 @@ impl Run {
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
         // The elector knows of nothing else, and a version is what its digest says.
         let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
-            self.abort(&format!("module {} is to be started, and is not there", version.digest))
+            self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };
         let lines = Deadline::new(self.given.clock.clone(), deadline);
         let output = self.reporter.output(term, module.digest(), &self.given.clock, lines.clone());
@@ -502,7 +502,7 @@ impl Run {
                     Ok(Ok(Reply::Surveyed { steering, .. }))
                         if !helm.knows(steering.as_ref()) && !helm.look_before(limit.saturating_sub(took)).await =>
                     {
-                        (Ok(Err(StoreError::Unknown("what operators ask cannot be read".to_owned()))), took)
+                        (Ok(Err(StoreError::Unknown("cannot read steering commands".to_owned()))), took)
                     }
                     _ => (answer, took),
                 }
@@ -513,7 +513,7 @@ impl Run {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {
                     let step = store.slow_step().map(|step| format!(": {step}")).unwrap_or_default();
-                    (Err(StoreError::Unknown(format!("no answer to the {what} within {limit:.1?}{step}"))), took)
+                    (Err(StoreError::Unknown(format!("no response to the {what} within {limit:.1?}{step}"))), took)
                 }
                 Err(_) => {
                     let error = StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"));
@@ -585,7 +585,7 @@ impl Run {
         match event {
             InstanceEvent::Begun => Some(Input::Begun),
             InstanceEvent::StepDown(reason) => {
-                Some(Input::StepDown { reason: format!("the coordinator asked for it: {reason}") })
+                Some(Input::StepDown { reason: format!("the coordinator requested this: {reason}") })
             }
             InstanceEvent::Dying => Some(Input::Dying),
             InstanceEvent::Gone(gone) => {

@@ -130,13 +130,13 @@ impl Preference {
         let why = if may_wait.for_priority && may_wait.at_all && free_for < waits(self.priority) {
             format!("priority {}", self.priority)
         } else if !self.leads.takes(&self.election, insists) {
-            format!("{} elections led at most", self.leads.most.unwrap_or_default())
+            format!("this host may lead at most {} elections", self.leads.most.unwrap_or_default())
         } else {
             self.asked = Some(id);
             return Asks::Now;
         };
         let is_news = !std::mem::replace(&mut self.said, true);
-        Asks::Later(is_news.then(|| format!("the lease is free, and other nodes may have it first: {why}")))
+        Asks::Later(is_news.then(|| format!("the lease is free, but this node lets other nodes take it first: {why}")))
     }
 
     /// Whether this host leads enough other elections, so that it would take this lease only if nobody else does.
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(highest.asks(id(1), at(0), LED), Asks::Now);
         let mut half = of("job", 50, &leads);
         let Asks::Later(Some(why)) = half.asks(id(2), at(5_000), LED) else { panic!("it waits") };
-        assert!(why.contains("other nodes may have it first: priority 50"), "{why}");
+        assert!(why.contains("other nodes take it first: priority 50"), "{why}");
         assert_eq!(half.asks(id(3), at(5_999), LED), Asks::Later(None), "that is said once");
         assert_eq!(half.asks(id(4), at(6_000), LED), Asks::Now);
         // Of that, nobody knows whether it was carried out.

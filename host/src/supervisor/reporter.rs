@@ -71,7 +71,7 @@ impl Reporter {
             at.get_or_insert(now);
         }
         if gone.end == End::Killed && self.killed.is_none() {
-            self.killed("its deadline passed: an effect was refused, and it ended by itself".to_owned(), now);
+            self.killed("the deadline passed: the gate refused an effect, and the instance exited".to_owned(), now);
         }
         let took = self.killed.take().map_or(Duration::ZERO, |killed| now.since(killed));
         let end = match (&gone.end, &gone.backtrace) {
@@ -87,10 +87,10 @@ impl Reporter {
             (_, Some(why)) => self.say(why.event(wait)),
             (Some(Why::Suspended(_)), None) => self.say(Event::Resumed { reason: "the suspension is over".to_owned() }),
             (Some(Why::SteppedDown(_)), None) => {
-                self.say(Event::Resumed { reason: "it has stayed out for as long as it was told to".to_owned() });
+                self.say(Event::Resumed { reason: "the step-down period is over".to_owned() });
             }
             (Some(Why::Transferring(_, to)), None) => {
-                self.say(Event::Resumed { reason: format!("{to} has had its chance to take the lease") });
+                self.say(Event::Resumed { reason: format!("the time for {to} to take the lease is over") });
             }
             (None, None) => {}
         }
@@ -115,7 +115,7 @@ impl Reporter {
             }
             Report::HeldOutside { reason } => self.say(Event::HeldByOtherClient { reason }),
             Report::ElectionOver { record } => {
-                let reason = format!("the module was done in term {}; `baton rerun` lets it run again", record.term);
+                let reason = format!("the coordinator finished in term {}; `baton rerun` runs it again", record.term);
                 self.log.emit(Some(record.term), Event::Finished { reason });
             }
             Report::TookOver { from } => {
@@ -196,7 +196,7 @@ impl Output for TermOutput {
                 Event::DumpFailed { what, path, error: why.to_owned() }
             }
             Notice::Dropped { lines, limit } => {
-                let reason = format!("the coordinator printed more than {limit} a second; --max-output allows more");
+                let reason = format!("the coordinator printed more than {limit} lines a second; raise --max-output");
                 Event::OutputDropped { lines, reason }
             }
             Notice::NearLimit(NearLimit { what, used, limit }) => {

@@ -654,13 +654,13 @@ impl fmt::Display for Event {
             Self::Endpoint { address } => write!(f, "page, health and metrics: http://{address}"),
             Self::WeakerIsolation { missing } => write!(
                 f,
-                "this kernel lacks {missing}: a module that escapes its sandbox or its compiler reaches more of what this \
-                 user may do"
+                "this kernel lacks {missing}: a module that escapes its sandbox or exploits the compiler has more of \
+                 this user's rights"
             ),
             Self::ListeningForPeers { address, advertised } => write!(
                 f,
-                "listening at {address}, announced as {advertised}; a client that can write to the store can pose as a node \
-                 here, and can only make this node poll the store earlier or later"
+                "listening at {address}, announced as {advertised}; a client that can write to the store can pose as a \
+                 node here, but can only make this node poll the store earlier or later"
             ),
             Self::UnknownVariable { variable, suggestion } => {
                 write!(f, "ignoring unknown variable {variable}; did you mean {suggestion}?")
@@ -736,7 +736,9 @@ impl fmt::Display for Event {
             Self::Retrying { reason, failures, wait_s } => {
                 write!(f, "failure {failures} in a row, the next term begins in {wait_s}: {reason}")
             }
-            Self::CoolOff { reason, wait_s } => write!(f, "stepped down and does not contend for {wait_s}: {reason}"),
+            Self::CoolOff { reason, wait_s } => {
+                write!(f, "stepped down, and does not contend again for {wait_s}: {reason}")
+            }
             Self::Finished { reason } => f.write_str(reason),
             Self::ModuleDiffers { leader, leader_module, module } => {
                 write!(f, "{leader} leads with module {leader_module}; this node would run {module}")
@@ -770,14 +772,14 @@ impl fmt::Display for Event {
             Self::VersionRejected { module, reason, fallback: Some(fallback) } => {
                 write!(
                     f,
-                    "module {module} does not run until it is pushed again or named to `baton rollback`; {fallback} runs \
-                     instead: {reason}"
+                    "module {module} will not run until it is pushed again or selected with `baton rollback`; \
+                     {fallback} runs instead: {reason}"
                 )
             }
             Self::VersionRejected { module, reason, fallback: None } => {
                 write!(
                     f,
-                    "module {module} does not run until it is pushed again or named to `baton rollback`: {reason}"
+                    "module {module} will not run until it is pushed again or selected with `baton rollback`: {reason}"
                 )
             }
             Self::StoreUnreachable { error } | Self::Misconfigured { error } | Self::Error { error } => {
@@ -786,16 +788,16 @@ impl fmt::Display for Event {
             Self::StoreRecovered { after_s } => write!(f, "the store answers again after {after_s}"),
             Self::Reloaded { read, next_start } => {
                 match read.as_slice() {
-                    [] => f.write_str("no setting names a file")?,
+                    [] => f.write_str("no setting refers to a file")?,
                     read => write!(f, "reloaded the files of {}", read.join(", "))?,
                 }
                 if next_start.is_empty() {
                     return Ok(());
                 }
-                write!(f, "; changed, in effect after a restart: {}", next_start.join(", "))
+                write!(f, "; these changes take effect after a restart: {}", next_start.join(", "))
             }
             Self::Maintenance { reason, id, not_before, description, .. } => {
-                write!(f, "{reason}; this node is drained until that is over: event {id}")?;
+                write!(f, "{reason}; this node is drained until the maintenance is over: event {id}")?;
                 if let Some(not_before) = not_before {
                     write!(f, ", not before {not_before}")?;
                 }
@@ -812,11 +814,11 @@ impl fmt::Display for Event {
             }
             Self::SpansLost { spans } => write!(f, "the collector did not accept {spans} spans in time"),
             Self::ShuttingDown { signal, grace: true } => {
-                write!(f, "{signal}: stopping in order; a second signal skips the grace")
+                write!(f, "{signal}: shutting down cleanly; a second signal skips the grace")
             }
             Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: stopping without grace"),
             Self::DumpWritten { what, path } => write!(f, "wrote a {what} to {path}"),
-            Self::DumpFailed { what, path, error } => write!(f, "could not write a {what} to {path}: {error}"),
+            Self::DumpFailed { what, path, error } => write!(f, "could not write the {what} to {path}: {error}"),
             Self::CapabilityDenied { what, remedy } => {
                 write!(f, "the coordinator asked for {what}, which it is not granted: {remedy}")
             }
@@ -832,7 +834,7 @@ impl fmt::Display for Event {
             Self::Building { command } => f.write_str(command),
             Self::Built { took_s } => write!(f, "in {took_s}"),
             Self::BuildFailed { error, took_s } => {
-                write!(f, "{error} after {took_s}; saving a file builds again")
+                write!(f, "{error} after {took_s}; save a file to build again")
             }
             Self::Aborting { reason } => f.write_str(reason),
         }

@@ -105,7 +105,7 @@ impl Event {
 }
 
 /// What stands in the place of a coordinator's words.
-const WITHHELD: &str = "(told with the token: they may be the coordinator's own words)";
+const WITHHELD: &str = "(shown only with the token: the coordinator may have written this text)";
 
 impl Event {
     /// The same without what the coordinator may have said of its end: it may be as secret as what it prints.

@@ -144,7 +144,7 @@ impl Terms {
         let mut told = self.lock();
         let Some((mut served, _)) = told.serving.take() else { return };
         served.ended = Some(wall());
-        served.reason.get_or_insert_with(|| "given up before its instance began".to_owned());
+        served.reason.get_or_insert_with(|| "the node gave up the lease before the instance started".to_owned());
         told.ended.push_back(served);
         drop(told);
         self.news.notify_one();
@@ -272,7 +272,7 @@ mod tests {
         let [done, given_up] = standing.terms.take().try_into().unwrap();
         assert_eq!((done.term, done.outcome.as_deref()), (4, Some("done")));
         assert_eq!((given_up.term, given_up.outcome, given_up.ended.is_some()), (5, None, true));
-        assert!(given_up.reason.is_some_and(|why| why.contains("before its instance began")));
+        assert!(given_up.reason.is_some_and(|why| why.contains("before the instance started")));
     }
 
     #[test]

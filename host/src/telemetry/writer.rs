@@ -89,13 +89,13 @@ impl Writer {
 
     fn say_overdue(&mut self) {
         if let Some(loss) = self.overdue.take() {
-            self.say(loss, "nobody had read them when the term's deadline passed");
+            self.say(loss, "the log's reader had not read them by the term's deadline");
         }
     }
 
     fn say_losses(&mut self, losses: Vec<Loss>) {
         for loss in losses {
-            self.say(loss, "they came faster than they were read");
+            self.say(loss, "they arrived faster than the log's reader reads");
         }
     }
 

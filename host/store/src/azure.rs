@@ -44,7 +44,7 @@ pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
 /// What is said where a renewal was answered with another's id, as the emulator does once a lease has expired. It counts
 /// as lost.
-pub const RENEWED_ANOTHERS: &str = "the store renewed the lease of another";
+pub const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
 /// The name of an election's blob in its folder.
 const LEASE_BLOB: &str = "/lease";
@@ -100,8 +100,9 @@ impl AzureStore {
                 .dns_resolver(Arc::new(Names))
         };
         let client = |http: reqwest::ClientBuilder| {
-            let http =
-                http.build().map_err(|error| CredentialError::new(format!("no HTTP client can be made: {error}")))?;
+            let http = http
+                .build()
+                .map_err(|error| CredentialError::new(format!("an HTTP client cannot be created: {error}")))?;
             let http = TokenWatch::new(http, access.token.clone());
             Ok(ClientBuilder::with_location(access.location.clone(), access.credentials.clone())
                 .retry(RetryOptions::none())
@@ -266,9 +267,9 @@ impl LeaseStore for AzureStore {
 
     fn slow_step(&self) -> Option<String> {
         if self.token.as_ref().is_some_and(|token| token.is_awaited()) {
-            return Some("no token has come from the identity endpoint yet".to_owned());
+            return Some("the identity endpoint has not sent a token yet".to_owned());
         }
-        Names.slow(SLOW_STEP).map(|name| format!("the look-up of {name} has not ended yet"))
+        Names.slow(SLOW_STEP).map(|name| format!("the DNS lookup of {name} has not finished yet"))
     }
 }
 
@@ -297,7 +298,9 @@ fn version(etag: &Etag) -> Version {
 
 fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
     // An id is a UUID by construction.
-    id.to_string().parse().map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not one: {error}")))
+    id.to_string()
+        .parse()
+        .map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not a UUID: {error}")))
 }
 
 /// Azure counts whole seconds. Rounded up, a lease ends later there than its holder counts, never earlier.

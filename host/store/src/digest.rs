@@ -13,7 +13,7 @@ pub struct Digest([u8; 32]);
 
 /// Why a text is no [`Digest`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no digest: it is `sha256:` and then 64 hexadecimal digits, as `baton check` prints it")]
+#[error("`{0}` is not a digest: expected `sha256:` and 64 hexadecimal digits, as `baton check` prints")]
 pub struct InvalidDigest(String);
 
 impl Digest {
@@ -45,7 +45,7 @@ pub struct DigestPrefix(String);
 
 /// Why a text is no [`DigestPrefix`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no digest: give 8 or more of its hexadecimal digits, as `baton modules` prints them")]
+#[error("`{0}` is not a digest: give the first 8 or more hexadecimal digits that `baton modules` prints")]
 pub struct InvalidPrefix(String);
 
 impl DigestPrefix {

@@ -76,8 +76,8 @@ impl FileEvents {
 pub fn no_file_events() -> Option<String> {
     let error = inotify::init(inotify::CreateFlags::CLOEXEC).err()?;
     Some(format!(
-        "the kernel reports no changed file ({error}), so hosts poll for changes, a second or more later: raise \
-         fs.inotify.max_user_instances, or end the programs of this user that hold all of them"
+        "the kernel reports no file changes ({error}), so hosts notice changes a second or more later, by polling: \
+         raise fs.inotify.max_user_instances, or end programs of this user that hold inotify instances"
     ))
 }
 

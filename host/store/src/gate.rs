@@ -24,7 +24,7 @@ pub fn end_this_process() -> ! {
 
 /// An effect was refused: the term's deadline has passed, or the instance is being killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the term is over: effects of this instance are refused")]
+#[error("the term is over: the host refuses this instance's effects")]
 pub struct Refused;
 
 /// Until when effects may leave this process. The gate of an instance has one; so has an effect that passed the gate

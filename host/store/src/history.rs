@@ -35,9 +35,9 @@ pub const LONGEST_TEXT: usize = 200;
 /// Whoever tells of a term after so many others is not late: the numbers were set back with the store.
 const LATE: usize = 100;
 
-const UNHEARD: &str = "not ended in order: its node was not heard of any more";
-const UNTOLD: &str = "its node has not told how it ended";
-const GIVEN_UP: &str = "ended in order; its node has not said how, or whether its instance began";
+const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
+const UNTOLD: &str = "its node has not reported how the term ended";
+const GIVEN_UP: &str = "ended cleanly; its node has not reported the outcome, or whether an instance ever started";
 
 /// One term. Times are those of the nodes' wall clocks, which may differ.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -118,10 +118,10 @@ pub struct History {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HistoryError {
     /// It is damaged, or somebody else's.
-    #[error("the election's history is damaged: {0}; the next term begins it anew")]
+    #[error("the election's history is damaged: {0}; the next term starts a new history")]
     Damaged(String),
     /// It is of a later version of Baton.
-    #[error("the election's history has format {0}, and this version of Baton reads {FORMAT}: update it")]
+    #[error("the election's history has format {0}, and this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
     /// The store cannot be used.
     #[error(transparent)]
@@ -158,7 +158,7 @@ impl History {
             return Err(HistoryError::Format(format));
         }
         if content.len() > LARGEST_READ {
-            return Err(HistoryError::Damaged(format!("it has {} bytes", content.len())));
+            return Err(HistoryError::Damaged(format!("{} bytes are more than Baton writes", content.len())));
         }
         let Stored { terms } = serde_json::from_slice(content).map_err(damaged)?;
         Ok(Self { terms: terms.into_iter().map(PastTerm::bounded).collect() })
@@ -258,7 +258,7 @@ pub async fn tell_terms(
         // A thousand terms take longer to read and write than any thread should be kept that also renews.
         let next = tokio::task::spawn_blocking(move || with(found.as_deref(), told)).await;
         let (content, problem) =
-            next.map_err(|error| StoreError::Unknown(format!("the history was not put together: {error}")))??;
+            next.map_err(|error| StoreError::Unknown(format!("the history could not be assembled: {error}")))??;
         damage = problem.or(damage);
         let Some(content) = content else { return Ok(damage) };
         if edit.write(content).await? == Tried::Written {

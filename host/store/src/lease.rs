@@ -155,7 +155,7 @@ impl Lease {
     fn held_by(&self, id: LeaseId) -> Result<(), StoreError> {
         match self.holder {
             Some(holder) if holder == id => Ok(()),
-            Some(_) => Err(lost("another has taken the lease")),
+            Some(_) => Err(lost("another client has taken the lease")),
             None => Err(lost(RELEASED)),
         }
     }
@@ -189,7 +189,7 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
             *object = Some(LeaseObject { version: next.clone(), record: Some(record), lease: Lease::default() });
             return Ok(Reply::Version(next));
         }
-        (None, _) => return Err(lost("its object is gone")),
+        (None, _) => return Err(lost("the record was deleted")),
         (Some(row), op) => (row, op),
     };
     match op {
@@ -232,7 +232,7 @@ pub fn overwrite(
     elapsed: Duration,
     next: Version,
 ) -> Result<Version, StoreError> {
-    let row = removable(object, elapsed)?.ok_or_else(|| lost("its object is gone"))?;
+    let row = removable(object, elapsed)?.ok_or_else(|| lost("the record was deleted"))?;
     row.lease = Lease { changes: row.lease.changes.wrapping_add(1), ..Lease::default() };
     row.record = Some(record);
     row.version = next.clone();

@@ -169,16 +169,16 @@ pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
         StoreUrl::Sqlite(folder) => Ok(Arc::new(SqliteStore::new(folder))),
         #[cfg(not(feature = "sqlite"))]
         StoreUrl::Sqlite(_) => {
-            Err(unusable("it was left out of this program: build it with the feature `sqlite`".to_owned()))
+            Err(unusable("this program has no SQLite support: build Baton with the feature `sqlite`".to_owned()))
         }
-        StoreUrl::Memory => Err(unusable("it is there for the caller that has made it, and for no other".to_owned())),
+        StoreUrl::Memory => Err(unusable("only the caller that created a memory store can use it".to_owned())),
         #[cfg(feature = "azure")]
         StoreUrl::Azure { account, container } => opened(AzureStore::open(account, container)).map_err(unusable),
         #[cfg(feature = "azure")]
         StoreUrl::Azurite { address, container } => opened(AzureStore::emulator(address, container)).map_err(unusable),
         #[cfg(not(feature = "azure"))]
         StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => {
-            Err(unusable("it was left out of this program: build it with the feature `azure`".to_owned()))
+            Err(unusable("this program has no Azure support: build Baton with the feature `azure`".to_owned()))
         }
     }
 }

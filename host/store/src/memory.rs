@@ -97,7 +97,7 @@ impl MemoryStore {
             Some(Fault::LoseAnswer) => drop(state.save(write)),
             Some(Fault::Hold) => state.held_writes.push(write),
         }
-        Err(StoreError::Unknown("the request or its answer was lost".to_owned()))
+        Err(StoreError::Unknown("the request or its response was lost".to_owned()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -126,7 +126,7 @@ impl LeaseStore for MemoryStore {
             Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
             Some(Fault::Hold) => state.held.push((election.clone(), op)),
         }
-        Err(StoreError::Unknown("the request or its answer was lost".to_owned()))
+        Err(StoreError::Unknown("the request or its response was lost".to_owned()))
     }
 
     async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {

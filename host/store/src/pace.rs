@@ -19,7 +19,7 @@ const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
 /// One try, which is unknown if it takes too long.
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {TRY:?}"))))
+    timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
 
 /// The pace of repeated tries.

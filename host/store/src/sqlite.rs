@@ -117,9 +117,9 @@ impl SqliteStore {
         // Without a working directory there is nothing better than the path itself.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let [leases, states, control, history, modules] = FILES.map(|name| dir.join(name));
-        let asked = "what was pushed, what became of it, and what is asked of the nodes: a suspension, say";
+        let asked = "the pushed versions, their results and the steering commands, such as a suspension";
         let leases = Database::new(leases, "the leases and their terms", row::SCHEMA, LEASES_BUSY);
-        let states = Database::new(states, "what coordinators have saved", objects::STATES_SCHEMA, STATES_BUSY);
+        let states = Database::new(states, "the state that coordinators saved", objects::STATES_SCHEMA, STATES_BUSY);
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
@@ -464,7 +464,7 @@ fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite:
 fn new_version() -> Result<Version, StoreError> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {
-        StoreError::Misconfigured(format!("the system gives no random numbers ({error}): allow getrandom"))
+        StoreError::Misconfigured(format!("the system provides no random numbers ({error}): allow getrandom"))
     })?;
     Ok(Version(format!("{:032x}", u128::from_be_bytes(bits))))
 }

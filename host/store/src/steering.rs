@@ -124,15 +124,10 @@ impl Order {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SteeringError {
     /// It is damaged, or somebody else's.
-    #[error(
-        "the election's steering object is damaged ({0}): `baton resume` makes it anew, and then nothing is asked of its \
-         nodes"
-    )]
+    #[error("the election's steering object is damaged ({0}): `baton resume` replaces it with an empty one")]
     Damaged(String),
     /// It is of a later version of Baton.
-    #[error(
-        "the election's steering object has format {0}, and this version of Baton reads {FORMAT}: update this baton"
-    )]
+    #[error("the election's steering object has format {0}, and this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
 }
 
@@ -158,7 +153,7 @@ impl Steering {
     /// [`SteeringError`] where this version cannot use it.
     pub fn decode(content: &[u8]) -> Result<Self, SteeringError> {
         if content.len() > LARGEST {
-            return Err(SteeringError::Damaged(format!("it has {} bytes", content.len())));
+            return Err(SteeringError::Damaged(format!("{} bytes are more than Baton writes", content.len())));
         }
         let damaged = |error: serde_json::Error| SteeringError::Damaged(error.to_string());
         let Head { format } = serde_json::from_slice(content).map_err(damaged)?;
@@ -226,7 +221,7 @@ pub async fn edit<T, E: From<EditError>>(
 pub type EditError = edit::EditError<SteeringError>;
 
 impl Unusable for SteeringError {
-    const IN_DOUBT: &'static str = "it may be asked of the nodes or not: say it again";
+    const IN_DOUBT: &'static str = "the command may or may not be in the store: repeat it";
 }
 
 #[cfg(test)]
@@ -278,7 +273,7 @@ mod tests {
             assert!(error.to_string().contains("baton resume"), "{spoilt}: {error}");
         }
         let later = br#"{"format":2,"more":1}"#;
-        assert!(Steering::decode(later).unwrap_err().to_string().contains("update this baton"));
+        assert!(Steering::decode(later).unwrap_err().to_string().contains("update Baton"));
         assert!(matches!(Steering::decode(&[b' '; LARGEST + 1]), Err(SteeringError::Damaged(_))));
     }
 

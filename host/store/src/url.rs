@@ -76,37 +76,40 @@ impl FromStr for StoreUrl {
         }
         if let Some(folder) = text.strip_prefix(SQLITE) {
             return match folder {
-                "" => Err(wrong("the folder is missing")),
+                "" => Err(wrong("the URL contains no folder")),
                 // No shell replaces it there, and a folder of that name is not what anybody wants.
-                "~" => Err(wrong("`~` is nobody's home here, so write the whole path")),
-                folder if folder.starts_with("~/") => Err(wrong("`~` is nobody's home here, so write the whole path")),
+                "~" => Err(wrong("`~` is not expanded here: write the whole path")),
+                folder if folder.starts_with("~/") => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder => Ok(Self::Sqlite(PathBuf::from(folder))),
             };
         }
-        let unknown = || wrong("it begins with no known kind of store");
+        let unknown = || wrong("it does not begin with a known scheme");
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
         if scheme == "https" {
             // As the portal and the Azure CLI show a container.
             let (account, container) = rest.split_once(PUBLIC_CLOUD).ok_or_else(|| {
-                wrong("only https://ACCOUNT.blob.core.windows.net/CONTAINER is a store; another endpoint comes from the environment")
+                wrong(
+                    "an https:// store is https://ACCOUNT.blob.core.windows.net/CONTAINER; set another endpoint in the \
+                     environment",
+                )
             })?;
             return format!("azure://{account}/{}", container.trim_end_matches('/')).parse();
         }
         if !["azure", "azurite"].contains(&scheme) {
             return Err(unknown());
         }
-        let (place, container) = rest.split_once('/').ok_or_else(|| wrong("the container is missing"))?;
+        let (place, container) = rest.split_once('/').ok_or_else(|| wrong("the URL contains no container"))?;
         if !is_container(container) {
-            return Err(wrong("a container is 3 to 63 of a-z, 0-9 and single hyphens"));
+            return Err(wrong("a container's name has 3 to 63 characters: a-z, 0-9 and single hyphens"));
         }
         let container = container.to_owned();
         match scheme {
             "azure" if is_account(place) => Ok(Self::Azure { account: place.to_owned(), container }),
-            "azure" => Err(wrong("a storage account is 3 to 24 of a-z and 0-9")),
+            "azure" => Err(wrong("a storage account's name has 3 to 24 characters: a-z and 0-9")),
             "azurite" if place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
                 Ok(Self::Azurite { address: place.to_owned(), container })
             }
-            _ => Err(wrong("the emulator's HOST:PORT is missing")),
+            _ => Err(wrong("the URL contains no HOST:PORT of the emulator")),
         }
     }
 }
@@ -211,17 +214,17 @@ mod tests {
     #[test]
     fn says_what_is_wrong() {
         for (text, problem) in [
-            ("sqlit:/tmp", "no known kind"),
+            ("sqlit:/tmp", "known scheme"),
             ("https://account.blob.core.windows.net", "blob.core.windows.net/CONTAINER"),
-            ("https://account.blob.core.usgovcloudapi.net/box", "from the environment"),
+            ("https://account.blob.core.usgovcloudapi.net/box", "in the environment"),
             ("https://a.b.blob.core.windows.net/box", "storage account"),
-            ("sqlite:", "folder is missing"),
-            ("azure:account/container", "no known kind"),
-            ("azure://account", "container is missing"),
+            ("sqlite:", "contains no folder"),
+            ("azure:account/container", "known scheme"),
+            ("azure://account", "contains no container"),
             ("azure://Account/container", "storage account"),
-            ("azure://account/a", "a container is"),
+            ("azure://account/a", "a container's name"),
             ("azurite://localhost/container", "HOST:PORT"),
-            ("s3://bucket/container", "no known kind"),
+            ("s3://bucket/container", "known scheme"),
             ("sqlite:~/leases", "whole path"),
             ("azure://account/container?sv=2024&sig=c2VjcmV0", "never from the URL"),
             ("azure://key:c2VjcmV0@account/container", "never from the URL"),

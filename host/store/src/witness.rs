@@ -64,7 +64,7 @@ pub(crate) const FOLDER: &str = "holders";
 #[derive(Debug, thiserror::Error)]
 pub enum LockFileError {
     /// The system refuses a step.
-    #[error("no lock file in {folder}")]
+    #[error("cannot create a lock file in {folder}")]
     System {
         /// Where it should be.
         folder: PathBuf,
@@ -73,7 +73,7 @@ pub enum LockFileError {
         source: io::Error,
     },
     /// The file system is not known to be this machine's own.
-    #[error("no lock file in {folder}: its file system is not known to be local: {kind}")]
+    #[error("cannot create a lock file in {folder}: its file system is not known to be local ({kind})")]
     Foreign {
         /// Where it should be.
         folder: PathBuf,

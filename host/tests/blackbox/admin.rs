@@ -390,8 +390,8 @@ fn what_does_not_turn_is_not_live() {
     let at = Endpoint::of(&beta);
     assert_eq!(at.ask("/livez").status, 200);
     freeze(&beta, "control");
-    let supervisor = format!("the supervisor of {ELECTION} has not turned for ");
-    let names = ["the control runtime has not turned for ", &supervisor];
+    let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
+    let names = ["the control runtime has made no progress for ", &supervisor];
     // Each is late by its own last beat, so one may be named a second before the other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
@@ -475,7 +475,7 @@ fn only_reading_is_answered() {
     assert!(nothing.body.contains("/readyz"), "{nothing:?}");
     let other = at.ask("/leader/other%0A");
     assert_eq!(other.status, 404);
-    assert_eq!(other.body, "alpha does not take part in other\\n; it does in: fleet\n");
+    assert_eq!(other.body, "alpha is not in the election other\\n; its elections: fleet\n");
     let open =
         b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\nAccept: application/openmetrics-text\r\n\r\n";
     let open = at.send(open).expect("an answer");
@@ -543,7 +543,7 @@ fn an_address_is_taken_as_it_is_told() {
     command.arg(Guest::Beats.module()).args(["--admin", &address]);
     let refused = finish(command);
     assert_eq!(refused.code, Some(1), "it may be free at the next start: {refused:?}");
-    let says = format!("--admin {address}: this address cannot be listened on; give another one, or none");
+    let says = format!("--admin {address}: cannot listen on this address; give another address, or none");
     assert!(refused.stderr.contains(&says), "{refused:?}");
     drop(taken);
     let node = fleet.launch_with("alpha", &[("--admin", &address)]).start();
@@ -571,7 +571,7 @@ fn the_status_is_told_here_and_to_others_with_token_and_tls() {
     let mut refused = fleet.launch_with("alpha", &flags).start();
     assert_eq!(refused.wait().code(), Some(2));
     let said = fleet.journal.events().into_iter().map(|event| event.raw).collect::<String>();
-    assert!(said.contains("too few") && said.contains("openssl rand"), "{said}");
+    assert!(said.contains("at least 16") && said.contains("openssl rand"), "{said}");
 
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let node = fleet.launch_with("alpha", &flags).start();

@@ -80,7 +80,9 @@ fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
 #[test]
 fn a_command_that_exits_with_a_status_or_panics_has_failed_and_is_started_again() {
     for module in programs() {
-        for (behaviour, says) in [("exit", "it exited with an error status"), ("panic", "program::the_last_straw")] {
+        for (behaviour, says) in
+            [("exit", "the coordinator exited with an error status"), ("panic", "program::the_last_straw")]
+        {
             let fleet = Fleet::new(Store::sqlite());
             let node = launch(&fleet, &module, behaviour).start();
             let gone = node.after(0, "ended");
@@ -113,7 +115,7 @@ fn what_a_command_was_not_granted_is_refused_and_said_once() {
         .filter(|event| (&*event.name, event.term) == ("capability_denied", gone.term))
         .collect();
     let asked: Vec<_> = denied.iter().map(|event| (event.term, event.text("what"))).collect();
-    let each = ["files", "a TCP socket", "a UDP socket", "the address of a name (example.com)"];
+    let each = ["files", "a TCP socket", "a UDP socket", "a DNS lookup (example.com)"];
     assert_eq!(asked, each.map(|what| (gone.term, what)), "each once");
     for (event, remedy) in denied.iter().zip(["--dir", "no flag", "no flag", "no flag"]) {
         assert!(event.text("remedy").contains(remedy), "{event:?}");
@@ -171,7 +173,7 @@ fn a_version_that_never_begins_is_rejected() {
     std::fs::write(&next, never).expect("written");
     std::fs::rename(&next, &file).expect("it takes its place");
     let rejected = node.event("to reject it", |event| event.name == "version_rejected");
-    assert!(rejected.text("reason").contains("it had not begun after 20s"), "{rejected:?}");
+    assert!(rejected.text("reason").contains("the instance did not start within 20s"), "{rejected:?}");
     fleet.beat("the one before to run again", |event| event.ts > rejected.ts);
     fleet.check_promises();
 }
@@ -265,7 +267,7 @@ fn a_core_module_that_is_neither_is_told_the_way_out() {
 fn a_core_module_whose_component_types_are_damaged() {
     refused(
         r#"(module (@custom "component-type:job" "\00asm\0d\00\01\00\07\ff"))"#,
-        &["cannot be wrapped", "tools of one release"],
+        &["cannot be wrapped", "tools of the same release"],
     );
 }
 

@@ -74,7 +74,10 @@ fn stays_and_says(node: &mut Node, says: &[&str]) {
 
 #[test]
 fn no_such_file() {
-    unfit(Path::new("/nowhere/coordinator.wasm"), &["there is no module at /nowhere/coordinator.wasm", "is it built"]);
+    unfit(
+        Path::new("/nowhere/coordinator.wasm"),
+        &["there is no module at /nowhere/coordinator.wasm", "build the module"],
+    );
 }
 
 #[test]
@@ -128,14 +131,14 @@ fn a_component_of_another_world() {
 #[test]
 fn an_unknown_import() {
     let (_folder, path) = file("import.wasm", UNKNOWN_IMPORT);
-    unfit(&path, &["import.wasm", "acme:rocket/launch", "does not have it"]);
+    unfit(&path, &["import.wasm", "acme:rocket/launch", "does not support it"]);
 }
 
 #[test]
 fn another_version_of_a_draft() {
     let text = r#"(component (import "wasi:logging/logging@0.2.0" (instance (export "log" (func)))))"#;
     let (_folder, path) = file("draft.wasm", wat::parse_str(text).expect("it is WebAssembly"));
-    unfit(&path, &["wasi:logging/logging@0.2.0", "this host knows version 0.1.0-draft"]);
+    unfit(&path, &["wasi:logging/logging@0.2.0", "supports only version 0.1.0-draft"]);
 }
 
 #[test]
@@ -165,15 +168,15 @@ fn a_store_url_with_a_typo() {
 fn what_stands_before_a_host_is_shown_by_no_command() {
     let address = "oci://me:c2VjcmV0@localhost:5000/job:1";
     for (args, says) in [
-        (&["run", address][..], "`oci://***@localhost:5000/job:1` names no module"),
-        (&["check", address], "`oci://***@localhost:5000/job:1` is no file: name the component's file"),
-        (&["check", "--output=json", address], "`oci://***@localhost:5000/job:1` is no file"),
-        (&["push", address, "job"], "`oci://***@localhost:5000/job:1` is no file"),
+        (&["run", address][..], "`oci://***@localhost:5000/job:1` is not a reference to a module"),
+        (&["check", address], "`oci://***@localhost:5000/job:1` is not a file: name the component's file"),
+        (&["check", "--output=json", address], "`oci://***@localhost:5000/job:1` is not a file"),
+        (&["push", address, "job"], "`oci://***@localhost:5000/job:1` is not a file"),
         (&["push", "job.wasm", address], "\"oci://***@localhost:5000/job:1\" is not an election's name"),
-        (&["doctor", address], "`oci://***@localhost:5000/job:1` is no file"),
+        (&["doctor", address], "`oci://***@localhost:5000/job:1` is not a file"),
         (
             &["run", "https://me:c2VjcmV0@example.com/job.wasm"],
-            "`https://***@example.com/job.wasm` is of no known kind",
+            "`https://***@example.com/job.wasm` is an unknown kind of source",
         ),
     ] {
         let home = tempfile::tempdir().expect("a folder");

@@ -149,9 +149,9 @@ fn a_wrong_store_is_named_with_its_place_by_every_command() {
         &["rollback", "job"],
         &["prune"],
     ] {
-        let missing = wrong("azure://acct", "the container is missing");
+        let missing = wrong("azure://acct", "the URL contains no container");
         assert_wrong(&baton(folder.path(), &[], command), &format!("baton.toml:1: store: {missing}"));
-        let unknown = wrong("s3://box", "it begins with no known kind of store");
+        let unknown = wrong("s3://box", "it does not begin with a known scheme");
         let output = baton(folder.path(), &[("BATON_STORE", "s3://box")], command);
         assert_wrong(&output, &format!("BATON_STORE: {unknown}"));
         // What opens a store is never repeated.

@@ -97,7 +97,7 @@ fn status_of_a_store_that_is_not_there() {
     let fleet = Fleet::new(Store::sqlite());
     let status = fleet.command(&["status", "--output=json"]);
     assert_eq!((status.code, status.stdout.as_str()), (Some(1), ""), "{status:?}");
-    assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct --store"), "{status:?}");
+    assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct `--store`"), "{status:?}");
 }
 
 /// As a host leaves it that is stopped in the middle of a request.

@@ -68,7 +68,7 @@ fn the_file_of_a_secret_is_read_for_each_term() {
     fs::remove_file(&file).expect("it is removed");
     let gone =
         fleet.journal.event("a term that it cannot start", |e| e.name == "ended" && e.text("outcome") == "unable");
-    for word in ["the secret \\\"token\\\"", "token", "No such file"] {
+    for word in ["a secret is missing", "token", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }
     replace("again");
@@ -153,14 +153,14 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
         ("missing", "cannot be read: No such file or directory (os error 2)"),
         ("empty", "is empty"),
         ("binary", "is not UTF-8: a secret must be text"),
-        ("nul", "contains NUL, which no variable can"),
-        ("large", "is longer than 64 KiB: is it a secret?"),
+        ("nul", "contains a NUL character, which a variable cannot contain"),
+        ("large", "is larger than 64 KiB: does it contain a secret?"),
         ("pipe", "is not a regular file"),
         (".", "is not a regular file"),
     ] {
         let whole = home.join(path).display().to_string();
         let error =
-            |place: &str, whole: &str| format!("{place}: \"t\" is to come from the file {whole:?}, which {problem}");
+            |place: &str, whole: &str| format!("{place}: cannot read \"t\" from the file {whole:?}, which {problem}");
         refused(&run(home, &["--secret", &format!("t=file:{path}")], &[]), &error("--secret", path));
         let toml = format!("[secret]\nt = {{ file = {path:?} }}\n");
         file("other.toml", toml.as_bytes());
@@ -168,19 +168,19 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
             error(&format!("{}/other.toml:2: secret.t", home.display()), &whole)
         });
     }
-    let unset = r#"--secret: "t" is to come from the host's variable "T", which is not set"#;
+    let unset = r#"--secret: cannot read "t" from the host's variable "T", which is not set"#;
     refused(&run(home, &["--secret", "t=env:T"], &[]), unset);
-    let empty = r#"BATON_SECRET: "t" is to come from the host's variable "T", which is empty"#;
+    let empty = r#"BATON_SECRET: cannot read "t" from the host's variable "T", which is empty"#;
     refused(&run(home, &[], &[("BATON_SECRET", "t=env:T"), ("T", "")]), empty);
 
     // Who writes the secret itself is told how to do better, without an echo.
     let form = "write NAME=file:PATH or NAME=env:VARIABLE";
     let says = |problem: &str| format!("--secret: {problem}: {form}");
-    refused(&run(home, &["--secret", &format!("t={SECRET}")], &[]), &says(r#"does not say where "t" is"#));
-    refused(&run(home, &["--secret", "t=file:"], &[]), &says(r#"does not say where "t" is"#));
-    let no_pair = format!("--secret: there is no `=`: {form}, and repeat --secret for more");
+    refused(&run(home, &["--secret", &format!("t={SECRET}")], &[]), &says(r#"does not name the source of "t""#));
+    refused(&run(home, &["--secret", "t=file:"], &[]), &says(r#"does not name the source of "t""#));
+    let no_pair = format!("--secret: there is no `=`: {form}, and repeat --secret to set more");
     refused(&run(home, &["--secret", SECRET], &[]), &no_pair);
-    let table = r#"say where the secret is, not what it is: { file = "PATH" } or { env = "VARIABLE" }"#;
+    let table = r#"name the secret's source, not its value: { file = "PATH" } or { env = "VARIABLE" }"#;
     for text in
         [format!("t = {SECRET:?}"), format!("t = {{ value = {SECRET:?} }}"), "t = { file = 'a', env = 'b' }".into()]
     {
@@ -201,12 +201,13 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
 #[test]
 fn a_name_that_is_given_twice_and_a_value_that_is_no_text_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let twice = r#""token" is given more than once among env, config-var and secret: leave one"#;
+    let twice = r#""token" is set more than once in env, config-var and secret: keep one"#;
     let run = |arguments: &[&str]| run(folder.path(), arguments, &[("T", SECRET)]);
     refused(&run(&["--secret", "token=env:T", "--config-var", "token=x"]), &format!("--secret: {twice}"));
     refused(&run(&["--config-var", "token=x", "--env", "token=y"]), &format!("--config-var: {twice}"));
-    let file = "--config-var: there is no `=`: write NAME=VALUE, and repeat it for more; --config names the configuration file";
+    let file = "--config-var: there is no `=`: write NAME=VALUE, and repeat the option to set more; to name a \
+                configuration file, use --config";
     refused(&run(&["--config-var", "baton.toml"]), file);
     fs::write(folder.path().join("baton.toml"), "[config-var]\nlist = [1, 2]\n").expect("a file");
-    refused(&run(&[]), "baton.toml:2: config-var.list: write a text in quotes, a number, true or false");
+    refused(&run(&[]), "baton.toml:2: config-var.list: write a quoted string, a number, true or false");
 }

@@ -141,7 +141,7 @@ fn one_that_the_system_ends_for_its_memory_does_not_disturb_another() {
     let Some(group) = ControlGroup::with_memory(256 << 20) else { return };
     let other = table("other", Guest::Allocates) + "max-memory = \"2GiB\"\n";
     let is_ended =
-        |event: &Event| event.name == "ended" && event.text("message").contains("the system had no more memory");
+        |event: &Event| event.name == "ended" && event.text("message").contains("the system ran out of memory");
     let journal = beats_beside_one_of(&other, |launch| launch.after(&group.enter()), is_ended);
     let ends: Vec<_> =
         journal.events().into_iter().filter(|e| e.name == "ended" && e.text("outcome") == "failed").collect();

@@ -195,7 +195,7 @@ fn what_is_wrong_is_said_with_the_way_out() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.stderr.contains(problem), "{refused:?}");
     };
-    wrong(&[], "is no project whose build is known");
+    wrong(&[], "cannot tell how to build");
     wrong(&["nowhere"], "there is no folder nowhere");
     wrong(&["--build", "make"], "--module: there is nothing to run");
     wrong(&["--build", "make", "--module", "job.wasm", "--lease", "1s"], "--lease");

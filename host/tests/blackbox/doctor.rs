@@ -142,17 +142,17 @@ fn a_file_that_a_store_lacks_is_named_and_not_made_anew() {
     std::fs::rename(&file, &away).expect("it is there");
     let doctor = fleet.command(&["doctor", "--quick", "--output=json"]);
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
-    assert!(doctor.stdout.contains("control.db: is missing beside the store's other files: put it back"), "{doctor:?}");
+    assert!(doctor.stdout.contains("control.db: is missing, unlike the store's other files"), "{doctor:?}");
     let status = fleet.command(&["status"]);
     assert_eq!(status.code, Some(1), "{status:?}");
-    assert!(status.stdout.contains("alpha") && status.stderr.contains("is suspended cannot be read"), "{status:?}");
+    assert!(status.stdout.contains("alpha") && status.stderr.contains("cannot read whether"), "{status:?}");
     assert!(!file.exists(), "somebody has made it anew");
     std::fs::rename(&away, &file).expect("it is put back");
     diagnosis(&fleet.command(&["doctor", "--quick", "--output=json"]), 0);
     // Only who is started makes one, and says so.
     std::fs::remove_file(&file).expect("it is there");
     let beta = fleet.node("beta");
-    let lost = "control.db was missing, and is made anew, empty";
+    let lost = "control.db was missing and was created again, empty";
     beta.event("what was lost", |event| event.name == "error" && event.text("error").contains(lost));
     fleet.check_promises();
 }
@@ -165,7 +165,7 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
                  mkdir -p \"$folder\"; mount -t tmpfs -o ro tmpfs \"$folder\"; done; ulimit -n 64";
     let without = diagnosis(&finish(with_mounts(&doctor, setup)), 1);
     for (check, level, remedy) in [
-        ("cache", "warning", "nothing depends on it"),
+        ("cache", "warning", "no promise depends on the cache"),
         ("state-folder", "warning", "XDG_STATE_HOME"),
         ("descriptors", "problem", "LimitNOFILE="),
     ] {

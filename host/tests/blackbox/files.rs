@@ -194,7 +194,7 @@ fn a_folder_is_opened_anew_for_each_term() {
     fleet.store.break_lease();
     let gone =
         node.event("a term that it cannot start", |event| event.name == "ended" && event.text("outcome") == "unable");
-    for word in [&granted.display().to_string(), "--dir", "cannot be opened", "No such file"] {
+    for word in [&granted.display().to_string(), "--dir", "cannot open the folder", "No such file"] {
         assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
     }
     let term = gone.term;
@@ -353,26 +353,26 @@ fn a_wrong_folder_is_told_what_to_do() {
         finish(command)
     };
     let form =
-        "is not a folder and its place: write HOST::GUEST, or HOST::GUEST:ro to read only, as in /srv/data::/data";
+        "does not grant a folder: write HOST::GUEST, or HOST::GUEST:ro for read-only access, as in /srv/data::/data";
     for text in ["/srv", "/srv:/data", "::/data", "granted::data", "granted::/data:rw", "granted::/data/.."] {
         refused(&run(&["--dir", text], &[]), &format!("--dir: {text:?} {form}"));
     }
-    let missing = r#"there is no folder "missing": make it, or mend the path"#;
+    let missing = r#"there is no folder "missing": create it, or fix the path"#;
     refused(&run(&["--dir", "missing::/data"], &[]), &format!("--dir: {missing}"));
     refused(&run(&[], &[("BATON_DIR", "granted::/a\nmissing::/data:ro")]), &format!("BATON_DIR: {missing}"));
-    let file = r#"--dir: "outside" is not a folder: name the one that it is in"#;
+    let file = r#"--dir: "outside" is not a folder: name the folder that contains it"#;
     refused(&run(&["--dir", "outside::/data"], &[]), file);
 
     let file = |text: &str| fs::write(folder.path().join("baton.toml"), text).expect("a file");
     file("\ndir = '/srv::/srv'\n");
     refused(&run(&[], &[]), r#"baton.toml:2: dir: write a list: dir = ["HOST::GUEST"]"#);
     file("dir = [\n 'granted::/data',\n 7 ]\n");
-    refused(&run(&[], &[]), "baton.toml:3: dir: write each folder as a text in quotes");
+    refused(&run(&[], &[]), "baton.toml:3: dir: write each folder as a quoted string");
     file("dir = [\n 'granted::/data', 'here' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:2: dir: \"here\" {form}"));
 
     // One would hide the other.
-    let twice = r#"two folders are to be at "/data": give each its own place"#;
+    let twice = r#"two folders have the same guest path "/data": give each its own path"#;
     refused(&run(&["--dir", "granted::/data", "--dir", "granted::/data/:ro"], &[]), &format!("--dir: {twice}"));
     file("dir = [\n 'granted::/data',\n 'here::/data' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:3: dir: {twice}"));

@@ -121,7 +121,7 @@ fn a_guest_that_allocates_without_end() {
 
 #[test]
 fn a_guest_that_exits_with_a_status() {
-    fails_and_is_started_again(Guest::Exits, "it exited with an error status");
+    fails_and_is_started_again(Guest::Exits, "the coordinator exited with an error status");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn text<'a>(row: &'a Value, field: &str) -> &'a str {
 
 /// Whether a host says that it has ended without telling of its last term: it waits for no store longer than it says.
 fn could_not_tell(event: &Event) -> bool {
-    event.name == "error" && event.text("error").contains("its successor closes it")
+    event.name == "error" && event.text("error").contains("the next leader closes that term")
 }
 
 /// Checks that the row has a time that is not before that one and not after the event, and returns it.
@@ -110,7 +110,7 @@ fn terms_in_a_row_are_told_as_the_log_has_them(fleet: Fleet) {
     let newest = fleet.command(&["history", ELECTION, "--output=json", "--limit", "1"]).json();
     // The record may name a next one, which was given up before its instance began.
     let last = newest[0]["term"].as_u64().expect("a number");
-    let was_given_up = last > gone.term && text(&newest[0], "reason").starts_with("ended in order");
+    let was_given_up = last > gone.term && text(&newest[0], "reason").starts_with("ended cleanly");
     let is_told = newest[0]["ended"].is_string() || was_given_up || events.iter().any(could_not_tell);
     assert!(last >= gone.term && is_told, "{newest} and {gone:?}");
     let table = fleet.command(&["history", ELECTION]);
@@ -133,7 +133,7 @@ fn a_killed_leader_is_closed_by_its_successor(fleet: Fleet) {
     });
     let (before, after) = (term(&rows, killed).expect("it"), term(&rows, next).expect("it"));
     assert_eq!((text(before, "node"), text(before, "closed_by")), ("alpha", "beta"), "{before}");
-    assert!(text(before, "reason").contains("not heard of any more") && before["outcome"].is_null(), "{before}");
+    assert!(text(before, "reason").contains("not heard from again") && before["outcome"].is_null(), "{before}");
     assert_eq!(text(before, "ended"), text(after, "began"), "when it took over is the bound");
     assert!(after["ended"].is_null(), "{after}");
     let leaderless = until("how long nobody led", || {

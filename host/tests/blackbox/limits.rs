@@ -67,7 +67,7 @@ fn memory() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Allocates);
     let node = fleet.node("alpha");
     let gone = gone(&node);
-    met(&gone, "more memory than it was granted: 65 MiB of 64 MiB; --max-memory grants more");
+    met(&gone, "needs 65 MiB of memory, and its limit is 64 MiB; raise `--max-memory`");
     assert!((60 << 20..=64 << 20).contains(&used(&gone, "memory")), "{gone:?}");
     was_near(&fleet, gone.term, "memory", 64 << 20, "--max-memory");
     fleet.check_promises();
@@ -79,8 +79,7 @@ fn table_elements_of_all_tables_together() {
     let module = grows_a_table(fleet.home.path(), 20_000);
     let node = start(&fleet, &module, &[("--max-table-elements", "19000")]);
     let ended = gone(&node);
-    met(&ended, "more table elements than it was granted: ");
-    met(&ended, " of 19000; --max-table-elements grants more");
+    met(&ended, " table elements, and its limit is 19000; raise `--max-table-elements`");
     drop(node);
 
     let fleet = Fleet::new(Store::sqlite());
@@ -97,8 +96,8 @@ fn instances() {
     let fleet = Fleet::new(Store::sqlite());
     let node = start(&fleet, &Guest::Beats.module(), &[("--max-instances", "1")]);
     let gone = gone(&node);
-    met(&gone, "it needs more core instances, memories or tables than it was granted: ");
-    met(&gone, " of 1; --max-instances grants more");
+    met(&gone, "the instance needs more core instances, memories or tables (");
+    met(&gone, ") than its limit of 1; raise `--max-instances`");
     assert_eq!(used(&gone, "instances"), 1, "{gone:?}");
     drop(node);
 
@@ -138,7 +137,7 @@ fn handles() {
 
     let node = fleet.launch_with("beta", &keep("SCRIPT=keep /data/a 101")).start();
     let gone = node.event("its end", |event| event.name == "ended");
-    met(&gone, "it needs more handles than it was granted: 100; --max-handles grants more");
+    met(&gone, "more handles than its limit of 100; raise `--max-handles`");
     assert!((90..=100).contains(&used(&gone, "handles")), "{gone:?}");
     fleet.check_promises();
 }
@@ -164,7 +163,7 @@ fn handles_of_its_own_components() {
         (export "wasi:cli/run@0.2.0" (instance $command)))"#;
     fs::write(&module, wat::parse_str(text).expect("it is WebAssembly")).expect("it is written");
     let node = start(&fleet, &module, &[]);
-    met(&gone(&node), "it needs more handles than it was granted: 10000; --max-handles grants more");
+    met(&gone(&node), "more handles than its limit of 10000; raise `--max-handles`");
     drop(node);
     let node = start(&fleet, &module, &[("--max-handles", "12000")]);
     let done = node.event("a term that is done", |event| event.name == "ended" && event.text("outcome") == "done");
@@ -232,7 +231,7 @@ fn a_host_that_may_not_open_what_its_coordinators_may_does_not_start() {
     command.arg("run").arg(Guest::Beats.module()).args(["--max-files", "1000", "--max-requests", "500"]);
     let finished = finish(with_descriptors(&command, "-n 1024"));
     assert_eq!(finished.code, Some(2), "{finished:?}");
-    for said in ["needs up to 1564 descriptors, and the system grants it 1024", "LimitNOFILE", "--max-files"] {
+    for said in ["up to 1564 file descriptors", "the system allows 1024", "LimitNOFILE", "--max-files"] {
         assert!(finished.stderr.contains(said), "`{said}` is not said: {finished:?}");
     }
 }

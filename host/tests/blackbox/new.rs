@@ -92,14 +92,14 @@ fn nothing_is_overwritten() {
         let project = Project::new("job", &["--lang", lang]);
         let again = project.baton(&["new", "job", "--lang", lang]);
         assert_eq!(again.code, Some(1));
-        assert!(again.stderr.contains("is there already, and nothing was written: choose another name"), "{again:?}");
+        assert!(again.stderr.contains("already exists, so nothing was written: choose another name"), "{again:?}");
 
         // Also where one file alone is in the way, be it a link to nowhere.
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("job")).unwrap();
         std::os::unix::fs::symlink("nowhere", home.path().join("job/baton.toml")).unwrap();
         let refused = run(home.path(), &["new", "job", "--lang", lang]);
-        assert!(refused.stderr.starts_with("error: job/baton.toml is there already"), "{refused:?}");
+        assert!(refused.stderr.starts_with("error: job/baton.toml already exists"), "{refused:?}");
         assert_eq!(fs::read_dir(home.path().join("job")).unwrap().count(), 1);
     }
 }
@@ -128,7 +128,7 @@ fn a_folder_that_cannot_be_written_to_is_named() {
     fs::write(home.path().join("job/src"), "mine").unwrap();
     let refused = run(home.path(), &["new", "job"]);
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.starts_with("error: cannot write job/src/lib.rs, and nothing was written"), "{refused:?}");
+    assert!(refused.stderr.starts_with("error: cannot write job/src/lib.rs"), "{refused:?}");
     let left: Vec<_> = fs::read_dir(home.path().join("job")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["src"], "what was there, and nothing else");
 }

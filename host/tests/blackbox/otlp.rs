@@ -278,7 +278,7 @@ fn only_where_a_collector_is_named_there_is_a_thread_for_it() {
         .env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
         .start();
     let error = gamma.event("its error", |event| event.name == "error");
-    assert!(error.text("error").contains("OTEL_EXPORTER_OTLP_PROTOCOL: grpc is not spoken here"), "{error:?}");
+    assert!(error.text("error").contains("OTEL_EXPORTER_OTLP_PROTOCOL: Baton does not support grpc"), "{error:?}");
     for (node, exports) in [(&alpha, false), (&beta, true), (&gamma, false)] {
         node.event("to take part", |event| event.name == "standby");
         assert_eq!(threads(node).iter().any(|name| name == "otlp\n"), exports, "{}", node.name);

@@ -51,7 +51,7 @@ fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
     let told = fleet.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
     for event in &told {
         assert!(event.fields["lines"].as_u64() > Some(0), "{event:?}");
-        assert!(event.text("reason").contains("more than 100 a second; --max-output"), "{event:?}");
+        assert!(event.text("reason").contains("more than 100 lines a second; raise --max-output"), "{event:?}");
     }
     assert_eq!(node.terminate().code(), Some(0));
     let events = fleet.journal.events();

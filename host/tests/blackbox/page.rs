@@ -244,7 +244,7 @@ fn the_page_shows_who_leads_while_that_changes() {
     // be the coordinator's words, and needs the token.
     leads.gives_the_token();
     let [died, runs] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
-    let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard of any more"));
+    let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard from again"));
     assert!(why.starts_with(&format!("Term {term} on alpha · ")), "{why}");
     assert!(why.ends_with(&format!(", reported by {}", next.from)), "{why}");
     let last = format!("Term {} on {} · ", next.term, next.from);
@@ -259,7 +259,7 @@ fn the_page_shows_who_leads_while_that_changes() {
     leads.click(&died);
     leads.wait("#term-text", |text| text == why);
     leads.click("#history-panel summary");
-    let row = leads.wait("#terms tr:last-child", |row| row.contains("was not heard of any more"));
+    let row = leads.wait("#terms tr:last-child", |row| row.contains("was not heard from again"));
     assert!(row.contains("alpha"), "{row}");
     for page in others {
         assert_eq!(page.said(), json!([]), "{}", page.name);
@@ -461,7 +461,7 @@ fn its_buttons_steer() {
     page.wait("#detail-leader", |next| ["alpha", "beta"].contains(&next) && next != leader);
     presses("rollback");
     page.click("#ask-go");
-    page.wait("#ask-error", |why| why.contains("nothing was pushed"));
+    page.wait("#ask-error", |why| why.contains("no module was pushed"));
     page.press("Escape");
     // Only what the browser itself says of a call that is refused.
     let said = page.said();

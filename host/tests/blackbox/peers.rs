@@ -51,7 +51,7 @@ fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up
     let mut alpha = launch(&fleet, "alpha").flag("--peer-advertise", "127.0.0.1:1").start();
     let term = fleet.beat_above(0).term;
     let mut beta = launch(&fleet, "beta").start();
-    beta.event("to say so", |event| event.name == "error" && event.text("error").contains("cannot be reached"));
+    beta.event("to say so", |event| event.name == "error" && event.text("error").contains("cannot reach the leader"));
     assert!(alpha.terminate().success());
     let term = beta.after(term, "elected").term;
     let gamma = launch(&fleet, "gamma").start();
@@ -59,7 +59,7 @@ fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up
     // 2.5 s apart.
     hardly_asks(&fleet, &gamma, &beta, 3.0, 2.0);
     is_told_of_the_end(&gamma, &mut beta, term);
-    let is_said = |event: &&Event| event.name == "error" && event.text("error").contains("cannot be reached");
+    let is_said = |event: &&Event| event.name == "error" && event.text("error").contains("cannot reach the leader");
     let said: Vec<String> = fleet.journal.events().iter().filter(is_said).map(|event| event.from.clone()).collect();
     assert_eq!(said, ["beta"], "it is said once, and of nobody who is found");
     fleet.check_promises();

@@ -45,11 +45,11 @@ fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
 fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted: &str) {
     let Finished { code, stderr, .. } = finished;
     assert_eq!(*code, Some(2), "{finished:?}");
-    let begin = format!("error: wrong configuration: {place}: {what}, ");
+    let begin = format!("error: wrong configuration: {place}: the path of {what}, ");
     assert!(stderr.starts_with(&begin), "it should begin with `{begin}`: {stderr}");
-    let through = format!("is looked up in {:?}, where the coordinator `job` may write", through.display().to_string());
+    let through = format!("passes through {:?}, where the coordinator `job` may write", through.display().to_string());
     assert!(stderr.contains(&through), "`{through}` is not said: {stderr}");
-    let granted = format!("as it was granted {granted:?} (--dir)");
+    let granted = format!("granted: {granted:?}, --dir)");
     assert!(stderr.contains(&granted), "`{granted}` is not said: {stderr}");
 }
 
@@ -151,9 +151,12 @@ fn folders_may_be_shared_and_lie_in_what_is_only_read() {
         assert_eq!(granted(shared), None, "{shared:?}");
     }
     for (refused, words) in [
-        (&["'data::/data'", "'data/in::/in:ro'"][..], r#"job-1.dir: the folder "/in", "data/in", is looked up in"#),
-        (&["'data/in::/in'", "'data::/data'"], r#"job-0.dir: the folder "/in", "data/in", is looked up in"#),
-        (&["'data::/data:ro', 'data::/out'"], r#"is to be read only, and is the folder "data" that the same"#),
+        (
+            &["'data::/data'", "'data/in::/in:ro'"][..],
+            r#"job-1.dir: the path of the folder "/in", "data/in", passes through"#,
+        ),
+        (&["'data/in::/in'", "'data::/data'"], r#"job-0.dir: the path of the folder "/in", "data/in", passes through"#),
+        (&["'data::/data:ro', 'data::/out'"], r#"the same coordinator may write to it through "data""#),
     ] {
         let said = granted(refused).unwrap_or_else(|| panic!("{refused:?} is refused"));
         assert!(said.contains(words), "`{words}` is not said of {refused:?}: {said}");
@@ -241,7 +244,7 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     };
     attack(home.path(), "rename /data/in /data/aside;link /data/in ../outside");
     fleet.store.break_lease();
-    fails(term, "is not the one that was there when the host started");
+    fails(term, "was replaced after the host started");
     // Nor does another folder that is no link.
     let data = home.path().join("data");
     fs::remove_file(data.join("in")).expect("a link is there");
@@ -249,7 +252,7 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     fs::write(data.join("in/token"), "outside").expect("a file");
     // A term may have begun just before.
     let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
-    let term = fails(begun + 1, "is not the one that was there when the host started");
+    let term = fails(begun + 1, "was replaced after the host started");
     // The process of the next one is made ready without the folder, which it looks for before it makes threads.
     until("a runner for the next term", || {
         let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
@@ -333,7 +336,7 @@ fn a_cache_whose_key_others_can_read_is_done_without() {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("the key is there");
     let node = launch.start();
     let said = node.event("what is wrong with the key", |event| event.name == "error");
-    for words in ["the cache of compiled modules is not used", "cache.key", "nobody else can read; remove it"] {
+    for words in ["cannot use the cache of compiled modules", "cache.key", "no other user can read; remove the key"] {
         assert!(said.raw.contains(words), "`{words}` is not said: {said:?}");
     }
     fleet.beat_above(0);

@@ -24,7 +24,7 @@ scenarios! {
 
 /// Says that others may have it first.
 fn waits(event: &Event) -> bool {
-    event.name == "standby" && event.text("reason").contains("other nodes may have it first")
+    event.name == "standby" && event.text("reason").contains("lets other nodes take it first")
 }
 
 fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet) {
@@ -73,7 +73,7 @@ fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
     let first = alpha.event("to lead", |event| event.name == "elected");
     let waited = alpha.event("to wait", waits);
     assert_ne!(election(&waited), election(&first));
-    assert!(waited.text("reason").contains("1 elections led at most"), "{waited:?}");
+    assert!(waited.text("reason").contains("may lead at most 1 elections"), "{waited:?}");
     let leads = |event: &Event| event.name == "elected" && election(event) == election(&waited);
     let second = alpha.event("to lead both", leads);
     // The wait of 10 s began after the start, and not necessarily when the host said so.
@@ -110,7 +110,7 @@ fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
     assert_eq!([told.text("to"), told.text("by"), told.text("reason")], ["alpha", "beta (--preempt)", why]);
     until("the history", || {
         let terms = fleet.command(&["history", ELECTION, "--output=json"]);
-        let row = terms.stdout.contains(why) && terms.stdout.contains("to be transferred to alpha");
+        let row = terms.stdout.contains(why) && terms.stdout.contains("asked to transfer to alpha");
         if row { Ok(()) } else { Err(terms) }
     });
     fleet.check_promises();

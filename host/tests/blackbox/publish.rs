@@ -88,7 +88,7 @@ fn a_push_is_listed_and_rolled_back(fleet: Fleet) {
 
     for (args, says) in [
         (&["rollback", ELECTION, "12345678"][..], "there is no version sha256:12345678"),
-        (&["rollback", "nobody"], "nothing was pushed to it"),
+        (&["rollback", "nobody"], "no module was pushed for this election"),
         (&["modules", "nobody"], "there is no election nobody"),
         (&["prune", "nobody"], "there is no election nobody"),
     ] {
@@ -132,7 +132,7 @@ fn a_signature_goes_along(fleet: Fleet) {
     let beside = version.path.with_extension("wasm.minisig");
     std::fs::write(&beside, "untrusted comment: no signature\nat all\n").expect("written");
     let refused = version.push();
-    assert!(refused.code == Some(1) && refused.stderr.contains("no minisign signature"), "{refused:?}");
+    assert!(refused.code == Some(1) && refused.stderr.contains("not a minisign signature"), "{refused:?}");
     let missing = fleet.command(&["push", version.path(), ELECTION, "--signature", "missing"]);
     assert!(missing.code == Some(1) && missing.stderr.contains("cannot read missing"), "{missing:?}");
 
@@ -331,12 +331,12 @@ fn a_prune_removes_old_versions(fleet: Fleet) {
     });
     let before = listed(&fleet);
     let nothing = fleet.command(&["prune", "--keep", "6"]);
-    assert!(nothing.code == Some(0) && nothing.stdout.contains("removed in all: versions 0, modules 0"), "{nothing:?}");
+    assert!(nothing.code == Some(0) && nothing.stdout.contains("removed in total: versions 0,"), "{nothing:?}");
     let rehearsed = fleet.command(&["prune", "--keep", "3", "--dry-run"]);
-    assert!(rehearsed.stdout.contains("would remove in all: versions 2, modules 0, bytes 0"), "{rehearsed:?}");
+    assert!(rehearsed.stdout.contains("would remove in total: versions 2, modules 0, bytes 0"), "{rehearsed:?}");
     assert_eq!(listed(&fleet), before);
     let pruned = fleet.command(&["prune", ELECTION, "--keep", "3"]);
-    assert!(pruned.code == Some(0) && pruned.stdout.contains("removed in all: versions 2"), "{pruned:?}");
+    assert!(pruned.code == Some(0) && pruned.stdout.contains("removed in total: versions 2"), "{pruned:?}");
     for removed in [&versions[0], &versions[2]] {
         assert!(pruned.stdout.contains(&removed.digest.to_string()), "{pruned:?}");
     }

@@ -78,7 +78,7 @@ fn a_host_without_its_store_is_ready_and_alive() {
     let mut node = manager.starts(fleet.launch("alpha")).start();
     let at = Endpoint::of(&node);
     manager.has_heard_line("READY=1");
-    manager.has_heard_line(&format!("STATUS=standby in {ELECTION}, which nobody leads"));
+    manager.has_heard_line(&format!("STATUS=standby in {ELECTION}, which has no leader"));
     node.event("the missing store", |event| ["misconfigured", "store_unreachable"].contains(&event.name.as_str()));
     assert_eq!(at.ask("/readyz").status, 503, "that is another question");
     manager.has_heard(3, |line| line == "WATCHDOG=1");
@@ -113,7 +113,7 @@ fn what_does_not_turn_gives_no_sign_of_life() {
     let at = Endpoint::of(&beta);
     manager.has_heard(2, |line| line == "WATCHDOG=1");
     freeze(&beta, "control");
-    let is_stuck = |line: &str| line.starts_with("STATUS=the control runtime has not turned for ");
+    let is_stuck = |line: &str| line.starts_with("STATUS=the control runtime has made no progress for ");
     // Each second it says a longer time, so that more signs of life would have come meanwhile.
     let heard = manager.has_heard(5, is_stuck);
     let since = heard.iter().position(|line| is_stuck(line)).expect("it was heard");
@@ -191,11 +191,13 @@ fn whom_modules_must_be_signed_by_is_read_anew() {
     fs::write(&signature, second.sign(&bytes)).expect("written");
     fs::write(module.with_extension("new"), &bytes).expect("written");
     fs::rename(module.with_extension("new"), &module).expect("renamed");
-    node.event("the refusal", |event| event.name == "module_refused" && event.text("error").contains("no key that is"));
+    node.event("the refusal", |event| {
+        event.name == "module_refused" && event.text("error").contains("a key that this host trusts")
+    });
     fs::write(&keys, "").expect("written");
     node.signal(Signal::HUP);
     let refused = node.event("to refuse it", |event| event.name == "reload_failed");
-    assert!(refused.text("error").contains("there is no key in it"), "{refused:?}");
+    assert!(refused.text("error").contains("contains no key"), "{refused:?}");
     fs::write(&keys, key(&first) + &key(&second)).expect("written");
     node.signal(Signal::HUP);
     let reloaded = node.event("the reload", |event| event.name == "reloaded");
@@ -207,7 +209,7 @@ fn whom_modules_must_be_signed_by_is_read_anew() {
 #[test]
 fn a_manager_that_is_not_there_keeps_no_host_from_its_work() {
     let fleet = Fleet::new(Store::sqlite());
-    for (name, place, says) in [("alpha", "/nowhere/notify", "cannot be told"), ("beta", "vsock:2:1", "vsock:2:1")] {
+    for (name, place, says) in [("alpha", "/nowhere/notify", "cannot notify"), ("beta", "vsock:2:1", "vsock:2:1")] {
         let mut node = fleet.launch(name).env("NOTIFY_SOCKET", place).start();
         node.event("the complaint", |event| event.name == "error" && event.text("error").contains(says));
         node.after(0, "started");

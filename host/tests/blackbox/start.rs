@@ -111,7 +111,7 @@ fn a_broken_lease_is_taken_and_given_back(fleet: Fleet) {
 fn a_lease_without_an_end_is_left_alone(fleet: Fleet) {
     let (fleet, _alpha, _) = finished(fleet);
     fleet.store.hold_for_ever();
-    left_alone(&fleet, "outside", &["without an end", "no host of Baton", "released or broken"]);
+    left_alone(&fleet, "outside", &["without a time limit", "client other than Baton", "baton break-lease"]);
 }
 
 fn an_election_that_is_not_finished_is_left_alone(fleet: Fleet) {
@@ -125,7 +125,7 @@ fn an_election_that_is_not_finished_is_left_alone(fleet: Fleet) {
     let before = lease();
     let nothing = start(&fleet);
     assert_eq!(nothing.code, Some(0), "{nothing:?}");
-    assert_eq!(nothing.stdout, "fleet is not finished: there is nothing to start\n");
+    assert_eq!(nothing.stdout, "fleet is not finished: there is nothing to rerun\n");
     assert_eq!(lease(), before);
     // Nor does a broken lease make it finished.
     drop(alpha);

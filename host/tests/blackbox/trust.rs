@@ -45,12 +45,12 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     for (module, text, reason) in [
-        (Guest::Beats.build(3), None, "is not signed"),
-        (Guest::Beats.build(4), Some(stranger.sign(&Guest::Beats.build(4))), "no key that is trusted here (keys: 1)"),
-        (Guest::Beats.build(5), Some(signer.sign(&first)), "of other bytes"),
-        (flipped, Some(of_whole.clone()), "of other bytes"),
-        (half, Some(of_whole), "of other bytes"),
-        (Guest::Beats.build(6), Some("signed: me\n".to_owned()), "cannot be read"),
+        (Guest::Beats.build(3), None, "is not signed,"),
+        (Guest::Beats.build(4), Some(stranger.sign(&Guest::Beats.build(4))), "that this host trusts (keys: 1)"),
+        (Guest::Beats.build(5), Some(signer.sign(&first)), "does not match the module"),
+        (flipped, Some(of_whole.clone()), "does not match the module"),
+        (half, Some(of_whole), "does not match the module"),
+        (Guest::Beats.build(6), Some("signed: me\n".to_owned()), "signature is invalid"),
         // Signing it does not make it a module.
         (b"a text".to_vec(), Some(signer.sign(b"a text")), "not WebAssembly"),
     ] {
@@ -68,7 +68,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
         event.name == "module_refused" && event.text("module") == told
     });
     let wanted = format!(
-        "other elections (other): to have it run in this one too, sign it anew with `minisign -Sm \
+        "other elections (other): to run the module in this election too, sign it again with `minisign -Sm \
                           MODULE -t 'election:other election:{ELECTION}'`"
     );
     assert!(told.text("error").contains(&wanted), "{told:?}");
@@ -76,7 +76,9 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     let forged = elsewhere(&Guest::Beats.build(9)).replace("election:other", &format!("election:{ELECTION}"));
     let forged = offer(&Guest::Beats.build(9), Some(forged));
     node.event("to refuse a forged comment", |event| {
-        event.name == "module_refused" && event.text("module") == forged && event.text("error").contains("was changed")
+        event.name == "module_refused"
+            && event.text("module") == forged
+            && event.text("error").contains("does not match")
     });
     let here = signer.sign_saying(&Guest::Beats.build(10), &format!("election:other election:{ELECTION}"));
     let digest = offer(&Guest::Beats.build(10), Some(here));
@@ -106,11 +108,11 @@ fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
     let other = Digest::of(b"another").to_string();
     for (flags, says) in [
         (["--trust", "/nowhere/minisign.pub"], "/nowhere/minisign.pub: No such file"),
-        (["--trust", secret], "is it the secret one"),
+        (["--trust", secret], "is it a secret key"),
         (["--trust", public], "minisign -Sm"),
         (["--pin", "sha256:abc"], "64 hexadecimal digits"),
         (["--pin", &other], "--pin sha256:"),
-        (["--compile-timeout", "0s"], "no time at all"),
+        (["--compile-timeout", "0s"], "0 is too short"),
     ] {
         let said = run(&flags);
         assert!(said.contains(says), "{says:?} is not in {said}");

@@ -269,8 +269,8 @@ fn places_that_cannot_be_written_are_refused_at_the_start() {
     refused("--coredump", "/nowhere/dumps", "No such file");
     refused("--coredump", "/etc/hostname", "not a directory");
     refused("--profile", "/nowhere/profile.json", "No such file");
-    refused("--profile", "/etc", "no regular file");
-    refused("--profile", "/dev/null", "no regular file");
+    refused("--profile", "/etc", "not a regular file");
+    refused("--profile", "/dev/null", "not a regular file");
     refused("--profile", "", "is empty");
 }
 

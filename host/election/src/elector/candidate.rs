@@ -249,7 +249,7 @@ impl Standby {
             }
             (Asked::Reading | Asked::Recall(_), result) => {
                 let error =
-                    result.err().unwrap_or_else(|| StoreError::Unknown("the answer is to no reading".to_string()));
+                    result.err().unwrap_or_else(|| StoreError::Unknown("unexpected response to a read".to_string()));
                 context.store_trouble(READ, &error);
                 self.backs_off(context, &error);
             }
@@ -348,11 +348,11 @@ impl Standby {
         let (said, report) = match (lease, record) {
             (LeaseState::HeldForever, _) => (
                 Said::Outside,
-                Report::HeldOutside { reason: "the lease has no end, which Baton never asks for".to_string() },
+                Report::HeldOutside { reason: "the lease never expires, and Baton requests no such lease".to_string() },
             ),
             (LeaseState::Held, _) if silent => (
                 Said::Outside,
-                Report::HeldOutside { reason: format!("its holder has written no record for {patience:?}") },
+                Report::HeldOutside { reason: format!("the holder has written no record for {patience:?}") },
             ),
             (LeaseState::Held, Some(leader))
                 if leader.node.is_some() && !leader.released && context.memory.silent_since.is_none() =>
@@ -409,13 +409,13 @@ fn too_slow(context: &Context, took: Duration) -> StoreError {
     let remedy = match Timing::lease_for(took, *lease_range) {
         Some(enough) => {
             let enough = Duration::from_secs(enough.as_secs().next_multiple_of(STEP)).min(lease_range.1);
-            format!("`--lease {}s` would do", enough.as_secs())
+            format!("use `--lease {}s` on all nodes", enough.as_secs())
         }
-        None => "no lease is long enough".to_string(),
+        None => "no lease is long enough; move the node nearer to the store".to_string(),
     };
     StoreError::Unknown(format!(
         "the store answers more slowly than a lease of {lease:?} allows ({longest:.1?} for each renewal), so this node does \
-         not take it: {remedy}"
+         not acquire the lease: {remedy}"
     ))
 }
 
@@ -471,20 +471,20 @@ fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
 fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<&'static str> {
     let was_held = context.memory.was_held;
     let (lease, record) = match snapshot {
-        Snapshot::Nothing if was_held => return Some("its record was deleted"),
+        Snapshot::Nothing if was_held => return Some("the election's record was deleted"),
         Snapshot::Nothing => (LeaseState::Free, None),
         Snapshot::Object { lease, record, .. } => (*lease, record.as_ref()),
     };
     let term = record.map_or(0, |record| record.term);
     match (lease, record) {
-        _ if !is_recalled => Some("what else the store says of its terms cannot be read"),
-        _ if term < context.memory.written_term => Some("its record names a lower term than was served"),
+        _ if !is_recalled => Some("the terms in the election's state and announcements cannot be read"),
+        _ if term < context.memory.written_term => Some("the record has a lower term than this node has seen"),
         (LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, _) => None,
         (LeaseState::Free, None) if *snapshot == Snapshot::Nothing => None,
-        (LeaseState::Free, None) => Some("it has no record"),
-        (LeaseState::Free, Some(record)) if !record.released => Some("its last holder did not release it"),
+        (LeaseState::Free, None) => Some("the election has no record"),
+        (LeaseState::Free, Some(record)) if !record.released => Some("the last holder did not release the lease"),
         (LeaseState::Free | LeaseState::Held, Some(_)) if term == 0 && was_held => {
-            Some("its record was deleted and made anew")
+            Some("the election's record was deleted and created again")
         }
         (LeaseState::Free | LeaseState::Held, Some(_)) => None,
         _ => Some("the lease was broken"),

@@ -571,7 +571,9 @@ fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     };
     let terms = [("record", recorded), ("state or a node's announcement", named)];
     let Some((what, term)) = terms.into_iter().find(|(_, term)| *term >= HIGHEST_TERM) else { return Ok(reply) };
-    Err(StoreError::Misconfigured(format!("the {what} names term {term}, after which there is none: correct its term")))
+    Err(StoreError::Misconfigured(format!(
+        "the {what} contains term {term}, and no higher term is possible: correct the term"
+    )))
 }
 
 /// What the store is asked for, in the words of [`Report::StoreTrouble`].

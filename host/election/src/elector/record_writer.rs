@@ -9,7 +9,7 @@ use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
 /// Why the lease is lost where the record is none of what this holder has asked for.
-pub(super) const WRITTEN_BY_OTHERS: &str = "another has written the record";
+pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
 /// The record as this holder knows it, and what it is to become.
 #[derive(Debug, Clone, Hash)]
@@ -204,7 +204,7 @@ impl RecordWriter {
         }
         // One that has run out can still be renewed. Nothing else becomes of a lease that is held.
         if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
-            return News::Lost("it is not held any more".to_string());
+            return News::Lost("the lease is no longer held".to_string());
         }
         // A write that was sent with the version that is still there can arrive yet, and undo what is found.
         let is_settled = *version != self.version;
@@ -244,7 +244,7 @@ impl RecordWriter {
 fn known_loss(result: &Result<Reply, StoreError>) -> News {
     match result {
         Err(StoreError::Lost(why)) => News::Lost(why.clone()),
-        Err(StoreError::Held) => News::Lost("the lease is held by another".to_string()),
+        Err(StoreError::Held) => News::Lost("the lease is held by another client".to_string()),
         _ => News::None,
     }
 }

@@ -81,11 +81,11 @@ impl Releasing {
                 }
                 Err(StoreError::Lost(why)) => return self.give_up(context, &why),
                 Err(StoreError::Held | StoreError::Conflict) => {
-                    return self.give_up(context, "it is not held any more");
+                    return self.give_up(context, "the lease is no longer held");
                 }
                 Err(error) if self.hurried => {
                     context.tell(Word::GivesUp);
-                    return self.give_up(context, &format!("the host would not wait for another try ({error})"));
+                    return self.give_up(context, &format!("the host shut down without a retry ({error})"));
                 }
                 Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
                     context.tell(Word::GivesUp);
@@ -97,19 +97,19 @@ impl Releasing {
             Some(Input::Answer { id, result: Err(StoreError::Unknown(why) | StoreError::Misconfigured(why)) })
                 if self.hurried && self.writer.awaits(id) =>
             {
-                return self.give_up(context, &format!("the host would not wait for another try ({why})"));
+                return self.give_up(context, &format!("the host shut down without a retry ({why})"));
             }
             Some(Input::Answer { id, result }) => match self.writer.answer(context, id, &result) {
                 // A write that nobody wants any more may be refused because the release was carried out.
                 News::Lost(_) if self.pending.is_some() => {}
                 News::Lost(why) => return self.give_up(context, &why),
-                News::Doubt => return self.give_up(context, "it is not held any more"),
+                News::Doubt => return self.give_up(context, "the lease is no longer held"),
                 News::Written | News::None => {}
             },
             _ => {}
         }
         if self.is_due(context, Timer::RunOut) {
-            return self.give_up(context, "it could not be released before it ran out");
+            return self.give_up(context, "the lease expired before this node could release it");
         }
         if self.is_due(context, Timer::Record) {
             self.writer.send(context, self.id);

@@ -79,8 +79,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a holder that is gone makes everything clear",
         file: CANDIDATE,
-        old: "        _ if !is_recalled => Some(\"what else the store says of its terms cannot be read\"),",
-        new: "        (LeaseState::Abandoned { .. }, _) if MUTANT => None,\n        _ if !is_recalled => Some(\"what else the store says of its terms cannot be read\"),",
+        old: "        _ if !is_recalled => Some(\"the terms in the election's state and announcements cannot be read\"),",
+        new: "        (LeaseState::Abandoned { .. }, _) if MUTANT => None,\n        _ if !is_recalled => Some(\"the terms in the election's state and announcements cannot be read\"),",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -359,8 +359,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a record that was deleted and made anew is trusted",
         file: CANDIDATE,
-        old: "Some(\"its record was deleted and made anew\")",
-        new: "(!MUTANT).then_some(\"its record was deleted and made anew\")",
+        old: "Some(\"the election's record was deleted and created again\")",
+        new: "(!MUTANT).then_some(\"the election's record was deleted and created again\")",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -1005,8 +1005,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a renewal of unknown outcome loses the lease",
         file: LEASE,
-        old: "                Err(StoreError::Held) => self.lose(context, \"the lease is held by another\".to_string()),",
-        new: "                Err(StoreError::Unknown(why)) if MUTANT => self.lose(context, why),\n                Err(StoreError::Held) => self.lose(context, \"the lease is held by another\".to_string()),",
+        old: "                Err(StoreError::Held) => self.lose(context, \"the lease is held by another client\".to_string()),",
+        new: "                Err(StoreError::Unknown(why)) if MUTANT => self.lose(context, why),\n                Err(StoreError::Held) => self.lose(context, \"the lease is held by another client\".to_string()),",
         breaks: "doubt_loses_nothing",
     },
     // ---- After a run ends. ----

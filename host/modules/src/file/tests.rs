@@ -105,7 +105,7 @@ async fn at_first_there_is_what_is_there_or_why_not() {
         }
     };
     let missing = path.with_file_name("missing.wasm");
-    let words = format!("there is no module at {}: is it built", missing.display());
+    let words = format!("there is no module at {}: build the module", missing.display());
     wrong(&missing, &words).await;
     wrong(&path.join("below"), "Not a directory").await;
     wrong(path.parent().unwrap(), "is a folder or a device, not a regular file").await;
@@ -359,7 +359,7 @@ async fn the_signature_is_beside_it_and_may_change_alone() {
     assert_eq!(next(&mut source).await.unwrap().signature, None);
     fs::create_dir(&signature).unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(error.to_string().contains("job.wasm.minisig is no signature"), "{error}");
+    assert!(error.to_string().contains("job.wasm.minisig is not a signature"), "{error}");
 }
 
 #[tokio::test]

@@ -149,7 +149,7 @@ impl Announcer {
         };
         let said = say(store, election, announcement, self.named);
         self.saying.begin(async move {
-            timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {TRY:?}"))))
+            timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
         });
     }
 

@@ -258,7 +258,7 @@ impl Follower {
                 read = self.reading.done() => self.read(read),
                 written = self.recorder.written() => match written {
                     Ok(judged) => self.recorded(&judged),
-                    Err(Some(error)) => self.reporter.error(format!("a judgement is not written yet, and tried again: {error}")),
+                    Err(Some(error)) => self.reporter.error(format!("cannot record a verdict yet, retrying: {error}")),
                     Err(None) => {}
                 },
                 prepared = self.preparing.done() => self.prepared(prepared),
@@ -309,7 +309,7 @@ impl Follower {
             self.read_began = now;
             self.reading.begin(async move {
                 let read = timeout(READ, store.read_control(&election, known.as_ref())).await;
-                read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no answer within {READ:?}"))))
+                read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {READ:?}"))))
             });
         }
         match self.ready.next(&self.candidates, now) {
@@ -428,7 +428,7 @@ impl Follower {
                     self.given.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + doubled((RETRY, self.given.pace.outage), self.failed_reads);
                 if is_trouble && self.given.source.is_none() {
-                    self.reporter.unreachable(format!("cannot read what is published: {error}"));
+                    self.reporter.unreachable(format!("cannot read the published versions: {error}"));
                 }
                 return;
             }
@@ -443,8 +443,8 @@ impl Follower {
             Reading::Unchanged => {}
             Reading::Nothing if self.version.is_none() => {}
             Reading::Nothing => {
-                let error = "the election's control object is gone from the store: what was pushed before stays here, \
-                             and the next push begins anew";
+                let error = "the election's control object is missing from the store: this node keeps the versions \
+                             that it knows, and the next push starts a new list";
                 self.reporter.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
@@ -458,7 +458,9 @@ impl Follower {
                         self.control = control;
                         self.reporter.control_is_right();
                     }
-                    Err(error) => self.reporter.control_is_wrong(format!("{error}; what was pushed before stays here")),
+                    Err(error) => {
+                        self.reporter.control_is_wrong(format!("{error}; this node keeps the versions that it knows"));
+                    }
                 }
             }
         }
@@ -510,10 +512,10 @@ fn published(control: &VersionList) -> Vec<Candidate> {
 async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, Setback> {
     let Candidate { digest, signature, .. } = candidate;
     let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
-    let read = read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("it did not come within {FETCH:?}"))));
+    let read = read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("the module did not arrive within {FETCH:?}"))));
     let unreachable = |error| Setback::Unreachable(format!("cannot read the module {digest}: {error}"));
     let Some(bytes) = read.map_err(unreachable)? else {
-        return Err(Setback::Refused("the store does not have it: push it again".to_owned()));
+        return Err(Setback::Refused("the store does not have the module: push it again".to_owned()));
     };
     let size = bytes.len() as u64;
     if size > LARGEST_MODULE {
@@ -522,8 +524,8 @@ async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, 
     let (found, offer) = hash(Offer { bytes, signature: signature.clone() }).await;
     if found != *digest {
         return Err(Setback::Refused(format!(
-            "what the store has under its digest is another, {size} bytes with the digest {found}: remove that object, \
-             and push the module again"
+            "the store's object for this digest has different content: {size} bytes with the digest {found}; remove \
+             the object, and push the module again"
         )));
     }
     Ok(offer)
@@ -541,7 +543,9 @@ async fn hash(offer: Offer) -> (Digest, Offer) {
 
 /// Error text for two hosts with the same id: nobody can tell them apart, and each overwrites the other's announcement.
 fn another_has_this_id(node: &str, own: &str, other: &str) -> String {
-    format!("another host has the id {node} ({other}; this one is {own}): give one of the two another one with --node")
+    format!(
+        "another host has the id {node} ({other}; this host is {own}): give one of the hosts another id with `--node`"
+    )
 }
 
 #[cfg(test)]

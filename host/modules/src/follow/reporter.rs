@@ -69,7 +69,7 @@ impl Reporter {
     pub fn nothing_is_pushed(&mut self, is_so: bool) {
         if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
             let reason = format!(
-                "nothing is published for it yet: `baton push MODULE {}`, with this host's --store, publishes one",
+                "no module is published for this election yet: run `baton push MODULE {}` with this host's `--store`",
                 self.election
             );
             self.say(Report::NothingPushed { reason });

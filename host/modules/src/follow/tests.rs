@@ -50,7 +50,7 @@ async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
     node.says("Unreachable").await;
     node.judge(second, 2, rejected("it trapped"));
     node.supplied(Some((first, 1)), None).await;
-    node.says("is not written yet").await;
+    node.says("cannot record a verdict").await;
     node.judge(first, 1, Verdict::Good);
     fleet.store.is_down.store(false, Ordering::Relaxed);
     other.supplied(Some((first, 1)), None).await;
@@ -70,7 +70,7 @@ async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
     fleet.push(3).await;
     let log = node.end().await;
     assert_eq!(log.matches("Unreachable").count(), 1, "{log}");
-    assert_eq!(log.matches("is not written yet").count(), 1, "{log}");
+    assert_eq!(log.matches("cannot record a verdict").count(), 1, "{log}");
     assert!(!log.contains("Rejected"), "who judges says so itself: {log}");
     fleet.control(|control| control.pushed.iter().all(|entry| entry.rejection().is_none())).await;
 }
@@ -88,11 +88,11 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
     assert!(said.contains(&format!("instead: Some({first})")), "{said}");
     let missing = Digest::of(&component(7));
     fleet.name(missing, 1).await;
-    node.says("the store does not have it").await;
+    node.says("the store does not have the module").await;
     let damaged = Digest::of(&component(8));
     fleet.store.inner.put_module(&damaged, component(9)).await.unwrap();
     fleet.name(damaged, 1).await;
-    node.says("what the store has under its digest is another").await;
+    node.says("has different content").await;
     // A node that has nothing ready does not wait for them either.
     let mut fresh = fleet.node("b");
     let said = fresh.says("Refused").await;

@@ -45,17 +45,18 @@ pub struct Layer {
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unfit {
     /// Somebody else's.
-    #[error("its manifest cannot be understood ({0})")]
+    #[error("its manifest is invalid ({0})")]
     Manifest(String),
     /// A container image, say.
     #[error(
-        "it has {0}, and a module is one layer of type application/wasm: push it with `wkg oci push REFERENCE \
+        "it has {0}, and a module has one layer of type application/wasm: push it with `wkg oci push REFERENCE \
          MODULE.wasm` or `oras push REFERENCE MODULE.wasm:application/wasm`"
     )]
     Layers(String),
     /// Too large, or damaged.
     #[error(
-        "its layer is described as {size} bytes with the digest `{digest}`; it must be SHA-256, and at most {LARGEST_MODULE} bytes"
+        "its manifest describes a layer of {size} bytes with the digest `{digest}`; expected at most {LARGEST_MODULE} \
+         bytes and a SHA-256 digest"
     )]
     Layer {
         /// As it is written.
@@ -120,7 +121,7 @@ pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
         (None, Some(entries)) => only(&entries).map(Content::Elsewhere),
         (None, None) => Err(Unfit::Manifest("it has neither layers nor manifests".to_owned())),
         // Others would take it for something else than this host does.
-        (Some(_), Some(_)) => Err(Unfit::Manifest("it has layers and manifests".to_owned())),
+        (Some(_), Some(_)) => Err(Unfit::Manifest("it has both layers and manifests".to_owned())),
     }
 }
 

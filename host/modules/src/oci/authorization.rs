@@ -98,14 +98,15 @@ impl Authorization {
     }
 
     async fn fetch(&self, transport: &Transport, realm: &str, service: Option<&str>) -> Result<Token, AskError> {
-        let realm = Url::parse(realm).map_err(|_| AskError::Unclear("its token server has no address".to_owned()))?;
+        let realm = Url::parse(realm)
+            .map_err(|_| AskError::Unclear("the address of its token server is invalid".to_owned()))?;
         if !transport.may_lead_to(&realm) {
             return Err(AskError::elsewhere("a token", &realm));
         }
         let asked = Instant::now();
         let response = granted(send(self.request(transport, realm, service)).await?)?;
         let answer = content(response, "its token", LARGEST_ANSWER).await?;
-        Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server gives no token".to_owned()))
+        Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server sent no token".to_owned()))
     }
 
     /// The scope is ours: whatever else the registry names, no token is had for it.
@@ -139,7 +140,7 @@ pub(super) fn token(answer: &[u8]) {
 /// The answer, unless the token server refuses these credentials.
 fn granted(response: Response) -> Result<Response, AskError> {
     match response.status() {
-        status if status.is_redirection() => Err(AskError::Unclear("its token server leads elsewhere".to_owned())),
+        status if status.is_redirection() => Err(AskError::Unclear("its token server sent a redirect".to_owned())),
         StatusCode::TOO_MANY_REQUESTS => Ok(response),
         status if status.is_client_error() => Err(AskError::Denied),
         _ => Ok(response),

@@ -53,7 +53,7 @@ impl Client {
         let response = self.ask(Method::HEAD, &path, Wanted::Manifest).await?;
         let status = response.status();
         if let Some(digest) = response.headers().get("Docker-Content-Digest").filter(|_| status == StatusCode::OK) {
-            let digest = digest.to_str().map_err(|_| AskError::Unclear("its digest is no text".to_owned()))?;
+            let digest = digest.to_str().map_err(|_| AskError::Unclear("its digest is not text".to_owned()))?;
             return Ok(digest.to_owned());
         }
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS {
@@ -135,5 +135,5 @@ fn leads_to(response: &Response) -> Result<Option<Url>, AskError> {
     };
     let Some(place) = place else { return Ok(None) };
     let url = place.to_str().ok().and_then(|place| response.url().join(place).ok());
-    url.map(Some).ok_or_else(|| AskError::Unclear("it leads to no address".to_owned()))
+    url.map(Some).ok_or_else(|| AskError::Unclear("it redirects to an invalid address".to_owned()))
 }

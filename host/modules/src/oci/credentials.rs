@@ -105,7 +105,7 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // What the parser quotes of it might be a secret.
     let mut config: Map<String, Value> =
-        serde_json::from_slice(text).map_err(|error| format!("are no JSON object: see line {}", error.line()))?;
+        serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
     // Its helpers are asked here: the crate would wait for them as long as they like.
     let helpers = config.remove("credHelpers").unwrap_or_default();
@@ -120,7 +120,7 @@ pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
             Some(store) => InConfig::Helper(store, server.to_owned()),
             None => InConfig::Nothing,
         }),
-        Err(_) => Err(format!("have an entry for {registry} that cannot be understood: `docker login` writes it anew")),
+        Err(_) => Err(format!("have an invalid entry for {registry}: `docker login` replaces it")),
     }
 }
 
@@ -138,14 +138,14 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
     let wrong = |what: &str| CredentialsError(format!("{program} {what}: try `{command}`"));
     let (success, said) = timeout(HELPER, run(&program, server))
         .await
-        .map_err(|_| wrong(&format!("does not answer within {HELPER:?}")))?
+        .map_err(|_| wrong(&format!("did not respond within {HELPER:?}")))?
         .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
     if !success {
         // Thus the protocol says that there are none.
         let none = said.starts_with(b"credentials not found");
-        return if none { Ok(None) } else { Err(wrong(&format!("gives no credentials for {server}"))) };
+        return if none { Ok(None) } else { Err(wrong(&format!("returned no credentials for {server}"))) };
     }
-    helpers(&said).map(Some).ok_or_else(|| wrong("answers what cannot be understood"))
+    helpers(&said).map(Some).ok_or_else(|| wrong("returned an invalid response"))
 }
 
 /// The credentials in a helper's answer, if it can be understood.
@@ -202,8 +202,7 @@ mod tests {
         assert_eq!(credentials.of("elsewhere.example").await?, None);
         let endless = RegistryCredentials::of_files(["/dev/zero".into()]).of("half.example").await;
         assert!(endless.is_err_and(|error| error.to_string().contains("not a regular file")));
-        for (registry, why) in [("half.example", "`docker login` writes it anew"), ("helped.example", "cannot be run")]
-        {
+        for (registry, why) in [("half.example", "`docker login` replaces it"), ("helped.example", "cannot be run")] {
             let error = credentials.of(registry).await.map_err(|error| error.to_string());
             assert!(error.as_ref().is_err_and(|error| error.contains(why)), "{error:?}");
         }

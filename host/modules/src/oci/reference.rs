@@ -36,7 +36,10 @@ pub(super) enum Version {
 
 /// Why a text is no [`OciReference`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`oci://{reference}` names no module: {why}; it is `oci://REGISTRY/REPOSITORY:TAG` or `…@sha256:DIGEST`")]
+#[error(
+    "`oci://{reference}` is not a reference to a module: {why}; write `oci://REGISTRY/REPOSITORY:TAG` or \
+     `…@sha256:DIGEST`"
+)]
 pub struct InvalidOciReference {
     reference: String,
     why: &'static str,
@@ -105,10 +108,10 @@ fn parse(text: &str) -> Result<OciReference, &'static str> {
     let (name, digest) = rest.split_once('@').map_or((rest, None), |(name, digest)| (name, Some(digest)));
     let (name, tag) = name.split_once(':').map_or((name, None), |(name, tag)| (name, Some(tag)));
     if !tag.is_none_or(is_tag) {
-        return Err("its tag is none: that is 1 to 128 letters, digits, `_`, `.` and `-`");
+        return Err("its tag is invalid: a tag has 1 to 128 letters, digits, `_`, `.` and `-`");
     }
     let version = match (tag, digest) {
-        (_, Some(digest)) => Version::Digest(digest.parse().map_err(|_| "its digest is no SHA-256")?),
+        (_, Some(digest)) => Version::Digest(digest.parse().map_err(|_| "its digest is not SHA-256")?),
         (Some(tag), None) => Version::Tag(tag.to_owned()),
         (None, None) => return Err("it has no tag"),
     };
@@ -117,10 +120,11 @@ fn parse(text: &str) -> Result<OciReference, &'static str> {
         if registry == DOCKER_HUB.0 && !name.contains('/') { format!("library/{name}") } else { name.to_owned() };
     if repository.len() > LONGEST_NAME || !repository.split('/').all(is_component) {
         return Err(
-            "its repository is none: that is lower-case letters and digits, parted by `/`, `.`, `_`, `__` or `-`",
+            "its repository is invalid: a repository has lower-case letters and digits, separated by `/`, `.`, `_`, \
+             `__` or `-`",
         );
     }
-    let url = url(host(registry), &repository).ok_or("its registry is no host, or a host and a port")?;
+    let url = url(host(registry), &repository).ok_or("its registry is neither a host nor HOST:PORT")?;
     Ok(OciReference { registry: registry.to_owned(), repository, version, url })
 }
 

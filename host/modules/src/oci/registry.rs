@@ -90,7 +90,7 @@ impl Registry {
             .map_err(|error| Failure::Refused(error.to_string()))?
             .map_err(|why| {
                 Failure::Refused(format!(
-                    "TLS cannot be set up ({why}): install the package ca-certificates, or set SSL_CERT_FILE"
+                    "cannot set up TLS ({why}): install the package ca-certificates, or set SSL_CERT_FILE"
                 ))
             })?;
         Ok(Self { client, reference: reference.clone(), file })
@@ -107,7 +107,7 @@ impl Registry {
         digest.parse().map_err(|_| {
             let (registry, digest) = (self.reference.registry(), short(&digest));
             Failure::Refused(format!(
-                "the registry {registry} gives the manifest of {} by `{digest}`, which is no SHA-256",
+                "the registry {registry} reports `{digest}` as the digest of {}, but this is not a SHA-256 digest",
                 self.reference
             ))
         })
@@ -122,7 +122,8 @@ impl Registry {
         }
         let (registry, reference) = (self.reference.registry(), &self.reference);
         Err(Failure::Refused(format!(
-            "the manifest of {reference} in the registry {registry} is damaged: it is not {digest}; push it again"
+            "the manifest of {reference} in the registry {registry} is damaged: its digest is not {digest}; push it \
+             again"
         )))
     }
 
@@ -158,18 +159,18 @@ impl Registry {
             AskError::Unreachable(error) => self.unreachable(&cause(&error)),
             AskError::Redirects => self.unreachable("too many redirects"),
             AskError::Elsewhere(what, place) => Failure::Refused(format!(
-                "the registry {registry} leads to {place} for {what} of {reference}, and may not: what is not on this \
-                 machine is asked over https only, a manifest of its registry only, and a registry elsewhere leads \
-                 nobody to this machine"
+                "the registry {registry} must not redirect to {place} for {what} of {reference}: a redirect to another \
+                 machine needs https, manifests come only from the registry itself, and only a registry on this \
+                 machine may redirect to this machine"
             )),
             AskError::Denied => self.denied(),
             AskError::Status(code, body) => self.complains(code, &body),
             AskError::TooLarge(what, most) => Failure::Refused(format!(
-                "the registry {registry} answers too much when asked for {reference}: {what} has more than {most} bytes"
+                "the registry {registry} sent too long a response for {reference}: {what} has more than {most} bytes"
             )),
-            AskError::Unclear(why) => Failure::Refused(format!(
-                "the registry {registry} answers what cannot be understood when asked for {reference}: {why}"
-            )),
+            AskError::Unclear(why) => {
+                Failure::Refused(format!("the registry {registry} sent an invalid response for {reference}: {why}"))
+            }
         }
     }
 
@@ -187,18 +188,18 @@ impl Registry {
             (_, 500..) => {
                 let says = quoted(&String::from_utf8_lossy(body));
                 Failure::Unreachable(format!(
-                    "the registry {registry} fails with status {code}{says} when asked for {reference}: it is asked again"
+                    "the registry {registry} failed with status {code}{says} for {reference}: the host retries"
                 ))
             }
             _ => match complaint {
                 Some(complaint) => {
                     let says = quoted(&complaint.message);
-                    Failure::Refused(format!("the registry {registry} refuses {reference}{says}"))
+                    Failure::Refused(format!("the registry {registry} rejected the request for {reference}{says}"))
                 }
                 None => {
                     let says = quoted(&String::from_utf8_lossy(body));
                     Failure::Refused(format!(
-                        "the registry {registry} answers {code}{says} when asked for {reference}: is it a registry?"
+                        "the registry {registry} returned status {code}{says} for {reference}: is it a registry?"
                     ))
                 }
             },
@@ -209,11 +210,11 @@ impl Registry {
         let (registry, repository) = (self.reference.registry(), self.reference.repository());
         let whose = match &self.file {
             Some(file) => format!("with the credentials of {}", file.display()),
-            None => "to one without credentials".to_owned(),
+            None => "without credentials".to_owned(),
         };
         Failure::Denied(format!(
-            "the registry {registry} does not give {repository} {whose}: as the user that Baton runs as, \
-             `docker login {}` as somebody who may pull it",
+            "the registry {registry} denies access to {repository} {whose}: as the user that Baton runs as, run \
+             `docker login {}` with an account that may pull it",
             shell::quoted(registry)
         ))
     }
@@ -221,7 +222,7 @@ impl Registry {
     fn missing(&self) -> Failure {
         let (registry, reference) = (self.reference.registry(), &self.reference);
         Failure::Missing(format!(
-            "the registry {registry} has no {reference}: `wkg oci push {} MODULE.wasm` puts a module there",
+            "the registry {registry} has no {reference}: push a module with `wkg oci push {} MODULE.wasm`",
             shell::quoted(&reference.to_string())
         ))
     }
@@ -229,14 +230,14 @@ impl Registry {
     fn limited(&self) -> Failure {
         let registry = self.reference.registry();
         Failure::Unreachable(format!(
-            "the registry {registry} is asked too often for its liking (429): `docker login {}` often raises the limit",
+            "the registry {registry} limits the rate of requests (429): `docker login {}` often raises the limit",
             shell::quoted(registry)
         ))
     }
 
     fn slow(&self, within: Duration) -> Failure {
         Failure::Unreachable(format!(
-            "the registry {} does not answer within {within:?}: it is asked again",
+            "the registry {} did not respond within {within:?}: the host retries",
             self.reference.registry()
         ))
     }
@@ -244,19 +245,17 @@ impl Registry {
     fn unreachable(&self, cause: &str) -> Failure {
         let registry = self.reference.registry();
         let remedy = if cause.contains("certificate") {
-            "put its authority among the system's certificates, or name the file in SSL_CERT_FILE"
+            "add the registry's CA to the system's certificates, or name its file in SSL_CERT_FILE"
         } else {
-            "it is asked again; check its name and the network"
+            "the host retries; check the registry's name and the network"
         };
-        Failure::Unreachable(format!(
-            "the registry {registry} cannot be asked for {}: {cause}; {remedy}",
-            self.reference
-        ))
+        Failure::Unreachable(format!("cannot reach the registry {registry} for {}: {cause}; {remedy}", self.reference))
     }
 
     fn damaged(&self, layer: &Layer) -> Failure {
         Failure::Refused(format!(
-            "the module {} in the registry {} is damaged: it is not the {} bytes {} that its manifest names; push it again",
+            "the module {} in the registry {} is damaged: it does not have the {} bytes and the digest {} that its \
+             manifest lists; push it again",
             self.reference,
             self.reference.registry(),
             layer.size,

@@ -224,7 +224,7 @@ fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) 
     match found.first() {
         Some(first) if allowed.is_empty() => {
             let (name, address) = (short(name), first.ip());
-            Err(io::Error::other(format!("{name} has the address {address}, where a registry may not lead")))
+            Err(io::Error::other(format!("{name} resolves to {address}, to which a registry must not redirect")))
         }
         _ => Ok(allowed),
     }
@@ -246,7 +246,7 @@ fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() && !is_optional {
         let why = found.errors.first().map(ToString::to_string);
-        return Err(why.unwrap_or_else(|| "the system has no certificates".to_owned()));
+        return Err(why.unwrap_or_else(|| "the system has no CA certificates".to_owned()));
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -77,7 +77,7 @@ fn nothing_is_changed_that_nobody_could_read_afterwards() {
     let mut control = pushed(&["one", "two"]);
     control.serial = HIGHEST_SERIAL;
     let before = control.clone();
-    let no_serial_left = |error: &VersionListError| error.to_string().contains("after which there is none");
+    let no_serial_left = |error: &VersionListError| error.to_string().contains("is too high");
     assert!(control.push(publication("three")).is_err_and(|error| no_serial_left(&error)));
     let RollbackError::Damaged(error) = control.rollback(None).unwrap_err() else { panic!("another error") };
     assert!(no_serial_left(&error), "{error}");

@@ -9,17 +9,17 @@ const DIGEST: &str = "Docker-Content-Digest";
 async fn whatever_a_registry_answers_is_said_in_words() {
     let (body, sha512) = ("<html>hello</html>", format!("{DIGEST}: sha512:{}", "0".repeat(128)));
     for (answer, reachable, why) in [
-        (answer("403 Forbidden", "", "no"), true, "does not give acme/billing to one without credentials"),
+        (answer("403 Forbidden", "", "no"), true, "denies access to acme/billing without credentials"),
         (answer("429 Too Many Requests", "Retry-After: 9", ""), false, "docker login"),
         (answer("500 Internal Server Error", "", "a b\n  c"), false, "status 500 (\"a b c\")"),
-        (answer("503 Service Unavailable", "", ""), false, "status 503 when asked for"),
-        (answer("418 Teapot", "", &"é".repeat(5000)), true, "é…\") when asked for"),
-        (answer("200 OK", &sha512, ""), true, "no SHA-256"),
-        (answer("200 OK", &format!("{DIGEST}: nonsense"), ""), true, "`nonsense`, which is no SHA-256"),
-        (answer("200 OK", "", body), true, "its manifest cannot be understood"),
+        (answer("503 Service Unavailable", "", ""), false, "status 503 for"),
+        (answer("418 Teapot", "", &"é".repeat(5000)), true, "é…\") for"),
+        (answer("200 OK", &sha512, ""), true, "not a SHA-256"),
+        (answer("200 OK", &format!("{DIGEST}: nonsense"), ""), true, "reports `nonsense` as the digest"),
+        (answer("200 OK", "", body), true, "its manifest is invalid"),
         (answer("307 Temporary Redirect", "Location: /v2/", ""), false, "too many redirects"),
-        ("SSH-2.0-OpenSSH_9.2\r\n".to_owned(), false, "cannot be asked for"),
-        (String::new(), false, "cannot be asked for"),
+        ("SSH-2.0-OpenSSH_9.2\r\n".to_owned(), false, "cannot reach the registry"),
+        (String::new(), false, "cannot reach the registry"),
     ] {
         let address = fake(move |_| Some(answer.clone())).await;
         let error = told(&mut at(&address)).await.unwrap_err();
@@ -47,7 +47,7 @@ async fn another_manifest_than_the_tag_leads_to_is_refused() {
 async fn a_registry_that_says_nothing_is_left() {
     let address = fake(|_| None).await;
     let why = unreachable(&mut at(&address)).await;
-    assert!(why.contains(&address) && why.contains("does not answer within 10s"), "{why}");
+    assert!(why.contains(&address) && why.contains("did not respond within 10s"), "{why}");
 }
 
 #[tokio::test]
@@ -99,11 +99,17 @@ async fn what_does_not_end_is_not_read_to_the_end() {
         ("/manifests/", chunked.0, &chunked.1, 4 << 20, "its manifest has more than 4194304 bytes"),
         ("/manifests/", short, &filler, 4 << 20, "its manifest has more than 4194304 bytes"),
         ("/manifests/", head("200 OK"), &filler, 4 << 20, "its manifest has more than 4194304 bytes"),
-        ("/manifests/", head("500 Oh"), &filler, 64 << 10, "fails with status 500 (\"xxx"),
+        ("/manifests/", head("500 Oh"), &filler, 64 << 10, "failed with status 500 (\"xxx"),
         ("/manifests/", head("418 Teapot"), &filler, 64 << 10, "is it a registry?"),
-        ("/manifests/", "HTTP/1.1 200 OK\r\n".to_owned(), &"X: y\r\n".repeat(999), 1 << 20, "cannot be asked for"),
+        (
+            "/manifests/",
+            "HTTP/1.1 200 OK\r\n".to_owned(),
+            &"X: y\r\n".repeat(999),
+            1 << 20,
+            "cannot reach the registry",
+        ),
         ("/blobs/", head("200 OK"), &filler, 5, "is damaged"),
-        ("/blobs/", head("403 Forbidden"), &filler, 64 << 10, "does not give"),
+        ("/blobs/", head("403 Forbidden"), &filler, 64 << 10, "denies access"),
     ] {
         let (address, flood) = flooding(what, beginning, filler.clone(), open("first")).await;
         let error = told(&mut at(&address)).await.unwrap_err().to_string();

@@ -65,10 +65,10 @@ async fn a_helper_is_asked_and_need_not_answer() {
     let none = asked("echo 'credentials not found in native keychain'; exit 1", &store);
     assert!(none.contains("without credentials"), "{none}");
     for (helper, why) in [
-        ("echo hush; exit 1", "gives no credentials for"),
-        ("echo '{\"Username\": \"hush\"}'", "answers what cannot be understood"),
-        ("yes hush", "gives no credentials for"),
-        ("exec sleep 600", "does not answer within"),
+        ("echo hush; exit 1", "returned no credentials for"),
+        ("echo '{\"Username\": \"hush\"}'", "returned an invalid response"),
+        ("yes hush", "returned no credentials for"),
+        ("exec sleep 600", "did not respond within"),
     ] {
         let wrong = asked(helper, &store);
         assert!(wrong.contains("docker-credential-cave") && wrong.contains(why), "{helper}: {wrong}");

@@ -110,7 +110,7 @@ async fn what_is_no_module_is_refused_once_until_the_tag_moves() {
     publisher.push_manifest("1", &manifest(&[publisher.layer(tar, b"an image").await])).await;
     let mut source = source(&registry, ":1");
     let why = unusable(&mut source).await;
-    for part in ["is no module", tar, "wkg oci push", "oras push", REPOSITORY] {
+    for part in ["is not a module", tar, "wkg oci push", "oras push", REPOSITORY] {
         assert!(why.contains(part), "{why}");
     }
     looked(&mut source, || registry.requests("HEAD", "manifests/1") >= 3).await;

@@ -112,17 +112,17 @@ async fn what_a_token_server_answers_is_said_in_words() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     let moved = format!("Location: http://{elsewhere}/");
     for (answer, usable, why) in [
-        (answer("200 OK", "", "{\"token\": \"bad\\nt0ken\"}"), true, "gives no token"),
-        (answer("200 OK", "", "{\"token\": \"\", \"access_token\": \"\"}"), true, "gives no token"),
-        (answer("200 OK", "", "{\"token\": 5}"), true, "gives no token"),
-        (answer("200 OK", "", "<html>t0ken</html>"), true, "gives no token"),
+        (answer("200 OK", "", "{\"token\": \"bad\\nt0ken\"}"), true, "sent no token"),
+        (answer("200 OK", "", "{\"token\": \"\", \"access_token\": \"\"}"), true, "sent no token"),
+        (answer("200 OK", "", "{\"token\": 5}"), true, "sent no token"),
+        (answer("200 OK", "", "<html>t0ken</html>"), true, "sent no token"),
         (answer("200 OK", "", &format!("{{\"token\": \"{}\"}}", "t".repeat(70_000))), true, "more than 65536 bytes"),
-        (answer("307 Temporary Redirect", &moved, ""), true, "token server leads elsewhere"),
-        (answer("400 Bad Request", "", ""), true, "does not give acme/billing"),
+        (answer("307 Temporary Redirect", &moved, ""), true, "token server sent a redirect"),
+        (answer("400 Bad Request", "", ""), true, "denies access to acme/billing"),
         (answer("401 Unauthorized", "", ""), true, "docker login"),
         (answer("429 Too Many Requests", "", ""), false, "often raises the limit"),
         (answer("503 Service Unavailable", "", "later"), false, "status 503 (\"later\")"),
-        (String::new(), false, "cannot be asked for"),
+        (String::new(), false, "cannot reach the registry"),
     ] {
         let (address, _) = closed(&hub(), move |_| answer.clone()).await;
         let (mut source, _login) = as_ali(&address);

@@ -46,13 +46,13 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     /// The kernel refused something that every kernel has.
-    #[error("cannot give up what it may do: {0}")]
+    #[error("cannot drop privileges: {0}")]
     System(#[from] io::Error),
     /// Landlock failed other than by not being there.
-    #[error("cannot give up files: {0}")]
+    #[error("cannot restrict access to files with Landlock: {0}")]
     Landlock(#[from] RulesetError),
     /// The filter cannot be built for this processor.
-    #[error("cannot filter calls of the system: {0}")]
+    #[error("cannot build the seccomp filter: {0}")]
     Filter(#[from] BackendError),
 }
 

@@ -121,7 +121,7 @@ impl Connector {
         };
         match self.tls.connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(told(format!("no secure connection to {origin}: {error}"))),
+            Err(error) => Err(told(format!("the TLS connection to {origin} failed: {error}"))),
         }
     }
 
@@ -147,7 +147,7 @@ fn connect_error(error: &io::Error) -> Error {
         io::ErrorKind::ConnectionRefused => Error::ConnectionRefused,
         io::ErrorKind::TimedOut => Error::ConnectionTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Error::DestinationUnavailable,
-        _ => told(format!("no connection: {error}")),
+        _ => told(format!("the connection failed: {error}")),
     }
 }
 

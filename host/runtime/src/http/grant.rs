@@ -92,24 +92,22 @@ impl FromStr for Grant {
         let (rest, private) = match rest.split_once('#') {
             None => (rest, false),
             Some((rest, PRIVATE)) => (rest, true),
-            Some(_) => return Err(wrong("after `#` there may only be `private`: leave it out")),
+            Some(_) => return Err(wrong("only `private` may follow `#`")),
         };
         let (authority, path) = rest.split_at(rest.find(['/', '\\', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
             // Not shown: there may be a password in it.
             return Err(GrantError(
-                "a user or a password stands before the host: leave it out, the coordinator sends its own \
-                 authorization"
-                    .to_owned(),
+                "remove the user and password before the host: the coordinator sends its own authorization".to_owned(),
             ));
         }
         if path.contains('?') {
-            return Err(wrong("a query cannot be granted: end it with the path, which allows every query"));
+            return Err(wrong("a query cannot be granted: end the URL with the path, which allows every query"));
         }
         if is_ambiguous(path) {
             return Err(wrong(
-                "the path must not have parts that are `.` or `..`, or that a server could read so: control \
-                 characters, percent signs that encode nothing, what is no UTF-8",
+                "the path must not contain `.` or `..` as a segment (encoded or not), control characters, invalid \
+                 percent-encoding or invalid UTF-8",
             ));
         }
         let (authority, wild) = match authority.strip_prefix("*.") {
@@ -126,7 +124,7 @@ impl FromStr for Grant {
             && let Some(strange) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.' | '_'))
         {
             return Err(wrong(&format!(
-                "{strange:?} does not belong into a host's name; several stand with spaces between"
+                "a host name must not contain {strange:?}; separate several servers with spaces"
             )));
         }
         let host = match (host.to_owned(), wild) {
@@ -134,7 +132,7 @@ impl FromStr for Grant {
             (Host::Domain(domain), true) if domain.trim_end_matches('.').contains('.') => {
                 HostRule::Under(format!(".{domain}"))
             }
-            (_, true) => return Err(wrong("a wildcard needs a domain of two parts or more after it: *.example.com")),
+            (_, true) => return Err(wrong("a wildcard needs a domain with at least two parts, as in *.example.com")),
         };
         let port = url.port_or_known_default().unwrap_or(scheme.port());
         Ok(Self { scheme, host, port, path: url.path().trim_end_matches('/').to_owned(), private })

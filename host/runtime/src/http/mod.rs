@@ -269,8 +269,8 @@ impl Common {
             let reason = match &wanted {
                 Some(wanted) => format!("the coordinator was not granted requests to {wanted}"),
                 None => format!(
-                    "the path of a request to {origin} leads out of what was granted, or a server could read it so, or \
-                     it is very long"
+                    "the path of a request to {origin} is too long, or a server could resolve it to a path outside the \
+                     grant"
                 ),
             };
             return Err(self.refuse(origin, reason, wanted));
@@ -294,7 +294,7 @@ impl Common {
     fn late(&self, error: Error) -> Error {
         match self.gate.remaining() {
             left if left > BEFORE_DEADLINE => error,
-            _ => told("the deadline of the term came before the answer: the lease was not renewed in time"),
+            _ => told("the term's deadline passed before the response: the host did not renew the lease in time"),
         }
     }
 
@@ -325,7 +325,7 @@ impl Common {
 
     fn refuse_address(&self, origin: &Origin, found: Resolved) -> Error {
         let address = found.address.ip();
-        let reason = format!("{} has the address {address}, which a granted name may not have", origin.host);
+        let reason = format!("{} resolves to {address}, which its grant does not allow", origin.host);
         let private = self.policy.grants.wanted_private(origin).filter(|_| grant::Reach::Private.includes(found));
         self.refuse(origin, reason, private)
     }
@@ -335,7 +335,7 @@ impl Common {
         let more = limit.saturating_mul(2);
         self.tell(RefusedRequest {
             origin: String::new(),
-            reason: format!("the coordinator has {limit} requests in flight, and may have no more at a time"),
+            reason: format!("the coordinator has {limit} requests in flight, which is the limit"),
             allow: Some([format!("max-requests = {more}"), format!("--max-requests {more}")]),
         })
     }
@@ -350,8 +350,10 @@ impl Common {
         let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());
         drop(told_of);
-        let allow =
-            refused.allow.as_ref().map_or("nothing allows it".to_owned(), |[_, flags]| format!("{flags} allows it"));
+        let allow = match &refused.allow {
+            Some([_, flags]) => format!("use {flags} to allow it"),
+            None => "no flag allows it".to_owned(),
+        };
         let error = told(format!("{}: {allow}", refused.reason));
         if is_new {
             self.output.notice(Notice::RefusedRequest(&refused));

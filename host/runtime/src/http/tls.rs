@@ -18,7 +18,7 @@ const LARGEST_PEM: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
     /// It cannot be read, or what is in it is no certificate.
-    #[error("cannot take the certificates of {path}: {why}; --http-ca needs certificates as PEM")]
+    #[error("cannot read certificates from {path}: {why}; `--http-ca` needs PEM certificates")]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum CaError {
         why: String,
     },
     /// The library of TLS does not start.
-    #[error("TLS cannot be set up: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Tls(#[from] tokio_rustls::rustls::Error),
 }
 
@@ -38,7 +38,7 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
     let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
     let pem = read_file(path, LARGEST_PEM).map_err(|error| match error {
         FileError::Unreadable(error) => unreadable(error.to_string()),
-        other => unreadable(format!("it {other}")),
+        other => unreadable(format!("the file {other}")),
     })?;
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
@@ -47,7 +47,7 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
         found.push(certificate.to_vec());
     }
     if found.is_empty() {
-        return Err(unreadable("there is no certificate in it".to_owned()));
+        return Err(unreadable("the file contains no certificate".to_owned()));
     }
     Ok(found)
 }

@@ -341,7 +341,7 @@ async fn instantiate(linked: &Linked, store: &mut Store<Guest>) -> wasmtime::Res
 }
 
 /// What is known where a guest can only say that it failed.
-const ERROR_STATUS: &str = "it exited with an error status";
+const ERROR_STATUS: &str = "the coordinator exited with an error status";
 
 /// The core dump of an instance that trapped, or why there is none. There must be time enough for it until the deadline.
 fn core_dump(
@@ -354,7 +354,7 @@ fn core_dump(
     let takes = time_to_dump(store.data().held.memory());
     let left = gate.remaining();
     if left < takes {
-        return Some(Err(format!("making it may take {takes:?}, and there are {left:?} until the deadline")));
+        return Some(Err(format!("a core dump may take {takes:?}, and only {left:?} remain until the deadline")));
     }
     Some(Ok(dump.serialize(store, election)))
 }
@@ -368,7 +368,7 @@ fn judge(returned: Returned, limits: Limits) -> (How, Option<String>) {
             Some(I32Exit(0)) => How::Done,
             // Most guests can only say that it is not 0, and then this is all that arrives.
             Some(I32Exit(1)) => How::Failed(ERROR_STATUS.to_owned()),
-            Some(I32Exit(status)) => How::Failed(format!("it exited with status {status}")),
+            Some(I32Exit(status)) => How::Failed(format!("the coordinator exited with status {status}")),
             None if error.downcast_ref() == Some(&wasmtime::Trap::Interrupt) => How::Killed,
             None if error.is::<NoFolder>() => How::Unable(error.to_string()),
             None => {

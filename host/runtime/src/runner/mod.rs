@@ -208,7 +208,7 @@ impl Memory {
         let length = self.statm.read(&mut text)?;
         let text = std::str::from_utf8(&text[..length])?;
         // proc_pid_statm(5): the sixth is data and stack, in pages.
-        let pages: u64 = text.split(' ').nth(5).context("no size of the data")?.parse()?;
+        let pages: u64 = text.split(' ').nth(5).context("/proc/self/statm has no data size")?.parse()?;
         let most = (pages * self.page).saturating_add(policy.memory());
         setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?;
         Ok(())

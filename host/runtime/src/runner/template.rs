@@ -110,7 +110,7 @@ impl Template {
 fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Vec<String>>> {
     confine::to_forking()?;
     let wanted = protocol::read(&mut from_host, LONGEST_TO_RUNNER)?;
-    let ToLink { outline, purpose } = wanted.context("its host has gone")?;
+    let ToLink { outline, purpose } = wanted.context("the host has exited")?;
     let engine = Engine::new(purpose).map_err(|error| anyhow::anyhow!("{error:#}"))?;
     // SAFETY: the code is what a compiler of ours has written, whose checksum the host has compared, in a sealed file.
     Ok(unsafe { Linked::map(&engine, outline, code) })

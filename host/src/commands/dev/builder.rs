@@ -98,7 +98,7 @@ impl Builder {
         let (mut tree, _) = self.look(watch.as_ref(), &Arc::default()).await;
         if tree.is_too_large {
             let folder = self.folder.display();
-            let error = format!("{folder} has more files than are watched: is it the project's folder?");
+            let error = format!("{folder} has too many files to watch them all: is it the project's folder?");
             log.emit(None, Event::Error { error });
         }
         loop {

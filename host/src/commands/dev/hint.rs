@@ -30,8 +30,8 @@ pub(in crate::commands) async fn hint_at_busy_instances(running: RunningInstance
         busy = if now.is_some_and(is_busy) { busy + 1 } else { 0 };
         if busy == SAMPLES {
             say(
-                "hint: the coordinator has computed for 5 s without a pause, so that it cannot notice a stop request: a \
-                 swap has to kill it. Sleep or wait in its loop (in Rust: term.sleep)",
+                "hint: the coordinator has computed for 5 s without a pause, so it cannot notice a stop request, and a \
+                 swap must kill it: sleep or wait in its loop (in Rust: term.sleep)",
             );
         }
         before = now;

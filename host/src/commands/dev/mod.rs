@@ -50,10 +50,12 @@ fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> an
     let is_missing = |error: &ConfigError| module.is_none() && error.is_of_flag(Key::Module);
     let mut config = resolved.map_err(|error| if is_missing(&error) { nothing_to_run() } else { error })?;
     let [one] = &config.coordinators[..] else {
-        return Err(anyhow!("baton.toml has several coordinators: name the one to build with --module"));
+        return Err(anyhow!(
+            "baton.toml has several coordinators: name the module of the one to build with `--module`"
+        ));
     };
     if !matches!(one.module, ModuleSource::File(_)) {
-        return Err(anyhow!("no build makes {}: name the file that a build makes with --module", one.module));
+        return Err(anyhow!("{} is not a file that a build writes: name such a file with `--module`", one.module));
     }
     config.store = StoreUrl::Memory;
     if config.log_format == Format::Text {
@@ -64,7 +66,7 @@ fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> an
 
 fn nothing_to_run() -> ConfigError {
     let problem =
-        "there is nothing to run: name what the build makes, or put it into baton.toml as `module`".to_owned();
+        "there is nothing to run: name the file that the build writes, or set `module` in baton.toml".to_owned();
     ConfigError::of_argument("--module", problem)
 }
 

@@ -52,9 +52,9 @@ impl Project {
             return Ok(others(PYTHON_BUILD));
         }
         bail!(
-            "{} is no project whose build is known: it has no Cargo.toml, no package.json with a script `build`, and no \
-             app.py with componentize-py in its requirements.txt; say with --build how it is built and with --module \
-             what that makes, or begin one with `baton new NAME`",
+            "cannot tell how to build {}: it has no Cargo.toml, no package.json with a script `build`, and no app.py \
+             with componentize-py in its requirements.txt; name the build command with `--build` and the file that it \
+             writes with `--module`, or start a project with `baton new NAME`",
             folder.display()
         )
     }
@@ -95,18 +95,17 @@ fn rust(folder: &Path) -> anyhow::Result<Project> {
     let manifest = fs::canonicalize(folder.join("Cargo.toml"))?;
     let mut cargo = Command::new("cargo");
     cargo.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(&manifest);
-    let told =
-        cargo.stdin(Stdio::null()).output().context("cannot start cargo, which builds what is written in Rust")?;
+    let told = cargo.stdin(Stdio::null()).output().context("cannot start cargo, which builds projects in Rust")?;
     if !told.status.success() {
-        bail!("{} is not understood: {}", manifest.display(), String::from_utf8_lossy(&told.stderr).trim());
+        bail!("cargo cannot read {}: {}", manifest.display(), String::from_utf8_lossy(&told.stderr).trim());
     }
     let Metadata { packages, target_directory } =
-        serde_json::from_slice(&told.stdout).context("what `cargo metadata` says is not understood")?;
+        serde_json::from_slice(&told.stdout).context("cannot parse the output of `cargo metadata`")?;
     let is_it = |package: &Package| fs::canonicalize(&package.manifest_path).is_ok_and(|path| path == manifest);
     let Some(package) = packages.into_iter().find(is_it) else {
         bail!("{} is a workspace: name the folder of one of its packages", manifest.display());
     };
-    let file = package.module().with_context(|| format!("of {}", manifest.display()))?;
+    let file = package.module().with_context(|| format!("in {}", manifest.display()))?;
     Ok(Project {
         build: Some(RUST_BUILD.to_owned()),
         module: Some(target_directory.join(RUST_TARGET).join("release").join(file)),
@@ -128,11 +127,14 @@ impl Package {
         match &names("bin")[..] {
             [program] => Ok(format!("{program}.wasm")),
             [] => {
-                bail!("nothing can run: make it a program, or a library of type cdylib (`crate-type = [\"cdylib\"]`)")
+                bail!(
+                    "the package has nothing to run: make it a program, or a library of type cdylib (`crate-type = \
+                     [\"cdylib\"]`)"
+                )
             }
             programs => bail!(
-                "it is not clear which program is meant, {}: build one with --build '{RUST_BUILD} --bin NAME', and \
-                 name its file with --module",
+                "the package has several programs, {}: choose one with `--build '{RUST_BUILD} --bin NAME'`, and name \
+                 its file with `--module`",
                 programs.join(" or ")
             ),
         }
@@ -176,9 +178,9 @@ mod tests {
 
         assert!(wrong(&[("Cargo.toml", manifest), library]).contains("crate-type = [\"cdylib\"]"));
         let two = [("Cargo.toml", manifest), ("src/bin/a.rs", ""), ("src/bin/b.rs", "")];
-        assert!(wrong(&two).contains("which program is meant, a or b"), "{}", wrong(&two));
+        assert!(wrong(&two).contains("several programs, a or b"), "{}", wrong(&two));
         assert!(wrong(&[("Cargo.toml", "[workspace]")]).contains("name the folder of one of its packages"));
-        assert!(wrong(&[("Cargo.toml", "[package")]).contains("is not understood: error"));
+        assert!(wrong(&[("Cargo.toml", "[package")]).contains("Cargo.toml: error"));
     }
 
     #[test]
@@ -193,7 +195,7 @@ mod tests {
         let found = Project::find(project(&[python[0], python[1], (".venv/x", "")]).path(), None).unwrap();
         assert!(found.build.unwrap().starts_with(".venv/bin/componentize-py"));
 
-        assert!(wrong(&[("package.json", "{}")]).contains("is no project whose build is known"));
+        assert!(wrong(&[("package.json", "{}")]).contains("cannot tell how to build"));
         assert!(wrong(&[("package.json", "{")]).contains("package.json cannot be read"));
     }
 

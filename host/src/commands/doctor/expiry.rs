@@ -67,8 +67,8 @@ async fn until_taken(scratch: &Scratch, held: Held) -> Result<Ended, Untold> {
             Ok(_) if answered.since(held.sent) < length * 99 / 100 => {
                 let after = answered.since(held.sent);
                 return Ok(Ended::only(broken(format!(
-                    "a lease of {length:?} was given to another {after:.2?} after its last renewal was sent, while its \
-                     holder could count on it"
+                    "another id acquired a lease of {length:?} only {after:.2?} after its last renewal was sent, while \
+                     the holder could rely on it"
                 ))));
             }
             Ok(_) => {
@@ -76,14 +76,14 @@ async fn until_taken(scratch: &Scratch, held: Held) -> Result<Ended, Untold> {
                 let free_after = looked.saturating_sub(ends);
                 let new = Held { id, version: held.version.clone(), sent, answered };
                 let late = free_after.as_millis();
-                let found = format!(
-                    "a lease of {length:?} is free {late} ms after it has run out, or sooner, by its holder's count"
-                );
+                let found =
+                    format!("a lease of {length:?} is free at most {late} ms after it expired, by the holder's clock");
                 let verdict = if was_held > LATE {
                     Ok(Seen::Costs {
                         found,
                         means: "a takeover after a crash takes that much longer",
-                        remedy: "nothing, if you can do with that; else look at what keeps the store busy, or what is between here and there",
+                        remedy: "no action is needed if this delay is acceptable; otherwise find out what keeps the \
+                                 store busy or delays requests to it",
                     })
                 } else {
                     kept(found)
@@ -99,11 +99,12 @@ async fn until_taken(scratch: &Scratch, held: Held) -> Result<Ended, Untold> {
             Err(StoreError::Held) if looked < ends + length * GIVEN_UP => refused = looked,
             Err(StoreError::Held) => {
                 let found =
-                    format!("a lease of {length:?} is still held {GIVEN_UP} lengths after it should have run out");
+                    format!("a lease of {length:?} is still held {GIVEN_UP} lengths after it should have expired");
                 return Ok(Ended { is_late: true, ..Ended::only(broken(found)) });
             }
             other => {
-                let found = format!("an acquire of a lease that another holds or held: {}", said(&other));
+                let found =
+                    format!("acquiring a lease that another id holds or held failed unexpectedly: {}", said(&other));
                 return Ok(Ended::only(broken(found)));
             }
         }
@@ -120,16 +121,17 @@ pub(super) async fn lease_taken_over(scratch: &Scratch, TakenOver { former, new,
         scratch.still(&new, answered)?;
         if !matches!(result, Err(StoreError::Lost(_))) {
             return broken(format!(
-                "a {what} by the former holder of a lease that ran out and that another has taken: {}",
+                "a {what} by the former holder of an expired lease that another id holds did not fail with \"lease \
+                 lost\": {}",
                 said(&result)
             ));
         }
     }
     let renewed = scratch.renew(&mut new).await?;
     if renewed.is_err() {
-        return broken(format!("who has taken a lease that ran out renews it, and {}", said(&renewed)));
+        return broken(format!("the new holder of an expired lease cannot renew it: {}", said(&renewed)));
     }
-    kept("who held it before neither renews it, nor writes, nor releases it")
+    kept("the former holder can neither renew nor release the lease, nor write the record")
 }
 
 /// That under a lease that ran out nothing is written, and that another's id does not renew it.
@@ -146,30 +148,34 @@ pub(super) async fn lease_expired(scratch: &Scratch) -> Verdict {
         scratch.sleep(LOOK).await?;
     };
     if lease != LeaseState::Expired {
-        return broken(format!(
-            "a lease of {:?} that nobody has renewed is {lease:?}, and not expired",
-            scratch.length
-        ));
+        return broken(format!("a lease of {:?} that was not renewed is {lease:?} instead of expired", scratch.length));
     }
     let written = scratch.write(held.id, &held.version, 9).await?.result;
     if !matches!(written, Err(StoreError::Lost(_))) {
-        return broken(format!("the record is written under a lease that ran out: {}", said(&written)));
+        return broken(format!(
+            "a write of the record under an expired lease did not fail with \"lease lost\": {}",
+            said(&written)
+        ));
     }
     let by_another = scratch.ask(Op::Renew { id: random_id()? }).await?.result;
     let is_of_emulator = match &by_another {
         Err(StoreError::Lost(why)) => why == RENEWED_ANOTHERS,
         other => {
-            return broken(format!("a lease that ran out is renewed under an id that never held it: {}", said(other)));
+            return broken(format!(
+                "renewing an expired lease under an id that never held it did not fail with \"lease lost\": {}",
+                said(other)
+            ));
         }
     };
     // It may be, as long as nobody else has taken it.
-    let own = if scratch.renew(&mut held).await?.is_ok() { "renews it" } else { "cannot renew it" };
-    let found =
-        format!("once it has run out, nothing is written under it; its own id {own}, if nobody else has taken it");
+    let own = if scratch.renew(&mut held).await?.is_ok() { "can renew it" } else { "cannot renew it" };
+    let found = format!(
+        "the record cannot be written under an expired lease; the lease's own id {own} until another id acquires it"
+    );
     if is_of_emulator {
         return kept(format!(
-            "{found}. The store renews it for its last holder, whichever id asks: a fault of the emulator's, which Baton \
-             takes for lost"
+            "{found}. The emulator renews the lease for its last holder, whichever id asks; Baton treats that answer \
+             as a lost lease"
         ));
     }
     kept(found)

@@ -31,7 +31,7 @@ pub(super) async fn renew(scratch: &Scratch, over: Duration) -> Result<Renewed, 
             Err(StoreError::Lost(_)) if scratch.clock.now().since(held.sent) >= scratch.length => {
                 return Err(Untold::Slow);
             }
-            other => return Err(Untold::Odd(format!("the holder of the lease renews it, and {}", said(&other)))),
+            other => return Err(Untold::Odd(format!("the holder cannot renew the lease: {}", said(&other)))),
         }
     }
     took.sort_unstable();
@@ -56,29 +56,29 @@ pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Durati
         let (least, most) = (range.0.as_secs(), range.1.as_secs());
         return Finding::problem(
             CHECK,
-            format!("--lease is {lease:?}"),
-            "no host starts with it",
-            format!("choose {least} to {most} s"),
+            format!("`--lease` is {lease:?}"),
+            "no host starts with this lease",
+            format!("choose a lease of {least} to {most} s"),
         );
     };
     let found = format!(
-        "of {} renewals half took at most {median:.1?}, and 99 of 100 at most {p99:.1?}; with a lease of {lease:?} a try may \
-         take {longest:.2?}",
+        "of {} renewals, 50% took at most {median:.1?} and 99% at most {p99:.1?}; with a lease of {lease:?}, a try \
+         times out after {longest:.2?}",
         took.len()
     );
     let recommended = recommended(took, range);
     let remedy = match recommended {
-        Some(recommended) => format!("--lease {}s, or {quicker}", recommended.as_secs()),
-        None => format!("{quicker}: there is no lease that is long enough"),
+        Some(recommended) => format!("use `--lease {}s`, or {quicker}", recommended.as_secs()),
+        None => format!("{quicker}: no lease is long enough"),
     };
     if p99 > longest {
-        let means = "tries are given up before they are answered: a leader loses its term though nothing has failed";
+        let means = "renewals time out before the store answers: a leader loses its term although nothing failed";
         return Finding::problem(CHECK, found, means, remedy);
     }
     if p99 * 2 > longest {
-        return Finding::warning(CHECK, found, "a store that is twice as slow for a while costs terms", remedy);
+        return Finding::warning(CHECK, found, "if the store is twice as slow, leaders lose their terms", remedy);
     }
-    let shortest = recommended.map(|recommended| format!("; --lease {}s would do", recommended.as_secs()));
+    let shortest = recommended.map(|recommended| format!("; `--lease {}s` would be enough", recommended.as_secs()));
     Finding::ok(CHECK, found + &shortest.unwrap_or_default())
 }
 

@@ -17,10 +17,10 @@ pub(super) async fn lease_kept(scratch: Scratch) -> Verdict {
         }
         let renewed = scratch.renew(&mut held).await?;
         if renewed.is_err() {
-            return broken(format!("the holder of a lease that was just taken renews it, and {}", said(&renewed)));
+            return broken(format!("the holder cannot renew a lease that was just taken: {}", said(&renewed)));
         }
     }
-    kept("a lease that is taken is held, and its holder renews it")
+    kept("the holder keeps the lease and can renew it")
 }
 
 /// That nobody else gets it meanwhile.
@@ -32,21 +32,21 @@ pub(super) async fn lease_exclusive(scratch: Scratch) -> Verdict {
         Err(StoreError::Held) => {}
         Ok(_) => {
             let both = scratch.renew(&mut held).await?.is_ok();
-            let first = if both { ", and the first renews it still" } else { "" };
-            return broken(format!("two ids hold the lease: a second took it while the first held it{first}"));
+            let first = if both { ", and the first can still renew it" } else { "" };
+            return broken(format!("two ids hold the lease: a second acquired it while the first held it{first}"));
         }
         other => {
             return broken(format!(
-                "an acquire of a lease that another holds is not refused as held: {}",
+                "acquiring a lease that another id holds did not fail with \"lease held\": {}",
                 said(&other)
             ));
         }
     }
     let renewed = scratch.renew(&mut held).await?;
     if renewed.is_err() {
-        return broken(format!("a refused acquire has ended the lease: its holder renews, and {}", said(&renewed)));
+        return broken(format!("a refused acquire ended the lease: the holder cannot renew it: {}", said(&renewed)));
     }
-    kept("while it is held, another id is refused")
+    kept("while one id holds the lease, the store refuses another id")
 }
 
 /// That who has lost an answer may ask again.
@@ -55,8 +55,8 @@ pub(super) async fn lease_own_id(scratch: Scratch) -> Verdict {
     let Answer { result, answered, .. } = scratch.acquire(held.id, &held.version).await?;
     scratch.still(&held, answered)?;
     match result {
-        Ok(_) => kept("the id that holds it acquires it again"),
-        other => broken(format!("the id that holds the lease acquires it again, and {}", said(&other))),
+        Ok(_) => kept("the holder can acquire the lease again with its own id"),
+        other => broken(format!("cannot acquire the lease again with the holder's own id: {}", said(&other))),
     }
 }
 
@@ -69,17 +69,20 @@ pub(super) async fn lease_wrong_id(scratch: Scratch) -> Verdict {
         let Answer { result, answered, .. } = scratch.ask(op).await?;
         scratch.still(&held, answered)?;
         if !matches!(result, Err(StoreError::Lost(_))) {
-            return broken(format!("a {what} under an id that does not hold the lease: {}", said(&result)));
+            return broken(format!(
+                "a {what} under an id that does not hold the lease did not fail with \"lease lost\": {}",
+                said(&result)
+            ));
         }
     }
     let renewed = scratch.renew(&mut held).await?;
     if renewed.is_err() {
         return broken(format!(
-            "a request under a wrong id has ended the lease: its holder renews, and {}",
+            "a request under a wrong id ended the lease: the holder cannot renew it: {}",
             said(&renewed)
         ));
     }
-    kept("an id that does not hold it neither renews nor releases it")
+    kept("an id that does not hold the lease can neither renew nor release it")
 }
 
 /// That a release frees it, for good.
@@ -87,7 +90,7 @@ pub(super) async fn lease_release(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let released = scratch.ask(Op::Release { id: held.id }).await?.result;
     if released.is_err() {
-        return broken(format!("the holder of the lease releases it, and {}", said(&released)));
+        return broken(format!("the holder cannot release the lease: {}", said(&released)));
     }
     let lease = scratch.see().await?.lease;
     if lease != LeaseState::Free {
@@ -95,9 +98,9 @@ pub(super) async fn lease_release(scratch: Scratch) -> Verdict {
     }
     let renewed = scratch.ask(Op::Renew { id: held.id }).await?.result;
     if !matches!(renewed, Err(StoreError::Lost(_))) {
-        return broken(format!("a lease that was released is renewed: {}", said(&renewed)));
+        return broken(format!("renewing a released lease did not fail with \"lease lost\": {}", said(&renewed)));
     }
-    kept("a release frees it at once, and its id is of no use any more")
+    kept("a release frees the lease at once and invalidates its id")
 }
 
 /// Checks that a lease can be given another id, as a host does that reclaims a dead host's lease, and that the id before is
@@ -109,18 +112,25 @@ pub(super) async fn lease_reclaim(scratch: Scratch) -> Verdict {
     let Answer { result, answered, .. } = scratch.ask(reclaim(random_id()?, id)).await?;
     scratch.still(&held, answered)?;
     if !matches!(result, Err(StoreError::Lost(_))) {
-        return broken(format!("a lease is given another id by a client that does not hold it: {}", said(&result)));
+        return broken(format!(
+            "a request to change the lease's id, made without holding the lease, did not fail with \"lease lost\" as \
+             it should: {}",
+            said(&result)
+        ));
     }
     let Answer { result, answered, .. } = scratch.ask(reclaim(held.id, id)).await?;
     scratch.still(&held, answered)?;
     if result.is_err() {
-        return broken(format!("the holder of a lease gives it another id, and {}", said(&result)));
+        return broken(format!("the holder cannot change the lease's id: {}", said(&result)));
     }
     let Answer { result, .. } = scratch.ask(Op::Renew { id: held.id }).await?;
     if !matches!(result, Err(StoreError::Lost(_))) {
-        return broken(format!("a lease is renewed under the id that it had before: {}", said(&result)));
+        return broken(format!(
+            "renewing a lease under its previous id did not fail with \"lease lost\": {}",
+            said(&result)
+        ));
     }
-    kept("a lease whose id is changed is renewed under the new id alone")
+    kept("a lease whose id was changed can be renewed only under the new id")
 }
 
 /// That an operator can take it away.
@@ -129,16 +139,19 @@ pub(super) async fn lease_break(scratch: Scratch) -> Verdict {
     scratch.free().await?;
     let renewed = scratch.renew(&mut held).await?;
     if !matches!(renewed, Err(StoreError::Lost(_))) {
-        return broken(format!("a lease that was broken is renewed: {}", said(&renewed)));
+        return broken(format!("renewing a broken lease did not fail with \"lease lost\": {}", said(&renewed)));
     }
     let written = scratch.write(held.id, &held.version, 2).await?.result;
     if !matches!(written, Err(StoreError::Lost(_))) {
-        return broken(format!("the record is written under a lease that was broken: {}", said(&written)));
+        return broken(format!(
+            "a write of the record under a broken lease did not fail with \"lease lost\": {}",
+            said(&written)
+        ));
     }
     let taken = scratch.acquire(random_id()?, &held.version).await?.result;
     match taken {
-        Ok(_) => kept("a break ends it at once, and another takes it"),
-        other => broken(format!("a lease that was broken cannot be taken: {}", said(&other))),
+        Ok(_) => kept("a break ends the lease at once, and another id can acquire it"),
+        other => broken(format!("a broken lease cannot be acquired: {}", said(&other))),
     }
 }
 
@@ -149,17 +162,23 @@ pub(super) async fn write_lease(scratch: Scratch) -> Verdict {
     let Answer { result, answered, .. } = scratch.tried(1, overwrite).await?;
     scratch.still(&held, answered)?;
     if !matches!(result, Err(StoreError::Lost(_))) {
-        return broken(format!("the record is written without the lease, while somebody holds it: {}", said(&result)));
+        return broken(format!(
+            "a write of a held record without the lease did not fail with \"lease lost\": {}",
+            said(&result)
+        ));
     }
     let Answer { result, answered, .. } = scratch.write(random_id()?, &held.version, 3).await?;
     scratch.still(&held, answered)?;
     if !matches!(result, Err(StoreError::Lost(_))) {
-        return broken(format!("the record is written under an id that does not hold the lease: {}", said(&result)));
+        return broken(format!(
+            "a write of the record under an id that does not hold the lease did not fail with \"lease lost\": {}",
+            said(&result)
+        ));
     }
     if scratch.see().await?.version != held.version {
-        return broken("a write that was refused has changed the record".to_owned());
+        return broken("a refused write changed the record".to_owned());
     }
-    kept("only the holder of the lease writes the record")
+    kept("only the lease's holder can write the record")
 }
 
 /// That the record is written on top of what was read alone (`If-Match`), and then is what was written.
@@ -170,7 +189,7 @@ pub(super) async fn write_version(scratch: Scratch) -> Verdict {
     scratch.still(&held, answered)?;
     let second = match result {
         Ok(Reply::Version(version)) => version,
-        other => return broken(format!("the holder of the lease writes the record, and {}", said(&other))),
+        other => return broken(format!("the lease's holder cannot write the record: {}", said(&other))),
     };
     let renewed = scratch.renew(&mut held).await?;
     let seen = scratch.see().await?;
@@ -179,15 +198,17 @@ pub(super) async fn write_version(scratch: Scratch) -> Verdict {
         let read = seen.record.map_or("nothing".to_owned(), |record| format!("term {}", record.term));
         let Version(written) = second;
         return broken(format!(
-            "what was written as version {written} of term 4 reads as {} of {read}",
+            "the record was written as version {written} of term 4, but reads as version {} of {read}",
             seen.version.0
         ));
     }
     let Answer { result, answered, .. } = scratch.write(held.id, &first, 5).await?;
     scratch.still(&held, answered)?;
     match result {
-        Err(StoreError::Conflict) => kept("a write on top of a version that is gone is refused (If-Match)"),
-        other => broken(format!("a write on top of a version that is gone (If-Match): {}", said(&other))),
+        Err(StoreError::Conflict) => kept("a write over a replaced version is refused (If-Match)"),
+        other => {
+            broken(format!("a write over a replaced version did not fail with a conflict (If-Match): {}", said(&other)))
+        }
     }
 }
 
@@ -197,12 +218,15 @@ pub(super) async fn acquire_version(scratch: Scratch) -> Verdict {
     let Answer { result, answered, .. } = scratch.write(held.id, &held.version, 6).await?;
     scratch.still(&held, answered)?;
     if result.is_err() {
-        return broken(format!("the holder of the lease writes the record, and {}", said(&result)));
+        return broken(format!("the lease's holder cannot write the record: {}", said(&result)));
     }
     scratch.free().await?;
     match scratch.acquire(random_id()?, &held.version).await?.result {
-        Err(StoreError::Conflict) => kept("a lease is taken only of the version that was read (If-Match)"),
-        other => broken(format!("an acquire of a version that is gone (If-Match): {}", said(&other))),
+        Err(StoreError::Conflict) => kept("a lease can be acquired only at the version that was read (If-Match)"),
+        other => broken(format!(
+            "acquiring a lease at a replaced version did not fail with a conflict (If-Match): {}",
+            said(&other)
+        )),
     }
 }
 
@@ -212,12 +236,15 @@ pub(super) async fn create_once(scratch: Scratch) -> Verdict {
     for _ in 0..2 {
         let again = scratch.ask(Op::Create { record: scratch.record(7) }).await?.result;
         if again != Err(StoreError::Conflict) {
-            return broken(format!("a record that is there is created again (If-None-Match): {}", said(&again)));
+            return broken(format!(
+                "creating a record that exists did not fail with a conflict (If-None-Match): {}",
+                said(&again)
+            ));
         }
         scratch.free().await?;
     }
     if scratch.see().await?.version != held.version {
-        return broken("a creation that was refused has changed the record".to_owned());
+        return broken("a refused creation changed the record".to_owned());
     }
-    kept("a record that is there is not created again (If-None-Match)")
+    kept("a record that exists is not created again (If-None-Match)")
 }

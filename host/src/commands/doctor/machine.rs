@@ -57,9 +57,9 @@ impl Clocks {
         if stepped >= STEP {
             return Finding::warning(
                 CHECK,
-                format!("the wall clock was set by {stepped:.1?} within {over:.0?}"),
-                "a leader takes a step forward for time that has passed, and gives its term up if it is 0.7 of the lease's",
-                "have a daemon slew it (chrony, systemd-timesyncd), and find out what else sets it",
+                format!("the wall clock jumped by {stepped:.1?} within {over:.0?}"),
+                "a leader counts a forward jump as elapsed time, and steps down if it is 0.7 of the lease or more",
+                "let a daemon (chrony, systemd-timesyncd) slew the clock, and find out what else sets the clock",
             );
         }
         let slewed = ((boot - raw).abs() - blur).max(0);
@@ -67,15 +67,15 @@ impl Clocks {
         let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let source = source.map_or("unknown".to_owned(), |source| source.trim().to_owned());
         let found = format!(
-            "over {over:.1?} boot and raw clock differ by {millionths:.0} millionths, boot and wall clock by \
+            "over {over:.1?}, the boot and raw clocks diverged by {millionths:.0} ppm, the boot and wall clocks by \
              {stepped:.1?}; the clock source is {source}"
         );
         if millionths >= SLEW {
             return Finding::warning(
                 CHECK,
                 found,
-                "the clock is slewed, or the machine slept: that costs a leader time, and breaks no promise",
-                "look at what keeps this machine's time (`chronyc tracking`, `timedatectl`), and run this again",
+                "the clock is being slewed, or the machine slept: a leader has less time, but no promise is broken",
+                "check this machine's time service (`chronyc tracking`, `timedatectl`), then run `baton doctor` again",
             );
         }
         Finding::ok(CHECK, found)
@@ -88,15 +88,16 @@ pub(super) fn time_namespace() -> Finding {
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let is_shifted = |line: &str| line.split_whitespace().skip(1).any(|number| number != "0");
     match offsets.lines().find(|line| is_shifted(line)) {
-        None => Finding::ok(CHECK, "the boot clock is that of the machine"),
+        None => Finding::ok(CHECK, "this process uses the machine's boot clock"),
         Some(line) => Finding::warning(
             CHECK,
             format!(
                 "this process has a time namespace that shifts its clocks: {}",
                 line.split_whitespace().collect::<Vec<_>>().join(" ")
             ),
-            "hosts in several of them that share a `sqlite:` store wait a lease out anew where the last holder was in another",
-            "run the hosts of one store in one time namespace",
+            "if hosts in different time namespaces share a `sqlite:` store, a takeover between them waits for one full \
+             lease duration",
+            "run all hosts that share a store in the same time namespace",
         ),
     }
 }
@@ -105,12 +106,12 @@ pub(super) fn time_namespace() -> Finding {
 pub(super) fn file_events() -> Finding {
     const CHECK: &str = "file-events";
     match no_file_events() {
-        None => Finding::ok(CHECK, "the kernel reports changed files (inotify)"),
+        None => Finding::ok(CHECK, "the kernel can report file changes (inotify)"),
         Some(found) => Finding::warning(
             CHECK,
             found,
-            "a takeover, a push and a new file are noticed later; no promise depends on it",
-            "what it says",
+            "hosts notice a takeover, a push or a new file later; no promise depends on inotify",
+            "fix what the finding names",
         ),
     }
 }
@@ -119,12 +120,12 @@ pub(super) fn file_events() -> Finding {
 pub(super) fn store_folder(folder: &Path) -> Finding {
     const CHECK: &str = "store-folder";
     match SqliteStore::reached_by_others(folder) {
-        None => Finding::ok(CHECK, format!("other users of this machine do not reach {}", folder.display())),
+        None => Finding::ok(CHECK, format!("other users of this machine cannot reach {}", folder.display())),
         Some(reached) => Finding::warning(
             CHECK,
             reached.text,
-            "a user who may open a file of the store reads what coordinators save, and stops all elections with one lock",
-            "what it says; the hosts need no restart",
+            "a user who can open the store's files can read all state, and can block all elections with one lock",
+            "fix what the finding names; the hosts need no restart",
         ),
     }
 }
@@ -132,23 +133,23 @@ pub(super) fn store_folder(folder: &Path) -> Finding {
 /// Whether hosts can keep there what outlives them.
 pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     const CHECK: &str = "state-folder";
-    const MEANS: &str = "hosts need --store and --node there, and keep no compiled modules";
+    const MEANS: &str = "hosts need `--store` and `--node`, and cache no compiled modules";
     let Some(folder) = folder else {
-        return Finding::warning(CHECK, "there is no home folder", MEANS, "set HOME or XDG_STATE_HOME");
+        return Finding::warning(CHECK, "this user has no home folder", MEANS, "set HOME or XDG_STATE_HOME");
     };
     match try_folder(folder) {
-        Ok(None) => Finding::ok(CHECK, format!("{} can be written, and is local", folder.display())),
+        Ok(None) => Finding::ok(CHECK, format!("{} is writable and local", folder.display())),
         Ok(Some(kind)) => Finding::warning(
             CHECK,
             format!("the file system of {} is not known to be local: {kind}", folder.display()),
-            "file locks may not be safe there: two hosts may get one name, and it holds no store",
-            "set XDG_STATE_HOME to a folder on a local disk; or name --store and --node",
+            "file locks may fail on it: two hosts may get the same node id, and hosts refuse a store on it",
+            "set XDG_STATE_HOME to a folder on a local disk, or set `--store` and `--node`",
         ),
         Err(error) => Finding::warning(
             CHECK,
             format!("{} cannot be written: {error}", folder.display()),
             MEANS,
-            "give this user the right to write it, make room, or set XDG_STATE_HOME to another folder",
+            "let this user write to the folder, free disk space, or set XDG_STATE_HOME to another folder",
         ),
     }
 }
@@ -169,10 +170,10 @@ fn try_folder(folder: &Path) -> io::Result<Option<String>> {
 /// Whether compiled modules can be kept.
 pub(super) fn cache(examined: &Examined) -> Finding {
     const CHECK: &str = "cache";
-    const MEANS: &str = "modules are compiled anew at each start";
-    const REMEDY: &str = "what it says; nothing depends on it";
+    const MEANS: &str = "modules are compiled again at each start";
+    const REMEDY: &str = "fix what the finding names; no promise depends on the cache";
     let Some(folder) = examined.cache.as_deref() else {
-        return Finding::ok(CHECK, "there is none: modules are compiled at each start");
+        return Finding::ok(CHECK, "no cache is configured: modules are compiled at each start");
     };
     let key = examined.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
     match key.and_then(|key| Cache::open(folder, key)) {
@@ -180,10 +181,10 @@ pub(super) fn cache(examined: &Examined) -> Finding {
             Ok(Some(kind)) => Finding::warning(
                 CHECK,
                 format!("the file system of {} is not known to be local: {kind}", folder.display()),
-                "if it is on a server that does not answer, hosts do not start",
-                "name a folder on a local disk with --cache",
+                "if the folder's server does not answer, hosts do not start",
+                "set `--cache` to a folder on a local disk",
             ),
-            Ok(None) => Finding::ok(CHECK, format!("{} can be written, and is private and local", folder.display())),
+            Ok(None) => Finding::ok(CHECK, format!("{} is writable, private and local", folder.display())),
             Err(error) => Finding::warning(CHECK, format!("{}: {error}", folder.display()), MEANS, REMEDY),
         },
         Err(error) => Finding::warning(CHECK, error.to_string(), MEANS, REMEDY),
@@ -197,14 +198,14 @@ pub(super) fn descriptors() -> Finding {
     let usual = Policy { http, ..Policy::default() };
     match descriptors::grant(std::iter::once(&usual)) {
         Ok(()) => {
-            let most = getrlimit(Resource::Nofile).maximum.map_or("any number".to_owned(), |most| most.to_string());
-            Finding::ok(CHECK, format!("a process may have {most}: a coordinator with the usual limits can run"))
+            let most = getrlimit(Resource::Nofile).maximum.map_or("any number of".to_owned(), |most| most.to_string());
+            Finding::ok(CHECK, format!("a process may open {most} descriptors: enough for the default limits"))
         }
         Err(error) => Finding::problem(
             CHECK,
             error.to_string(),
-            "no host starts with the usual limits",
-            "LimitNOFILE= in systemd, `ulimit -Hn`, or the limits of the container",
+            "no host starts with the default limits",
+            "raise LimitNOFILE= in systemd, `ulimit -Hn`, or the container's limit",
         ),
     }
 }
@@ -215,21 +216,22 @@ pub(super) fn isolation() -> Finding {
     if let Err(error) = pidfd_open(getpid(), PidfdFlags::empty()) {
         return Finding::problem(
             CHECK,
-            format!("this kernel hands no process over (pidfd_open: {error})"),
-            "no instance can be started",
-            "Linux 5.4 or newer; in a container, a seccomp profile that allows pidfd_open",
+            format!("this kernel refuses pidfds (pidfd_open: {error})"),
+            "hosts cannot start an instance",
+            "use Linux 5.4 or newer; in a container, use a seccomp profile that allows pidfd_open",
         );
     }
     let missing = confine::missing();
     if missing.is_empty() {
-        return Finding::ok(CHECK, "Landlock, seccomp filters and pidfds are there");
+        return Finding::ok(CHECK, "Landlock, seccomp filters and pidfds are available");
     }
     Finding::warning(
         CHECK,
         format!("this kernel, or a container's profile, has no {}", missing.join(" and no ")),
-        "a coordinator that broke out of its sandbox could reach more than it was granted; --dir is refused without Landlock",
-        "a newer kernel with both (listed in /sys/kernel/security/lsm), or a profile that allows them; or \
-         --allow-weaker-isolation",
+        "a coordinator that escapes its sandbox could reach more than it was granted; hosts refuse `--dir` without \
+         Landlock",
+        "use a newer kernel with both (listed in /sys/kernel/security/lsm), or a profile that allows both; or set \
+         `--allow-weaker-isolation`",
     )
 }
 
@@ -251,9 +253,9 @@ mod tests {
         assert_eq!(after(30 * SECOND, 30 * SECOND, 30 * SECOND).level, Level::Ok);
         assert_eq!(after(30 * SECOND + SECOND / 1000, 30 * SECOND, 30 * SECOND).level, Level::Ok);
         for (stepped, said) in [
-            (after(30 * SECOND, 30 * SECOND, 40 * SECOND), "was set by 10"),
-            (after(30 * SECOND, 30 * SECOND, 0), "was set by 30"),
-            (after(31 * SECOND, 30 * SECOND, 31 * SECOND), "millionths"),
+            (after(30 * SECOND, 30 * SECOND, 40 * SECOND), "jumped by 10"),
+            (after(30 * SECOND, 30 * SECOND, 0), "jumped by 30"),
+            (after(31 * SECOND, 30 * SECOND, 31 * SECOND), "ppm"),
         ] {
             assert!(stepped.level == Level::Warning && stepped.found.contains(said), "{stepped:?}");
         }

@@ -72,7 +72,7 @@ async fn examine(
     signals: &mut AllSignals,
 ) -> anyhow::Result<Diagnosis> {
     let place = &command.examined.store;
-    let scratch = Scratch::new(store).context("the system has no random numbers")?;
+    let scratch = Scratch::new(store).context("cannot get random numbers from the system")?;
     let plan = Plan {
         create: command.examined.create || is_new_folder(place).await,
         advice: Advice::on(place),
@@ -110,10 +110,10 @@ async fn examine(
     }
     let Heard { mut diagnosis, is_made, .. } = heard_of;
     if is_made {
-        progress.show(&format!("{place}: removing what was tried"));
+        progress.show(&format!("{place}: removing the test election"));
         diagnosis.findings.push(tokio::select! {
             finding = remove(&scratch) => finding,
-            () = signals.next() => left(&scratch, "its removal was interrupted"),
+            () = signals.next() => left(&scratch, "the removal was interrupted"),
         });
     }
     if let Err(panic) = ended {
@@ -181,7 +181,7 @@ impl Heard {
 
 async fn remove(scratch: &Scratch) -> Finding {
     match scratch.remove().await {
-        Ok(()) => Finding::ok("removed", format!("the election {} was tried, and is removed", scratch.election)),
+        Ok(()) => Finding::ok("removed", format!("removed the test election {}", scratch.election)),
         Err(error) => left(scratch, &error.to_string()),
     }
 }
@@ -190,9 +190,9 @@ fn left(scratch: &Scratch, why: &str) -> Finding {
     let election = &scratch.election;
     Finding::warning(
         "removed",
-        format!("the election {election}, on which the store was tried, may be left: {why}"),
-        "`baton status` lists an election that nobody contends in; it does no harm",
-        format!("remove what the store has under {election}/, once its lease has run out"),
+        format!("the test election {election} may still exist: {why}"),
+        "`baton status` lists the test election, which does no harm",
+        format!("once its lease has expired, remove everything under {election}/ from the store"),
     )
 }
 
@@ -214,8 +214,7 @@ async fn machine(command: &Doctor, progress: &Progress) -> anyhow::Result<Vec<Fi
         }
         findings
     });
-    let mut findings =
-        progress.during("looking at this machine", looked).await.context("this machine could not be looked at")?;
+    let mut findings = progress.during("checking this machine", looked).await.context("cannot check this machine")?;
     if let Some(module) = &command.module {
         findings.push(match inspect(module, command.examined.compile_timeout).await {
             Ok((inspection, _)) if inspection.runs => Finding::ok(
@@ -230,5 +229,5 @@ async fn machine(command: &Doctor, progress: &Progress) -> anyhow::Result<Vec<Fi
 }
 
 fn no_module(found: String) -> Finding {
-    Finding::problem("module", found, "no node like this one runs it", "look at it with `baton check`")
+    Finding::problem("module", found, "a node like this one cannot run it", "for details, use `baton check`")
 }

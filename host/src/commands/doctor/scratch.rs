@@ -131,7 +131,7 @@ impl Scratch {
             }
             left -= 1;
             let sent = self.clock.now();
-            let late = || Err(StoreError::Unknown(format!("no answer within {within:?}")));
+            let late = || Err(StoreError::Unknown(format!("no response within {within:?}")));
             let result = timeout(within, request()).await.unwrap_or_else(|_| late());
             let answered = self.clock.now();
             match result {
@@ -151,7 +151,7 @@ impl Scratch {
             Ok(Reply::Read(Snapshot::Object { lease, version, record })) => {
                 Ok(Seen { lease, version, record, answered })
             }
-            other => Err(Untold::Odd(format!("what was created cannot be read: {}", said(&other)))),
+            other => Err(Untold::Odd(format!("cannot read the record that was created: {}", said(&other)))),
         }
     }
 
@@ -163,7 +163,7 @@ impl Scratch {
         let Answer { result, sent, answered } = self.acquire(id, &version).await?;
         match result {
             Ok(_) => Ok(Held { id, version, sent, answered }),
-            other => Err(Untold::Odd(format!("a lease that was broken cannot be taken: {}", said(&other)))),
+            other => Err(Untold::Odd(format!("a broken lease cannot be acquired: {}", said(&other)))),
         }
     }
 
@@ -172,7 +172,7 @@ impl Scratch {
         let broken = self.tried(TRIES, async || self.store.break_now(&self.election).await).await?;
         match broken.result {
             Ok(()) | Err(StoreError::Lost(_)) => Ok(()),
-            other => Err(Untold::Odd(format!("a lease cannot be broken: {}", said(&other)))),
+            other => Err(Untold::Odd(format!("the lease cannot be broken: {}", said(&other)))),
         }
     }
 
@@ -232,7 +232,7 @@ impl Scratch {
             }
             answer
         };
-        let late = || StoreError::Unknown(format!("no answer within {REMOVED_WITHIN:?}"));
+        let late = || StoreError::Unknown(format!("no response within {REMOVED_WITHIN:?}"));
         timeout(REMOVED_WITHIN, removed).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -247,14 +247,15 @@ impl Scratch {
 /// The random id of one acquisition.
 pub(super) fn random_id() -> Result<LeaseId, Untold> {
     let mut bits = [0; 16];
-    getrandom::fill(&mut bits).map_err(|error| Untold::Odd(format!("the system gives no random numbers: {error}")))?;
+    getrandom::fill(&mut bits)
+        .map_err(|error| Untold::Odd(format!("cannot get random numbers from the system: {error}")))?;
     Ok(LeaseId::from_random(u128::from_le_bytes(bits)))
 }
 
 /// What an answer says, for people.
 pub(super) fn said<T>(answer: &Result<T, StoreError>) -> String {
     match answer {
-        Ok(_) => "the store carries it out".to_owned(),
-        Err(error) => format!("the store says that {error}"),
+        Ok(_) => "the store accepts the request".to_owned(),
+        Err(error) => format!("the store reports: {error}"),
     }
 }

@@ -322,10 +322,10 @@ async fn each_lie_that_shows_at_once_is_found_and_named() {
         (Lie::ForgetsLeases, "lease-kept", "just taken is Free"),
         (Lie::LetsTwoHold, "lease-exclusive", "two ids hold the lease"),
         (Lie::RefusesTheHolder, "lease-own-id", "held by another"),
-        (Lie::ReleasesForAnybody, "lease-wrong-id", "has ended the lease"),
+        (Lie::ReleasesForAnybody, "lease-wrong-id", "a wrong id ended the lease"),
         (Lie::KeepsWhatIsReleased, "lease-release", "was released is Held"),
-        (Lie::KeepsTheIdBefore, "lease-reclaim", "under the id that it had before"),
-        (Lie::RenewsWhatIsBroken, "lease-break", "broken is renewed"),
+        (Lie::KeepsTheIdBefore, "lease-reclaim", "under its previous id"),
+        (Lie::RenewsWhatIsBroken, "lease-break", "renewing a broken lease"),
         (Lie::CreatesTwice, "create-once", "If-None-Match"),
         (Lie::AcquiresAnyVersion, "acquire-version", "If-Match"),
         (Lie::WritesWithoutLease, "write-lease", "without the lease"),
@@ -333,9 +333,9 @@ async fn each_lie_that_shows_at_once_is_found_and_named() {
         (Lie::IgnoresIfMatch, "write-version", "If-Match"),
         (Lie::OverwritesObjects, "object-version", "If-Match"),
         (Lie::ListsNothing, "announcements", "not listed"),
-        (Lie::KeepsObjects, "removal", "is removed"),
+        (Lie::KeepsObjects, "removal", "did not remove"),
         (Lie::IsSlow, "latency", "renewals"),
-        (Lie::Hangs, "lease-kept", "no answer"),
+        (Lie::Hangs, "lease-kept", "no response"),
     ];
     let tried = lies.map(|(lie, check, said)| async move { (found(lie, true).await, check, said) });
     for (findings, check, said) in futures::future::join_all(tried).await {
@@ -343,7 +343,7 @@ async fn each_lie_that_shows_at_once_is_found_and_named() {
         assert!(finding.found.contains(said), "{finding:?}");
         assert!(finding.means.is_some() && finding.remedy.is_some(), "{finding:?}");
         // Of a store that hangs nothing more is asked.
-        assert!(said != "no answer" || findings.last() == Some(finding), "{findings:?}");
+        assert!(said != "no response" || findings.last() == Some(finding), "{findings:?}");
     }
 }
 
@@ -358,7 +358,7 @@ async fn an_answer_that_is_lost_is_asked_for_again() {
     }
     let findings = found(Lie::LosesAnswer("create"), true).await;
     let finding = of(&findings, "create", Level::Problem);
-    assert!(finding.found.contains("could not be tried"), "{finding:?}");
+    assert!(finding.found.contains("could not run"), "{finding:?}");
 }
 
 /// A machine that stands still while it waits for a lease to run out hears late of what it was refused.
@@ -378,12 +378,12 @@ async fn a_store_is_not_blamed_for_a_pause_of_the_machine() {
 #[tokio::test]
 async fn each_lie_that_takes_its_time_is_found_and_named() {
     let lies = [
-        (Lie::Counts(130), "lease-length", Level::Problem, "given to another"),
-        (Lie::IgnoresRenewals, "lease-length", Level::Problem, "given to another"),
-        (Lie::Counts(60), "lease-length", Level::Warning, "after it has run out"),
+        (Lie::Counts(130), "lease-length", Level::Problem, "another id acquired"),
+        (Lie::IgnoresRenewals, "lease-length", Level::Problem, "another id acquired"),
+        (Lie::Counts(60), "lease-length", Level::Warning, "after it expired"),
         (Lie::Counts(1), "lease-length", Level::Problem, "still held"),
         (Lie::RenewsWhatAnotherHolds, "lease-taken-over", Level::Problem, "a renew by the former holder"),
-        (Lie::WritesUnderExpired, "lease-expired", Level::Problem, "is written under a lease that ran out"),
+        (Lie::WritesUnderExpired, "lease-expired", Level::Problem, "under an expired lease"),
         (Lie::RenewsExpiredForAnybody, "lease-expired", Level::Problem, "an id that never held it"),
     ];
     let tried = lies.map(|(lie, check, level, said)| async move { (found(lie, false).await, check, level, said) });

@@ -46,19 +46,19 @@ pub(super) struct Advice {
 
 impl Advice {
     const AZURE: Self = Self {
-        silent: "look at the network, at what is between here and the store (firewall, private endpoint), and at the \
-                 account's state; then run this again",
-        quicker: "nodes that are nearer to the store",
-        other: "let no host run on this store: it is not what it seems, or something between here and there answers for it; \
-                if it is Azure itself, report that to Baton",
+        silent: "check the network, any firewall or private endpoint on the way, and the account's state; then run \
+                 `baton doctor` again",
+        quicker: "move the nodes nearer to the store",
+        other: "do not run hosts on this store: it is not Azure Storage, or a proxy answers for it; if it is Azure \
+                itself, report this as a Baton bug",
         grants_rights: true,
     };
     const SQLITE: Self = Self {
-        silent: "look for a process that is stopped in the middle of a request (state T in `ps`), and at the disk: whether it \
-                 is full, or fails; then run this again",
-        quicker: "a disk that is quicker, or has less to do",
-        other: "let no host run on this store: the file system that it is on does not keep what is written or locked; name \
-                a folder on another, and report this to Baton if that is a local disk",
+        silent: "find any process that is stopped in the middle of a request (state T in `ps`), and check whether the \
+                 disk is full or failing; then run `baton doctor` again",
+        quicker: "use a faster or less busy disk",
+        other: "do not run hosts on this store: its file system loses writes or locks; use a folder on another file \
+                system, and if this one is on a local disk, report this as a Baton bug",
         grants_rights: false,
     };
 
@@ -101,24 +101,26 @@ macro_rules! checks {
 }
 
 const TWO: &str = "two nodes could lead at once";
-const LEADERLESS: &str = "a lease would come free late or never, and nobody would lead";
+const LEADERLESS: &str = "a lease would become free late or never, and no node would lead";
 
 /// What is tried on a record that is there. Each begins anew.
 const CHECKS: &[Check] = checks![
-    "lease-kept", leases::lease_kept, "a leader would lose its term though nothing has failed, and another could lead beside it";
+    "lease-kept", leases::lease_kept, "a leader would lose its term although nothing failed, and another node could lead at the same time";
     "lease-exclusive", leases::lease_exclusive, "two nodes could lead at once";
-    "lease-own-id", leases::lease_own_id, "a node that lost an answer could not find out that it leads";
-    "lease-wrong-id", leases::lease_wrong_id, "a former leader could hold a lease that another has, or end it";
-    "lease-reclaim", leases::lease_reclaim, "a host that seems dead and is not would keep leading next to the one that reclaims its lease";
-    "lease-release", leases::lease_release, "a hand-off would take a whole lease, or a former leader could come back";
-    "lease-break", leases::lease_break, "an operator could not take a lease away, or its holder would go on";
-    "create-once", leases::create_once, "two nodes could begin one election twice, and a term's number could come again";
-    "acquire-version", leases::acquire_version, "a node could lead on a record that it has not read, and a term's number could come again";
-    "write-lease", leases::write_lease, "a node that does not lead could begin a term, and numbers could fall";
-    "write-version", leases::write_version, "a late write could undo a later one, and a term's number could come again";
+    "lease-own-id", leases::lease_own_id, "a node that did not receive the store's response could not find out that it \
+                                           is the leader";
+    "lease-wrong-id", leases::lease_wrong_id, "a former leader could renew or end its successor's lease";
+    "lease-reclaim", leases::lease_reclaim, "a host that only seems dead would keep leading next to the host that reclaims its lease";
+    "lease-release", leases::lease_release, "a hand-off would take one full lease duration, or a former leader could \
+                                             lead again";
+    "lease-break", leases::lease_break, "an operator could not break a lease, or its holder would keep leading";
+    "create-once", leases::create_once, "two nodes could both create one election, and a term number could repeat";
+    "acquire-version", leases::acquire_version, "a node could lead on a record that it has not read, and a term number could repeat";
+    "write-lease", leases::write_lease, "a node that does not lead could begin a term, and term numbers could fall";
+    "write-version", leases::write_version, "a delayed write could undo a newer one, and a term number could repeat";
     "object-version", objects::object_version, "a former leader could overwrite the state of its successor, and a push could undo another";
-    "announcements", objects::announcements, "a takeover would not learn which terms the nodes know of";
-    "removal", objects::removal, "what is removed would come back";
+    "announcements", objects::announcements, "a node that takes over would not learn the highest term that other nodes have seen";
+    "removal", objects::removal, "removed objects would come back";
 ];
 
 /// Tries the store, and tells each finding.
@@ -139,7 +141,7 @@ struct Trial {
 
 impl Trial {
     async fn run(&self) -> Result<(), Over> {
-        self.tell(News::Trying("whether it answers"))?;
+        self.tell(News::Trying("whether the store answers"))?;
         self.reach().await?;
         self.tell(News::Trying("what the credentials may do"))?;
         self.list().await?;
@@ -154,7 +156,7 @@ impl Trial {
 
     async fn reach(&self) -> Result<(), Over> {
         const NAME: &str = "reachable";
-        const MEANS: &str = "nobody can lead";
+        const MEANS: &str = "no node can lead";
         let store = &self.scratch.store;
         if self.plan.create {
             let created = self.scratch.tried(2, async || store.create().await).await;
@@ -164,10 +166,10 @@ impl Trial {
         }
         let verdict = match self.scratch.ask(Op::Read).await {
             Ok(Answer { result: Ok(Reply::Read(Snapshot::Nothing)), sent, answered }) => {
-                kept(format!("it answers, the first time after {:.0?}", answered.since(sent)))
+                kept(format!("the store responds; its first response took {:.0?}", answered.since(sent)))
             }
             Ok(Answer { result, .. }) => {
-                broken(format!("an election with a name that is random is read: {}", said(&result)))
+                broken(format!("the store did not report a new, random election name as unknown: {}", said(&result)))
             }
             Err(untold) => Err(untold),
         };
@@ -179,21 +181,21 @@ impl Trial {
     async fn list(&self) -> Result<(), Over> {
         let store = &self.scratch.store;
         let verdict = match self.scratch.tried_within(LISTED_WITHIN, 1, async || store.elections().await).await {
-            Ok(Answer { result: Ok(elections), .. }) => kept(format!("it lists its elections: {}", elections.len())),
-            Ok(Answer { result, .. }) => broken(format!("its elections are listed, and {}", said(&result))),
+            Ok(Answer { result: Ok(elections), .. }) => {
+                kept(format!("the store lists its elections: {}", elections.len()))
+            }
+            Ok(Answer { result, .. }) => broken(format!("cannot list the elections: {}", said(&result))),
             Err(Untold::Store(StoreError::Misconfigured(found))) => may_not_list(found),
             Err(untold) => Err(untold),
         };
-        self.conclude("list", "nobody would see which terms there were", verdict)
+        self.conclude("list", "nodes could not read earlier terms", verdict)
     }
 
     async fn create(&self) -> Result<(), Over> {
         self.tell(News::Making(true))?;
         let verdict = match self.scratch.ask(Op::Create { record: self.scratch.record(0) }).await {
-            Ok(Answer { result: Ok(Reply::Version(_)), .. }) => kept("an election is created"),
-            Ok(Answer { result, .. }) => {
-                broken(format!("an election that is not there is created, and {}", said(&result)))
-            }
+            Ok(Answer { result: Ok(Reply::Version(_)), .. }) => kept("an election can be created"),
+            Ok(Answer { result, .. }) => broken(format!("cannot create an election: {}", said(&result))),
             Err(untold) => Err(untold),
         };
         let is_created = matches!(verdict, Ok(Seen::Kept(_)));
@@ -221,7 +223,10 @@ impl Trial {
         if quick {
             return Ok(());
         }
-        self.tell(News::Trying("when a lease that nobody renews is free: that takes its time"))?;
+        self.tell(News::Trying(
+            "when a lease that is not renewed becomes free (this check takes one full lease \
+                                duration)",
+        ))?;
         let ended = expiry::lease_length(scratch, held).await;
         self.conclude("lease-length", if ended.is_late { LEADERLESS } else { TWO }, ended.verdict)?;
         if let Some(taken_over) = ended.taken_over {
@@ -231,13 +236,13 @@ impl Trial {
             let verdict = expiry::lease_taken_over(scratch, &taken_over).await;
             self.conclude(
                 "lease-taken-over",
-                "a former leader could end its successor's term, or write beside it",
+                "a former leader could end its successor's term, or overwrite its record",
                 verdict,
             )?;
         }
-        self.tell(News::Trying("what can be done under a lease that ran out: that takes its time"))?;
+        self.tell(News::Trying("what can be done with an expired lease (this check takes one full lease duration)"))?;
         let verdict = self.concluded(async || expiry::lease_expired(scratch).await).await;
-        self.conclude("lease-expired", "a leader that comes back late could begin a term beside another's", verdict)
+        self.conclude("lease-expired", "a delayed leader could begin a term while another leader's term runs", verdict)
     }
 
     /// Begins anew where this machine was too slow to tell, and once where the store did not answer.
@@ -259,13 +264,13 @@ impl Trial {
 
     /// Tells what a check has come to.
     fn conclude(&self, name: &'static str, means: &'static str, verdict: Verdict) -> Result<(), Over> {
-        const DO_IT: &str = "do what it says, and run this again";
+        const DO_IT: &str = "fix what the finding names, then run `baton doctor` again";
         let (mut is_over, advice) = (false, self.plan.advice);
         let finding = match verdict {
             Ok(Seen::Kept(found)) => Finding::ok(name, found),
             Ok(Seen::Costs { found, means, remedy }) => Finding::warning(name, found, means, remedy),
             Ok(Seen::Refused { found, means, right }) if advice.grants_rights => {
-                let remedy = format!("add the right {right}, or the role Storage Blob Data Contributor");
+                let remedy = format!("grant the right {right}, or the role Storage Blob Data Contributor");
                 Finding::warning(name, found, means, remedy)
             }
             Ok(Seen::Refused { found, means, .. }) => Finding::warning(name, found, means, DO_IT),
@@ -273,22 +278,25 @@ impl Trial {
             Err(Untold::Store(StoreError::Misconfigured(why))) => {
                 let remedy = if advice.grants_rights { lacks(name, &why) } else { None };
                 let remedy = remedy.unwrap_or_else(|| DO_IT.to_owned());
-                Finding::problem(name, why, "hosts cannot do that either: nobody can lead", remedy)
+                Finding::problem(name, why, "the store would refuse hosts, too: no node could lead", remedy)
             }
             Err(Untold::Store(error)) => {
                 is_over = true;
                 Finding::problem(
                     name,
-                    format!("it could not be tried: {error}"),
-                    "while the store does not answer, nobody can lead; what comes after this was not tried",
+                    format!("the check could not run: {error}"),
+                    "while the store does not answer, no node can lead; the remaining checks were skipped",
                     advice.silent,
                 )
             }
             Err(Untold::Slow) => Finding::problem(
                 name,
-                format!("it could not be told: a lease of {:?} may have run out meanwhile", self.scratch.length),
-                "the store is so slow, or this machine so busy, that no lease could be kept",
-                format!("run this again where there is less to do; what helps hosts, too: {}", advice.quicker),
+                format!(
+                    "the check was inconclusive: a lease of {:?} may have expired in the meantime",
+                    self.scratch.length
+                ),
+                "the store is too slow, or this machine too busy, to keep a lease",
+                format!("run `baton doctor` again when the machine is less busy; for the hosts, {}", advice.quicker),
             ),
             Err(Untold::Ended) => return Err(Over),
         };
@@ -310,8 +318,8 @@ fn lacks(name: &str, why: &str) -> Option<String> {
     };
     why.contains(MAY_NOT).then(|| {
         format!(
-            "give the identity the role Storage Blob Data Contributor (Reader is not enough), or the signature the right \
-             {right}: all that hosts use is `rcwdl`"
+            "give the identity the role Storage Blob Data Contributor (Reader is not enough), or the signature the \
+             right {right}; hosts need `rcwdl` in all"
         )
     })
 }

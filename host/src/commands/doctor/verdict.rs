@@ -35,7 +35,8 @@ pub(super) fn broken(found: impl Into<String>) -> Verdict {
 pub(super) fn may_not_list(found: String) -> Verdict {
     Ok(Seen::Refused {
         found,
-        means: "a node that takes over cannot see which terms there were, and waits the longest lease out first: a minute",
+        means: "a node that takes over cannot read earlier terms, and first waits for the longest possible lease: one \
+                minute",
         right: "to list (l)",
     })
 }

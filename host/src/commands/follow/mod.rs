@@ -57,7 +57,7 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
         None => elections(&*store).await.context("cannot list the elections")?,
     };
     if names.len() > MOST && told.follow {
-        anyhow::bail!("there are {} elections, more than can be followed at a time: name one", names.len());
+        anyhow::bail!("there are {} elections, more than this command can follow at once: name one", names.len());
     }
     let is_one_machine = is_of_one_machine(&told.store);
     let one = |election: ElectionName| Reader {
@@ -169,14 +169,17 @@ struct Leader {
 enum Nobody {
     #[error("no node has led yet")]
     HasLed,
-    #[error("{node} led last, and its host has ended: only its own log still has its events")]
+    #[error("{node} was the last leader, and its host has exited: only that host's log still has the events")]
     IsThere { node: String },
     #[error(
-        "{node} leads, or led last, and announces no admin endpoint that this machine reaches: give that node --admin and \
-         --admin-advertise, or run this command on its machine as its user"
+        "{node} is the leader, or was the last one, but announces no admin endpoint that this machine can reach: start \
+         {node} with `--admin` and `--admin-advertise`, or run this command on its machine as its user"
     )]
     SaysWhere { node: String },
-    #[error("two hosts have the node id {node}, so that it is unknown which one to ask: give each its own --node")]
+    #[error(
+        "two hosts have the node id {node}, so this command cannot tell which one leads: give each host its own \
+         `--node`"
+    )]
     IsOne { node: String },
     #[error("{0}")]
     Store(String),
@@ -217,8 +220,8 @@ impl Reader {
         after: Option<&str>,
     ) -> Result<Answer, AskError> {
         if self.is_output && !self.client.has_token() && matches!(leader.endpoint, Endpoint::Url(_)) {
-            let why = "logs of a host of another machine or user need the nodes' token: name its file with --token-file \
-                       (`baton token` makes one)";
+            let why = "reading the logs of a host on another machine, or run by another user, requires the nodes' \
+                       token: pass its file with `--token-file` (`baton token` creates one)";
             return Err(AskError::Refused(why.to_owned()));
         }
         self.client.ask(&leader.endpoint, path, accepts, after).await
@@ -291,7 +294,8 @@ impl Reader {
                     let missed = entry["missed"].as_u64().unwrap_or_default();
                     if awaits.is_none() {
                         self.say(&format!(
-                            "missed {missed} lines: they came faster than they were read, or before the first one here"
+                            "missed {missed} lines: the host sent them faster than this command read them, or no \
+                             longer has them"
                         ));
                     }
                     continue;
@@ -371,7 +375,7 @@ impl Place {
             return Ok(Leader { node, incarnation, term, endpoint });
         }
         let said = patiently(2, async || self.store.announced(&self.election, &node).await).await;
-        let said = said.map_err(|error| Nobody::Store(format!("where {node} is asked cannot be read: {error}")))?;
+        let said = said.map_err(|error| Nobody::Store(format!("cannot read the announcement of {node}: {error}")))?;
         // A host takes back what it has said when it ends in order. One that has begun says something at once.
         let Some(said) = said else { return Err(Nobody::IsThere { node }) };
         let said = Announcement::decode(&said);

@@ -39,7 +39,7 @@ pub(super) struct Sent {
 
 /// A line, or an event, has no end.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("it sends a line of more than {LONGEST_LINE} bytes, as no node does")]
+#[error("the response has a line of more than {LONGEST_LINE} bytes, so it is not from a node")]
 pub(super) struct TooLong;
 
 /// Makes events of bytes.

@@ -37,10 +37,10 @@ const HEARD_WITHIN: Duration = Duration::from_secs(6);
 /// Why not.
 pub fn check_reason(reason: &str) -> Result<(), String> {
     if reason.trim().is_empty() {
-        return Err("it is empty: leave it out, or say why".to_owned());
+        return Err("it is empty: leave it out, or give a reason".to_owned());
     }
     if reason.len() > LONGEST_REASON {
-        return Err(format!("it has {} bytes, and {LONGEST_REASON} are kept: write a shorter one", reason.len()));
+        return Err(format!("it has {} bytes, and the limit is {LONGEST_REASON}: write a shorter one", reason.len()));
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ pub enum Called<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoEffect {
     /// There is no such election.
-    #[error("there is no election {0} in this store: no host has contended for it yet; is --store right?")]
+    #[error("there is no election {0} in this store: no host has contended for it yet; check `--store`")]
     Unknown(ElectionName),
     /// It would make no sense, and nothing was asked.
     #[error("{0}")]
@@ -103,7 +103,7 @@ pub enum NoEffect {
     #[error(transparent)]
     Steering(#[from] EditError),
     /// The store does not answer.
-    #[error("the store cannot be asked who leads, and nothing was asked of the nodes: {0}")]
+    #[error("cannot read the leader from the store, so nothing was requested: {0}")]
     Store(StoreError),
 }
 
@@ -220,7 +220,7 @@ impl Course<'_> {
                 told => return told,
             };
         Err(NoEffect::NotYet(format!(
-            "it is asked of {}, and stays so; whether it has taken effect the store does not tell: {error}",
+            "the request to {} stays in force, but the store does not show whether it has taken effect: {error}",
             self.election
         )))
     }
@@ -258,20 +258,22 @@ impl Course<'_> {
             }
             Some(next) if next.node == node => {
                 return Err(NoEffect::NotYet(format!(
-                    "{node} ended before it had given the lease of {election} up, and leads in term {}, started anew: ask \
-                     that one",
+                    "{node} exited before it released the lease of {election}, and leads again in term {} after a \
+                     restart: repeat the command",
                     next.term
                 )));
             }
             Some(next) => format!("{} leads in term {}", next.node, next.term),
             None => match self.known().await?.suspended {
-                Some(order) => format!("nobody leads, since it is suspended by {}", escape(&order.told())),
-                None if others > 0 => "nobody has taken the lease yet".to_owned(),
-                None => "no other node has said that it could lead, so that nobody does meanwhile".to_owned(),
+                Some(order) => format!("no node leads, since {election} is suspended by {}", escape(&order.told())),
+                None if others > 0 => "no node has taken the lease yet".to_owned(),
+                None => "no node leads, since no other node has announced that it can".to_owned(),
             },
         };
         let stays_out = humantime::format_duration(Duration::from_secs(for_s));
-        Ok(format!("{node} led {election} in term {term}, has stepped down and stays out for {stays_out}: {then}\n"))
+        Ok(format!(
+            "{node} led {election} in term {term}, has stepped down and is ineligible for {stays_out}: {then}\n"
+        ))
     }
 
     /// Has nobody lead, until [`Self::resume`].
@@ -291,7 +293,7 @@ impl Course<'_> {
             let asked = self.known().await?;
             let Some(suspended) = &asked.suspended else {
                 return Err(NoEffect::NotYet(format!(
-                    "{election} was suspended, and somebody has resumed it since: nodes lead again"
+                    "{election} was suspended, but a later command has resumed it: nodes may lead again"
                 )));
             };
             let leader = self.look().await?.leader();
@@ -302,15 +304,16 @@ impl Course<'_> {
             let is_known = unheard.is_empty() || Instant::now() >= heard_by.min(deadline);
             // Nobody does still, after all have said what they know.
             if is_known && leader.is_none() && self.look().await?.leader().is_none() {
-                let mut said = format!("{election} is suspended: nobody leads until `baton resume {election}`\n");
+                let mut said = format!("{election} is suspended: no node leads until `baton resume {election}`\n");
                 if let Some(Leader { node, term, .. }) = before.leader() {
                     let _ = writeln!(said, "{node} led in term {term}");
                 }
                 if suspended.id != order.id {
-                    let _ = writeln!(said, "it was suspended again since, by {}", escape(&suspended.told()));
+                    let _ =
+                        writeln!(said, "{election} has since been suspended again by {}", escape(&suspended.told()));
                 }
                 for node in unheard {
-                    let _ = writeln!(said, "{node} has not said that it knows");
+                    let _ = writeln!(said, "{node} has not confirmed the suspension");
                 }
                 said.push_str(&may_lead_all_the_same(&nodes));
                 return Ok(said);
@@ -349,7 +352,7 @@ impl Course<'_> {
             let asked = self.known().await?;
             if let Some(order) = &asked.suspended {
                 return Err(NoEffect::NotYet(format!(
-                    "{election} was resumed, and is suspended again since, by {}",
+                    "{election} was resumed, but has since been suspended again by {}",
                     escape(&order.told())
                 )));
             }
@@ -359,7 +362,7 @@ impl Course<'_> {
             }
             if seen.is_over() {
                 return Ok(format!(
-                    "{election} is resumed, and finished: `baton rerun {election}` lets it run again\n"
+                    "{election} is resumed, but its coordinator has finished: `baton rerun {election}` runs it again\n"
                 ));
             }
             let nodes = self.nodes().await?;
@@ -367,16 +370,16 @@ impl Course<'_> {
             let now = now();
             let unheard = unheard(now, &nodes, &asked.mark(), &before);
             if !nodes.iter().any(|said| could_lead(now, said)) && unheard.is_empty() {
-                return Ok(format!("{election} is resumed; no node has said that it could lead\n"));
+                return Ok(format!("{election} is resumed; no node has announced that it can lead\n"));
             }
             if Instant::now() >= deadline {
                 return match unheard.is_empty() {
-                    true => Ok(format!(
-                        "{election} is resumed, which all nodes know that have said something of late; nobody leads yet\n"
-                    )),
+                    true => {
+                        Ok(format!("{election} is resumed; all live nodes have confirmed this, but none leads yet\n"))
+                    }
                     false => Err(NoEffect::NotYet(format!(
-                        "{election} is resumed, and nobody leads yet; {} did not say that it knows: does it run, and reach \
-                         the store?",
+                        "{election} is resumed, but no node leads yet, and these nodes have not confirmed it: {}; \
+                         check that they are running and can reach the store",
                         unheard.join(", ")
                     ))),
                 };
@@ -394,10 +397,10 @@ impl Course<'_> {
         let is_outside = match lease {
             LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => {
                 return Err(NoEffect::Refused(format!(
-                    "nobody holds the lease of {election}: there is nothing to break"
+                    "no client holds the lease of {election}: there is nothing to break"
                 )));
             }
-            LeaseState::Broken => return Ok(format!("the lease of {election} is broken already\n")),
+            LeaseState::Broken => return Ok(format!("the lease of {election} is already broken\n")),
             LeaseState::Breaking => return Err(NoEffect::Refused(format!("the lease of {election} is being broken"))),
             LeaseState::HeldForever => true,
             LeaseState::Held => match (&seen.record, seen.leader()) {
@@ -412,8 +415,8 @@ impl Course<'_> {
                         None if Instant::now() < deadline => true,
                         None => {
                             return Err(NoEffect::NotYet(format!(
-                                "the lease of {election} may be held by a host that is about to say so: nothing is broken. \
-                                 Give it --timeout {:?} or more",
+                                "a host may just have taken the lease of {election}, so the lease was not broken: \
+                                 repeat the command with --timeout {:?} or more",
                                 writes + Duration::from_secs(1)
                             )));
                         }
@@ -424,17 +427,17 @@ impl Course<'_> {
         };
         if !is_outside {
             return Err(NoEffect::Refused(format!(
-                "the lease of {election} is not an outside client's any more: look with `baton status {election}`"
+                "a client other than Baton no longer holds the lease of {election}: see `baton status {election}`"
             )));
         }
         self.asked.store(true, Ordering::Relaxed);
         self.leases().break_now(election).await?;
         match self.until(deadline, |now| now.lease != Some(lease)).await? {
             Some(_) => Ok(format!(
-                "the lease of {election} is broken, which an outside client held: a node takes it now, and waits out the \
-                 time that an instance could still have\n"
+                "the lease of {election} is broken; a client other than Baton held it, and the next node waits until \
+                 nothing can run under that lease\n"
             )),
-            None => Err(NoEffect::NotYet(format!("the lease of {election} is still held, though it was broken"))),
+            None => Err(NoEffect::NotYet(format!("the lease of {election} was broken, but is still held"))),
         }
     }
 
@@ -449,10 +452,10 @@ impl Course<'_> {
             let why = match self.known().await?.suspended {
                 Some(order) => format!("it is suspended by {}", escape(&order.told())),
                 None if seen.is_over() => "it is finished".to_owned(),
-                None if seen.is_held() => "its lease is held by an outside client, or by a node that begins".to_owned(),
+                None if seen.is_held() => "a client other than Baton, or a starting node, holds the lease".to_owned(),
                 None => "its lease is free".to_owned(),
             };
-            return Err(NoEffect::Refused(format!("nobody leads {election}: {why}")));
+            return Err(NoEffect::Refused(format!("no node leads {election}: {why}")));
         };
         Ok(leader)
     }
@@ -471,8 +474,8 @@ impl Course<'_> {
         match said.filter(|said| said.version.is_empty()) {
             None => Ok(()),
             Some(_) => Err(NoEffect::Refused(format!(
-                "{} leads {}, and its version of baton does not know steering: update it first, or end it with SIGTERM, \
-                 which hands the lease over",
+                "{} leads {}, and its version of baton does not support steering: update it first, or stop it with \
+                 SIGTERM, which hands over the lease",
                 leader.node, self.election
             ))),
         }
@@ -484,15 +487,15 @@ impl Course<'_> {
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
         let replaced = request.and_then(|own| replaced(own, &asked));
         let why = match (&replaced, said) {
-            (_, Some(said)) if said.version.is_empty() => "its version of baton does not know steering: update it",
+            (_, Some(said)) if said.version.is_empty() => "its version of baton does not support steering: update it",
             (Some(why), _) => why,
             (_, Some(said)) if said.steered.as_ref() == Some(&asked.mark()) => {
-                "it knows, and its instance is still stopping"
+                "it has confirmed the request, and its instance is still stopping"
             }
-            _ => "it has not said that it knows: does it run, and reach the store?",
+            _ => "it has not confirmed the request: is it running, and can it reach the store?",
         };
         let Leader { node, term, .. } = leader;
-        Ok(format!("after {:?} {node} still leads {} in term {term}; {why}", self.patience, self.election))
+        Ok(format!("after {:?}, {node} still leads {} in term {term}; {why}", self.patience, self.election))
     }
 
     fn order(&self) -> Result<Order, NoEffect> {
@@ -510,7 +513,7 @@ impl Course<'_> {
     async fn overtaken(&self, request: &Request) -> Result<Option<String>, NoEffect> {
         let asked = self.known().await?;
         Ok(match &asked.suspended {
-            Some(order) => Some(format!("it is suspended by {}", escape(&order.told()))),
+            Some(order) => Some(format!("the election is suspended by {}", escape(&order.told()))),
             None => replaced(request, &asked),
         })
     }
@@ -535,7 +538,7 @@ impl Course<'_> {
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<(Steering, T), EditError>,
     ) -> Result<T, NoEffect> {
-        let late = |_| EditError::Unknown(StoreError::Unknown("it did not answer in time".to_owned()));
+        let late = |_| EditError::Unknown(StoreError::Unknown("the store did not answer in time".to_owned()));
         let edit = steering::edit(self.objects(), self.election, change);
         let answer = timeout(self.patience().max(LEAST), edit).await.map_err(late).flatten()?;
         self.asked.store(true, Ordering::Relaxed);
@@ -556,7 +559,7 @@ impl Course<'_> {
     }
 
     async fn known(&self) -> Result<Steering, NoEffect> {
-        let late = |_| StoreError::Unknown("it did not answer in time".to_owned());
+        let late = |_| StoreError::Unknown("the store did not answer in time".to_owned());
         let read = steering::read(self.objects(), self.election);
         Ok(timeout(self.patience().max(LEAST), read).await.map_err(late)??)
     }
@@ -598,7 +601,7 @@ impl Course<'_> {
         let until = self.deadline.max(Instant::now() + LEAST);
         loop {
             let within = ANSWER.min(until.saturating_duration_since(Instant::now()));
-            let late = |_| StoreError::Unknown(format!("no answer within {within:.1?}"));
+            let late = |_| StoreError::Unknown(format!("no response within {within:.1?}"));
             match timeout(within, ask()).await.map_err(late).flatten() {
                 Err(StoreError::Unknown(_)) if Instant::now() + LOOK < until => sleep(LOOK).await,
                 answer => return answer,
@@ -626,10 +629,10 @@ fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
 fn replaced(request: &Request, asked: &Steering) -> Option<String> {
     let other = asked.request.as_ref().filter(|other| other.order.id != request.order.id)?;
     let what = match &other.ask {
-        Ask::StepDown { node, .. } => format!("that {node} steps down"),
-        Ask::Transfer { node, .. } => format!("that {node} leads"),
+        Ask::StepDown { node, .. } => format!("step-down of {node}"),
+        Ask::Transfer { node, .. } => format!("transfer to {node}"),
     };
-    Some(format!("{} was asked since, by {}", escape(&what), escape(&other.order.told())))
+    Some(format!("a later command replaced the request: {}, by {}", escape(&what), escape(&other.order.told())))
 }
 
 /// Those that may be there, know steering, and have not said that they know of this, or only `before`.
@@ -649,11 +652,8 @@ fn may_lead_all_the_same(nodes: &[Announcement]) -> String {
     let now = now();
     let unaware = nodes.iter().filter(|said| said.is_fresh(now) && said.version.is_empty());
     unaware.fold(String::new(), |mut lines, said| {
-        let _ = writeln!(
-            lines,
-            "{} does not know steering, and may lead all the same: its version of baton is an earlier one",
-            said.node
-        );
+        let _ =
+            writeln!(lines, "{} does not support steering and may still lead: update its version of baton", said.node);
         lines
     })
 }
@@ -662,9 +662,9 @@ fn of_a_host(election: &ElectionName, leader: &Leader, seen: &Seen) -> String {
     let Leader { node, term, .. } = leader;
     let lease = seen.record.as_ref().map_or(Duration::ZERO, |record| record.lease);
     format!(
-        "the lease of {election} is held by {node}, in term {term}, and nothing is broken: a broken lease is waited out in \
-         full, which takes longer. Unless {node} renews it, it runs out within {lease:?}; `baton step-down {election}` has \
-         {node} give it up"
+        "{node} holds the lease of {election}, in term {term}, so the lease was not broken: nodes wait longer after a \
+         break than for an expiry. The lease expires within {lease:?} unless {node} renews it; `baton step-down \
+         {election}` makes {node} release it"
     )
 }
 

@@ -58,9 +58,9 @@ async fn a_node_that_is_gone_since_before_the_suspension_does_not_know_that_it_i
     announce(&store, "web-1", &Steering::default().mark()).await;
     let asked = operator(&store, &election);
     let suspended = asked.steer(&Steered::Suspend).await.unwrap();
-    assert!(suspended.contains("web-1 has not said that it knows"), "{suspended}");
+    assert!(suspended.contains("web-1 has not confirmed the suspension"), "{suspended}");
     let Err(NoEffect::NotYet(why)) = asked.steer(&Steered::Resume).await else { panic!("it cannot know") };
-    assert!(why.contains("web-1 did not say that it knows"), "{why}");
+    assert!(why.contains("have not confirmed it: web-1"), "{why}");
 }
 
 #[tokio::test]
@@ -73,12 +73,12 @@ async fn nothing_is_handed_over_where_another_leads_or_anything_was_asked_meanwh
         let Err(NoEffect::Refused(why)) = told else { panic!("{told:?}") };
         assert!(why.contains(word), "{why}");
     };
-    is_refused(asked.hand_over(&itself, &heir, &Steering::default()).await, "does not lead");
+    is_refused(asked.hand_over(&itself, &heir, &Steering::default()).await, "no longer leads");
     lead(&store, &itself).await;
     let before = asked.known().await.unwrap();
     asked.steer(&Steered::StepDown(Duration::from_secs(9))).await.unwrap_err();
     let stepped_down = asked.known().await.unwrap();
-    is_refused(asked.hand_over(&itself, &heir, &before).await, "something else was asked");
+    is_refused(asked.hand_over(&itself, &heir, &before).await, "a later command");
     assert_eq!(asked.known().await.unwrap(), stepped_down);
     // Now it knows of that.
     let Err(NoEffect::NotYet(why)) = asked.hand_over(&itself, &heir, &stepped_down).await else {
@@ -117,9 +117,9 @@ async fn what_others_ask_meanwhile_is_told_and_not_taken_for_a_node_that_does_no
     let itself = Itself { node: "web-1".to_owned(), incarnation: "web-1".to_owned() };
     let step_down = || Steered::StepDown(Duration::from_secs(9));
     let beside = [
-        (Steered::Suspend, Steered::Resume, "job was suspended, and somebody has resumed it since"),
-        (step_down(), Steered::Transfer("web-2".to_owned()), "that web-2 leads was asked since, by bob@desk"),
-        (Steered::Transfer("web-2".to_owned()), step_down(), "that web-1 steps down was asked since, by bob@desk"),
+        (Steered::Suspend, Steered::Resume, "job was suspended, but a later command has resumed it"),
+        (step_down(), Steered::Transfer("web-2".to_owned()), "transfer to web-2, by bob@desk"),
+        (Steered::Transfer("web-2".to_owned()), step_down(), "step-down of web-1, by bob@desk"),
     ];
     let told = beside.map(async |(what, other, says)| {
         let store = store();
@@ -136,9 +136,9 @@ async fn what_others_ask_meanwhile_is_told_and_not_taken_for_a_node_that_does_no
     announce(&store, "web-1", "/").await;
     operator(&store, &job()).steer(&Steered::Suspend).await.unwrap();
     let why = not_yet(told_beside(&store, Steered::Resume, &[Steered::Suspend]).await);
-    assert!(why.contains("job was resumed, and is suspended again since, by bob@desk"), "{why}");
+    assert!(why.contains("job was resumed, but has since been suspended again by bob@desk"), "{why}");
     let said = told_beside(&store, Steered::Suspend, &[Steered::Suspend]).await.unwrap();
-    assert!(said.contains("it was suspended again since, by bob@desk"), "{said}");
+    assert!(said.contains("job has since been suspended again by bob@desk"), "{said}");
 }
 
 /// Has that node lead.

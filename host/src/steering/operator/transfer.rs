@@ -35,7 +35,7 @@ impl Course<'_> {
         if let Some(order) = &asked.suspended {
             let why = escape(&order.told()).into_owned();
             return Err(NoEffect::Refused(format!(
-                "{election} is suspended by {why}: `baton resume {election}` first"
+                "{election} is suspended by {why}: run `baton resume {election}` first"
             )));
         }
         let heard_by = deadline.min(Instant::now() + HEARD_WITHIN);
@@ -66,7 +66,7 @@ impl Course<'_> {
         let deadline = self.deadline;
         let seen = self.look().await?;
         let Some(leader) = seen.leader().filter(|leader| leader.incarnation == from.incarnation) else {
-            return Err(NoEffect::Refused(format!("{} does not lead {} any more", from.node, self.election)));
+            return Err(NoEffect::Refused(format!("{} no longer leads {}", from.node, self.election)));
         };
         let (node, incarnation) = (to.node.clone(), to.incarnation.clone());
         let request = Request { order: self.order()?, ask: Ask::Transfer { node, incarnation } };
@@ -78,7 +78,7 @@ impl Course<'_> {
         };
         let mark = self.edit(ask).await?;
         if mark != (Steering { request: Some(request.clone()), ..asked.clone() }).mark() {
-            return Err(NoEffect::Refused(format!("something else was asked of {} meanwhile", self.election)));
+            return Err(NoEffect::Refused(format!("a later command has changed the steering of {}", self.election)));
         }
         let before = Before { last: seen.term(), leader: Some(leader) };
         self.until_taken(deadline, (&to.node, &to.incarnation), before, &[], &request).await
@@ -116,7 +116,7 @@ impl Course<'_> {
         if let Some(Leader { node, term, .. }) = came_to_nothing {
             let is_unaware = nodes.iter().any(|said| said.node == node && said.version.is_empty());
             let why = match self.overtaken(request).await? {
-                _ if is_unaware => " and does not know steering: update it".to_owned(),
+                _ if is_unaware => " and does not support steering: update it".to_owned(),
                 Some(why) => format!("; {why}"),
                 None => String::new(),
             };
@@ -134,9 +134,9 @@ impl Course<'_> {
             }
             (None, _) => {
                 let why = self.overtaken(request).await?;
-                let why = why.unwrap_or_else(|| format!("look with `baton nodes {election}`"));
+                let why = why.unwrap_or_else(|| format!("see `baton nodes {election}`"));
                 Err(NoEffect::NotYet(format!(
-                    "{to} has not taken the lease of {election} within {:?}, nor has anybody else: {why}",
+                    "neither {to} nor another node has taken the lease of {election} within {:?}: {why}",
                     self.patience
                 )))
             }
@@ -150,13 +150,13 @@ impl Course<'_> {
         let Some(said) = nodes.iter().find(|said| said.node == to) else {
             let known: Vec<&str> = nodes.iter().map(|said| said.node.as_str()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            return refused(format!("no node {to} has announced itself in {election}; these have: {known}"));
+            return refused(format!("no node {to} has announced itself in {election}; announced nodes: {known}"));
         };
         let led = leader.filter(|leader| leader.node == to).map(|leader| &leader.incarnation);
         if let Some(other) = said.rival.as_ref().or(led.filter(|led| **led != said.incarnation)) {
             return refused(format!(
-                "two hosts call themselves {to}, started as {} and as {other}: give each a --node of its own, or try again \
-                 in a minute if one of them has just ended",
+                "two hosts have the node id {to}, as incarnations {} and {other}: give each host its own --node, or \
+                 try again in a minute if one of them has just exited",
                 said.incarnation
             ));
         }
@@ -165,7 +165,7 @@ impl Course<'_> {
         }
         if !said.is_fresh(now_beside(leader, nodes)) {
             return refused(format!(
-                "{to} has said nothing since {} by its clock: does it still run, and are both clocks right?",
+                "{to} has announced nothing since {} by its clock: is it still running, and are both clocks correct?",
                 said.at
             ));
         }
@@ -174,10 +174,10 @@ impl Course<'_> {
             said.stays_out.as_ref().filter(|why| ["maintenance", "suspended", "cooling-off"].contains(&why.as_str()))
         {
             let why = why.replace('-', " ");
-            return refused(format!("{to} would not take the lease of {election} now: it is {why}"));
+            return refused(format!("{to} is not eligible to lead {election} now: {why}"));
         }
         if said.holds.is_empty() {
-            return refused(format!("{to} has no module of {election} ready: look with `baton nodes {election}`"));
+            return refused(format!("{to} has no module of {election} ready: see `baton nodes {election}`"));
         }
         Ok(said.incarnation.clone())
     }

@@ -88,7 +88,7 @@ impl ShownCredentials {
     /// The remedy if this is a SAS that has expired.
     pub(super) fn expired(&self, now: OffsetDateTime) -> Option<String> {
         let end = self.sas.as_ref()?.0.filter(|end| *end <= now)?;
-        Some(format!("it expired at {}: make another one", end.format(&Rfc3339).ok()?))
+        Some(format!("the SAS expired at {}: create another", end.format(&Rfc3339).ok()?))
     }
 
     /// The remedy if this is a SAS that gives fewer rights than a host needs.
@@ -96,7 +96,7 @@ impl ShownCredentials {
         let given = self.sas.as_ref()?.1.as_ref()?;
         let missing: Vec<String> = RIGHTS.chars().filter(|right| !given.contains(*right)).map(String::from).collect();
         (!missing.is_empty())
-            .then(|| format!("it lacks the rights {} (sp={given}): make another one", missing.join(", ")))
+            .then(|| format!("the SAS lacks the rights {} (sp={given}): create another", missing.join(", ")))
     }
 }
 
@@ -113,7 +113,7 @@ impl AccountAccess {
         if let Some((name, text)) = first_of(variables, &CONNECTION_STRING)? {
             let parsed = parse(name, &text, account)?;
             if parsed.use_development_storage == Some(true) {
-                return Err(CredentialError(format!("{name} is for the emulator: write --store azurite")));
+                return Err(CredentialError(format!("{name} is for the emulator: use `--store azurite`")));
             }
             let uri = endpoint_of(&parsed, account)
                 .and_then(|uri| check_endpoint(&uri, account))
@@ -134,11 +134,11 @@ impl AccountAccess {
         } else if is_safe_for_tokens(&uri) {
             let token = Arc::new(KeptToken::of_this_machine());
             let credentials = StorageCredentials::token_credential(Arc::<KeptToken>::clone(&token));
-            let shown = ShownCredentials::of("the token of this machine's, workload's or user's identity");
+            let shown = ShownCredentials::of("the identity token of this machine, workload or user");
             return Ok(Self { location: location(account, &uri), credentials, token: Some(token), shown });
         } else {
             return Err(CredentialError(format!(
-                "{ENDPOINT} is an http:// address, and a token is not sent to another machine unencrypted: write https://"
+                "{ENDPOINT} is an http:// URL, but Baton sends tokens to other machines only over TLS: write https://"
             )));
         };
         Ok(Self { location: location(account, &uri), credentials, token: None, shown })
@@ -182,14 +182,14 @@ fn first_of(
 
 /// What is wrong with a secret is not repeated.
 fn unusable(name: &str) -> CredentialError {
-    CredentialError(format!("{name} cannot be used: check that it was copied whole"))
+    CredentialError(format!("{name} cannot be used: check that all of it was copied"))
 }
 
 fn parse<'a>(name: &str, text: &'a str, account: &str) -> Result<ConnectionString<'a>, CredentialError> {
     let parsed = ConnectionString::new(text).map_err(|_| unusable(name))?;
     match parsed.account_name {
         Some(other) if other != account => {
-            Err(CredentialError(format!("{name} is for the account {other}, and the store is one of {account}")))
+            Err(CredentialError(format!("{name} is for the account {other}, but the store is in {account}")))
         }
         _ => Ok(parsed),
     }
@@ -222,7 +222,7 @@ fn checked_key(name: &str, key: &str) -> Result<Secret, CredentialError> {
     let key = key.trim();
     match azure_core::base64::decode(key) {
         Ok(bytes) if !bytes.is_empty() => Ok(Secret::new(key.to_owned())),
-        _ => Err(CredentialError(format!("{name} has no key (it is not Base64): check that it was copied whole"))),
+        _ => Err(CredentialError(format!("the key in {name} is not Base64: check that all of it was copied"))),
     }
 }
 
@@ -234,7 +234,7 @@ fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, S
     let protocol = parsed.default_endpoints_protocol.as_ref().unwrap_or(&EndpointProtocol::Https);
     let suffix = parsed.endpoint_suffix.unwrap_or(PUBLIC_SUFFIX);
     if suffix.contains(['/', '?', '#', '@', ':']) {
-        return Err("has an EndpointSuffix that is none: write it like core.windows.net".to_owned());
+        return Err("has an invalid EndpointSuffix: write it like core.windows.net".to_owned());
     }
     Ok(format!("{protocol}://{account}.blob.{suffix}"))
 }
@@ -242,11 +242,11 @@ fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, S
 /// An endpoint of that account, without the slash at its end; or what is wrong with it. The text is not
 /// repeated: a SAS may stand in it.
 fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
-    const FORM: &str = "is none: write it like https://ACCOUNT.blob.core.windows.net";
+    const FORM: &str = "is malformed: write it like https://ACCOUNT.blob.core.windows.net";
     let url = Url::parse(text).map_err(|error| format!("{FORM} ({error})"))?;
     let host = url.host_str().filter(|_| ["http", "https"].contains(&url.scheme())).ok_or(FORM)?;
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
-        return Err("holds more than an address: a signature is given as SharedAccessSignature or \
+        return Err("contains more than an address: set a signature as SharedAccessSignature or \
                     AZURE_STORAGE_SAS_TOKEN"
             .to_owned());
     }
@@ -254,9 +254,7 @@ fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
     let in_path = url.path_segments().and_then(|mut segments| segments.next()).filter(|first| !first.is_empty());
     let in_host = host.split_once('.').filter(|(_, rest)| format!(".{rest}").contains(".blob."));
     match in_path.or(in_host.map(|(first, _)| first)) {
-        Some(other) if other != account => {
-            Err(format!("is one of the account {other}, and the store is one of {account}"))
-        }
+        Some(other) if other != account => Err(format!("is for the account {other}, but the store is in {account}")),
         _ => Ok(text.trim_end_matches('/').to_owned()),
     }
 }
@@ -337,7 +335,7 @@ mod tests {
             ("AccountName=other;AccountKey=a2V5", "AZURE_STORAGE_CONNECTION_STRING is for the account other"),
             (
                 "BlobEndpoint=https://other.blob.core.windows.net/;SharedAccessSignature=sig=c2VjcmV0",
-                "the endpoint in AZURE_STORAGE_CONNECTION_STRING is one of the account other",
+                "the endpoint in AZURE_STORAGE_CONNECTION_STRING is for the account other",
             ),
             ("BlobEndpoint=http://127.0.0.1:10/other;SharedAccessSignature=sig=c2VjcmV0", "the account other"),
             ("AccountName=acct;AccountKey=a2V5;BlobEndpoint=acct.blob.core.windows.net", "write it like https://"),
@@ -347,14 +345,14 @@ mod tests {
             ),
             (
                 "AccountName=acct;BlobEndpoint=https://acct.blob.core.windows.net?sig=c2VjcmV0",
-                "given as SharedAccessSignature",
+                "as SharedAccessSignature",
             ),
-            ("AccountName=acct;AccountKey=a2V5;EndpointSuffix=https://core.windows.net", "EndpointSuffix that is none"),
+            ("AccountName=acct;AccountKey=a2V5;EndpointSuffix=https://core.windows.net", "invalid EndpointSuffix"),
             ("AccountName=acct;EndpointSuffix=core.windows.net", "neither an AccountKey nor"),
             ("UseDevelopmentStorage=true", "--store azurite"),
-            ("AccountKey", "copied whole"),
+            ("AccountKey", "all of it was copied"),
             ("AccountName=acct;AccountKey=c2VjcmV0!", "not Base64"),
-            ("AccountName=acct;SharedAccessSignature=c2VjcmV0", "copied whole"),
+            ("AccountName=acct;SharedAccessSignature=c2VjcmV0", "all of it was copied"),
         ] {
             let error = place("acct", &[(CONNECTION_STRING[1], string)]).unwrap_err();
             assert!(error.contains(problem) && !error.contains("c2VjcmV0"), "{string}: {error}");

@@ -55,7 +55,7 @@ pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     Err(Error::message(
         kind,
         format!(
-            "HTTP {} from something that is not Azure Storage{server}: look at what is between here and the store",
+            "HTTP {} from something that is not Azure Storage{server}: check for a proxy between here and the store",
             u16::from(status)
         ),
     ))
@@ -96,7 +96,7 @@ fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
     let (ahead, by) = (now > there, (now - there).unsigned_abs());
     let word = if ahead { "ahead of" } else { "behind" };
     (by >= CLOCK_DIFFERS)
-        .then(|| format!("this machine's clock is {} min {word} the store's: set it", (by.as_secs() + 30) / 60))
+        .then(|| format!("this machine's clock is {} min {word} the store's: correct it", (by.as_secs() + 30) / 60))
 }
 
 /// The code of the store's own answer, if it has one.
@@ -124,7 +124,7 @@ pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCred
         (None, Some(status)) => {
             // The SDK's own errors show all headers and the body.
             let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
-            let text = if text.is_empty() { format!("the store says HTTP {}", u16::from(status)) } else { text };
+            let text = if text.is_empty() { format!("the store returned HTTP {}", u16::from(status)) } else { text };
             StoreError::Unknown(text)
         }
         _ => unanswered(&error_chain(error)),
@@ -134,7 +134,7 @@ pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCred
 /// Classifies an answer by its code. An unlisted code is a refusal if the status says so. Otherwise the request may or may not
 /// have been carried out.
 fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreError {
-    let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses this ({code}): {remedy}"));
+    let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses the request ({code}): {remedy}"));
     match code {
         "LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired" => StoreError::Held,
         "LeaseIdMismatchWithLeaseOperation" if asked == Asked::ToAcquire => StoreError::Held,
@@ -149,44 +149,44 @@ fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreE
         | "LeaseNotPresentWithBlobOperation"
         | "LeaseIsBrokenAndCannotBeRenewed"
         | "LeaseIsBreakingAndCannotBeChanged"
-        | "LeaseAlreadyBroken" => StoreError::Lost(format!("the store says {code}")),
+        | "LeaseAlreadyBroken" => StoreError::Lost(format!("the store returned {code}")),
         "BlobNotFound" => StoreError::Lost("the record was deleted".to_owned()),
         "ContainerNotFound" if asked == Asked::OfLease => {
             StoreError::Lost(format!("the container {container} was deleted"))
         }
         "ContainerNotFound" => StoreError::Misconfigured(format!(
-            "there is no container {container}: check --store; `baton run` and `baton push` create it when they start with \
-             --create"
+            "there is no container {container}: check `--store`, or create the container with `baton run --create` or \
+             `baton push --create`"
         )),
         "AccountIsDisabled" => StoreError::Misconfigured("the storage account is disabled".to_owned()),
         "KeyBasedAuthenticationNotPermitted" => {
-            refused("the account does not allow its keys: use an identity, or allow shared key access")
+            refused("the account does not allow access by key: use an identity, or allow shared key access")
         }
         "AuthorizationProtocolMismatch" | "AccountRequiresHttps" => {
-            refused("the account or the SAS allows https alone: check the endpoint of the store")
+            refused("the account or the SAS allows only https: check the store's endpoint")
         }
-        "AuthorizationSourceIPMismatch" => refused("the SAS is for other addresses than this machine's: make another"),
-        "AuthorizationServiceMismatch" => refused("the SAS is not for blobs (`ss=b`): make another"),
+        "AuthorizationSourceIPMismatch" => refused("the SAS does not allow this machine's IP address: create another"),
+        "AuthorizationServiceMismatch" => refused("the SAS is not for blobs (`ss=b`): create another"),
         "AuthorizationResourceTypeMismatch" => {
-            refused("the SAS is not for service, container and object (`srt=sco`): make another")
+            refused("the SAS is not for service, container and object (`srt=sco`): create another")
         }
         "NoAuthenticationInformation" => {
             refused("the request had no credentials: set a key, a SAS or an identity, as docs/azure.md says")
         }
         "PublicAccessNotPermitted" => refused("the container is not public, and the request had no credentials"),
         "FeatureVersionMismatch" | "BlobTypeNotSupported" | "FeatureNotSupportedForAccount" => {
-            refused("this kind of account does not take it: use a general-purpose v2 account")
+            refused("this kind of account does not support the request: use a general-purpose v2 account")
         }
         "ContainerDisabled" => refused("an administrator has disabled the container"),
-        "ResourceNotFound" => refused("there is no such account or container: check --store"),
+        "ResourceNotFound" => refused("there is no such account or container: check `--store`"),
         // A container of that name can be created once the deletion has ended.
         "ContainerBeingDeleted" => StoreError::Unknown(format!("the container {container} is being deleted")),
         // Not carried out, but the same request may succeed later.
         "AccountBeingCreated" | "PendingCopyOperation" | "BlobBeingRehydrated" | "Md5Mismatch" | "IncompleteBody" => {
-            StoreError::Unknown(format!("the store says {code}"))
+            StoreError::Unknown(format!("the store returned {code}"))
         }
-        _ if is_refusal(status) => refused("look the code up among Azure's error codes of the Blob service"),
-        _ => StoreError::Unknown(format!("the store says {code}")),
+        _ if is_refusal(status) => refused("find the code in Azure's list of Blob service error codes"),
+        _ => StoreError::Unknown(format!("the store returned {code}")),
     }
 }
 
@@ -194,7 +194,7 @@ fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreE
 fn not_accepted(credentials: &ShownCredentials, error: &Error) -> StoreError {
     let reason = shown_reason(error);
     let remedy = credentials.expired(OffsetDateTime::now_utc()).unwrap_or_else(|| {
-        "check that the credentials are whole and of this account, and this machine's clock".to_owned()
+        "check that the credentials are complete and for this account, and check this machine's clock".to_owned()
     });
     StoreError::Misconfigured(format!("the store does not accept {credentials} ({reason}): {remedy}"))
 }
@@ -204,7 +204,7 @@ fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> St
     let reason = shown_reason(error);
     let remedy = "check the key or the rights, and the account's network rules; an identity needs the role Storage Blob Data \
                   Contributor, and new roles take minutes to spread";
-    let lacks = credentials.lacks().map(|lacks| format!("{lacks}; else ")).unwrap_or_default();
+    let lacks = credentials.lacks().map(|lacks| format!("{lacks}; otherwise ")).unwrap_or_default();
     StoreError::Misconfigured(format!("{MAY_NOT} {container} ({reason}; {credentials}): {lacks}{remedy}"))
 }
 
@@ -229,17 +229,17 @@ const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_prox
 fn unanswered(text: &str) -> StoreError {
     if text.contains("invalid peer certificate") {
         return StoreError::Misconfigured(format!(
-            "the store's certificate is not trusted ({text}): if an authority of your own network has signed it, add that \
-             authority to the system's certificates, or name its file in SSL_CERT_FILE"
+            "the store's certificate is not trusted ({text}): if your network's own CA signed it, add the CA to the \
+             system's certificates, or name the CA's file in SSL_CERT_FILE"
         ));
     }
     if text.contains("dns error") {
         return StoreError::Misconfigured(format!(
-            "the storage account's name is not known: check the account in the store's URL, and this machine's DNS ({text})"
+            "the storage account's name does not resolve: check `--store` and this machine's DNS ({text})"
         ));
     }
     let proxy = PROXIES.into_iter().find(|name| text.contains("onnect") && of_process(name).is_some());
-    let hint = proxy.map(|name| format!("; the proxy that {name} names is not used for the store")).unwrap_or_default();
+    let hint = proxy.map(|name| format!("; Baton does not use the proxy in {name} for the store")).unwrap_or_default();
     StoreError::Unknown(format!("{text}{hint}"))
 }
 

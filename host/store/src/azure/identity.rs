@@ -56,11 +56,10 @@ pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
         }
     }
     if let Some(name) = UNSUPPORTED.into_iter().find(|name| of_process(name).is_some()) {
-        problems.push(format!("{name} is set, and Baton does not use it: give the machine or workload an identity"));
+        problems.push(format!("{name} is set, but Baton does not use it: give the machine or workload an identity"));
     }
     let problem = format!(
-        "no credentials: neither a connection string, a key nor a SAS is in the environment, and no identity gave a \
-         token ({})",
+        "no credentials: the environment has no connection string, key or SAS, and no identity returned a token ({})",
         problems.join("; ")
     );
     Err(Error::message(ErrorKind::Credential, problem))
@@ -72,8 +71,8 @@ fn sources() -> Vec<Source> {
         return vec![("workload identity".to_owned(), workload)];
     }
     let name = match of_process(CLIENT_ID) {
-        Some(id) => format!("managed identity {id} of {CLIENT_ID}"),
-        None => format!("managed identity of the system (for another one, set {CLIENT_ID})"),
+        Some(id) => format!("managed identity {id} (from {CLIENT_ID})"),
+        None => format!("system-assigned managed identity (set {CLIENT_ID} to use another)"),
     };
     if of_process(IDENTITY_ENDPOINT).is_some() {
         let service = AssignedClient::at(None).and_then(AppServiceManagedIdentityCredential::create).map(shared);
@@ -94,7 +93,7 @@ fn authority() -> azure_core::Result<TokenCredentialOptions> {
         Some(host) => format!("https://{host}"),
     };
     if !is_safe_for_tokens(&host) {
-        let problem = format!("{AUTHORITY_HOST} is no https:// address");
+        let problem = format!("{AUTHORITY_HOST} is not an https:// address");
         return Err(Error::message(ErrorKind::Credential, problem));
     }
     let mut options = TokenCredentialOptions::default();
@@ -120,7 +119,7 @@ impl AssignedClient {
             .connect_timeout(ENDPOINT_WITHIN)
             .no_proxy()
             .build()
-            .context(ErrorKind::Credential, "no HTTP client can be made")?;
+            .context(ErrorKind::Credential, "an HTTP client cannot be created")?;
         Ok(Arc::new(Self { client, client_id: of_process(CLIENT_ID), endpoint }))
     }
 }

@@ -64,7 +64,7 @@ impl ObjectStore for AzureStore {
                 };
             }
             Some(Err(error)) => return Err(failed(&error)),
-            None => return Err(StoreError::Unknown("the store did not answer".to_owned())),
+            None => return Err(StoreError::Unknown("the store did not respond".to_owned())),
         };
         let version = Version(answer.blob.properties.etag.to_string());
         let content = answer.data.collect().await.map_err(|error| failed(&error))?;
@@ -145,7 +145,9 @@ impl ObjectStore for AzureStore {
             let error = match answer {
                 Ok(piece) if piece.is_last || content.len() >= limit => return Ok(Some(content.freeze())),
                 Ok(_) if content.len() == start => {
-                    return Err(StoreError::Unknown("the store sent nothing of a blob that has more".to_owned()));
+                    return Err(StoreError::Unknown(
+                        "the store returned no data before the end of the blob".to_owned(),
+                    ));
                 }
                 Ok(piece) => {
                     version = Some(piece.version);
@@ -242,7 +244,7 @@ impl AzureStore {
         match transfer(0, blob.set_metadata().into_future()).await? {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => {
-                Err(StoreError::Unknown("the module was removed while it was put".to_owned()))
+                Err(StoreError::Unknown("the module was removed during the upload".to_owned()))
             }
             Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
         }
@@ -263,7 +265,7 @@ impl AzureStore {
         let GetBlobResponse { blob, mut data, remaining_range, .. } = match request.into_stream().next().await {
             Some(answer) => answer?,
             None => {
-                return Err(azure_core::Error::message(ErrorKind::Io, "the store did not answer"));
+                return Err(azure_core::Error::message(ErrorKind::Io, "the store did not respond"));
             }
         };
         // Not a byte more is kept, whatever the server sends.
@@ -291,7 +293,7 @@ impl AzureStore {
     pub(super) fn trouble(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
         match (self.store_error(asked, error), code(error)) {
             (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {
-                StoreError::Unknown(format!("the store says {code}"))
+                StoreError::Unknown(format!("the store returned {code}"))
             }
             (error, _) => error,
         }
@@ -307,7 +309,7 @@ fn is_not_modified(error: &azure_core::Error) -> bool {
 async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, StoreError> {
     let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
     tokio::time::timeout(longest, request).await.map_err(|_| {
-        StoreError::Unknown(format!("the store has not taken or sent {size} bytes within {} s", longest.as_secs()))
+        StoreError::Unknown(format!("the transfer of {size} bytes did not finish within {} s", longest.as_secs()))
     })
 }
 

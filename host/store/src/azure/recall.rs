@@ -72,7 +72,7 @@ impl AzureStore {
             // Of an empty blob no range can be read.
             Some(Err(error)) if code(&error) == Some("InvalidRange") => return Ok(Some(Vec::new())),
             Some(Err(error)) => return Err(failed(&error)),
-            None => return Err(StoreError::Unknown("the store did not answer".to_owned())),
+            None => return Err(StoreError::Unknown("the store did not respond".to_owned())),
         };
         let mut head = Vec::new();
         while head.len() < HEAD

@@ -89,7 +89,7 @@ impl Words {
         while !self.ended.load(Ordering::Acquire) {
             if self.asked.load(Ordering::Acquire) {
                 let longest = Duration::from_nanos(self.longest.load(Ordering::Acquire));
-                last_words("an instance is not gone and the lease is about to end: the host ends itself", longest);
+                last_words("an instance still runs and the lease is about to expire: the host ends itself", longest);
                 self.said.store(true, Ordering::Release);
                 return;
             }

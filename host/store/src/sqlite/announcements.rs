@@ -51,7 +51,7 @@ impl Announcements {
     /// Makes the folder if it does not exist, and removes the files of killed writers.
     pub fn create(&self) -> Result<(), StoreError> {
         let made = rights::make_folder(&self.folder);
-        made.map_err(|error| failed(&self.folder, "the folder cannot be made", &error))?;
+        made.map_err(|error| failed(&self.folder, "the folder cannot be created", &error))?;
         let folder = open_folder(CWD, &self.folder).map_err(|error| match error {
             Errno::NOENT => no_folder(&self.folder),
             error => self.unreadable(error),
@@ -155,8 +155,7 @@ impl Announcements {
         Err(misconfigured(
             &self.folder.join(election.as_str()),
             format!(
-                "{node:?} is no name for a file: a node's id has at most {LONGEST_NODE} bytes, none of them control \
-                 characters"
+                "{node:?} cannot name a file: a node's id has at most {LONGEST_NODE} bytes and no control characters"
             ),
         ))
     }
@@ -193,7 +192,7 @@ impl Announcements {
 }
 
 fn no_folder(path: &Path) -> StoreError {
-    misconfigured(path, "is no folder: move it away, and the next host that you start makes one")
+    misconfigured(path, "is not a folder: move it out of the way and start a host, which will create the folder")
 }
 
 fn failed(path: &Path, what: &str, error: &io::Error) -> StoreError {
@@ -397,7 +396,7 @@ mod tests {
         for make in [|path: &Path| fs::write(path, ""), |path: &Path| std::os::unix::fs::symlink("/nowhere", path)] {
             make(&store.folder).unwrap();
             let Err(StoreError::Misconfigured(why)) = store.create() else { panic!("it is none") };
-            assert!(why.contains("move it away"), "{why}");
+            assert!(why.contains("move it out of the way"), "{why}");
             fs::remove_file(&store.folder).unwrap();
         }
         store.create().unwrap();

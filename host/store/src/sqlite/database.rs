@@ -134,16 +134,16 @@ impl Database {
 /// Only a host that is started, or a push, makes a part again. A host that runs would go on without what was in it, the
 /// suspension of an election say, and nobody had decided that.
 pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
-    const MAKES: &str = "let a host that you start or `baton push` make";
+    const MAKES: &str = "start a host or run `baton push` to create";
     let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));
     file::misconfigured(
         path,
         if is_part {
-            format!("is missing beside the store's other files: put it back, or {MAKES} an empty one, without {keeps}")
+            format!("is missing, unlike the store's other files: put it back, or {MAKES} an empty one without {keeps}")
         } else if was_there {
-            format!("the store that was here is gone: put it back, or {MAKES} an empty one")
+            format!("the store was removed: put it back, or {MAKES} an empty one")
         } else {
-            format!("there is no store yet: correct --store, or {MAKES} it")
+            format!("there is no store yet: correct `--store`, or {MAKES} it")
         },
     )
 }

@@ -107,7 +107,7 @@ impl File {
     }
 
     fn unreadable(&self, error: Errno) -> StoreError {
-        out_of_reach(&self.path, "cannot be looked at", &error, Some(error))
+        out_of_reach(&self.path, "cannot be inspected", &error, Some(error))
     }
 
     /// A connection for one request. `None` if the path has come to name another file meanwhile.
@@ -140,14 +140,14 @@ impl File {
 /// Makes the folder, the file and its tables, if they do not exist.
 pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
-    let no_folder = |error| out_of_reach(dir, "the folder cannot be made", &error, Errno::from_io_error(&error));
+    let no_folder = |error| out_of_reach(dir, "the folder cannot be created", &error, Errno::from_io_error(&error));
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_folder)?;
     refuse_foreign(dir, foreign_file_system(dir))?;
     rights::refuse_open_folder(dir)?;
     if let Ok(found) = rustix::fs::stat(path) {
         refuse_other_kinds(path, &found)?;
     } else {
-        let no_file = |error| out_of_reach(path, "cannot be made", &error, Errno::from_io_error(&error));
+        let no_file = |error| out_of_reach(path, "cannot be created", &error, Errno::from_io_error(&error));
         rights::make_file(path).map_err(no_file)?;
     }
     let made = connect(path, OpenFlags::SQLITE_OPEN_CREATE, BUSY_CREATING).and_then(|mut db| {
@@ -236,12 +236,12 @@ fn identity(db: &Connection) -> rusqlite::Result<Identity> {
 fn check(path: &Path, identity: Identity) -> Result<(), StoreError> {
     match identity {
         Identity { empty: true, .. } => {
-            Err(misconfigured(path, "the file is empty: let a host run on it, which completes it"))
+            Err(misconfigured(path, "the file is empty: start a host on this store, which completes it"))
         }
         Identity { application: APPLICATION, format: FORMAT, .. } => Ok(()),
         Identity { application: APPLICATION, format, .. } => Err(misconfigured(
             path,
-            format!("has format {format}, this version of baton reads {FORMAT}: use the version that made it"),
+            format!("has format {format}, this version of Baton reads {FORMAT}: use the version that created it"),
         )),
         Identity { .. } => Err(misconfigured(path, "is a database of another program: name another folder")),
     }
@@ -255,22 +255,25 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(NotADatabase | DatabaseCorrupt) => misconfigured(
             path,
-            format!("is damaged or not a database ({error}): move it away, and the next host to run makes a new one"),
+            format!(
+                "is damaged or not a database ({error}): move it out of the way and start a host, which will create a \
+                 new one"
+            ),
         ),
         Some(CannotOpen | ReadOnly | PermissionDenied) => out_of_reach(path, "cannot be written", error, None),
         Some(DatabaseBusy | DatabaseLocked) => unknown(match lock_holders::described(path) {
             Some(holders) => format!(
-                "is locked: {holders}; even a reader keeps all others from writing: if this goes on, resume or end the process"
+                "is locked: {holders}; even a reader blocks all writers: if this persists, resume or end the process"
             ),
             None => {
-                "is locked, and the kernel names no other process that holds the lock: if this goes on, look for a \
+                "is locked, and the kernel lists no other process that holds the lock: if this persists, look for a \
                  stopped process, also in other containers"
                     .to_owned()
             }
         }),
         Some(DiskFull) => unknown("the disk is full: make room".to_owned()),
-        Some(_) => unknown(format!("{error}; if this goes on, check the disk")),
-        None => misconfigured(path, format!("holds a row that cannot be read ({error}): correct or delete the row")),
+        Some(_) => unknown(format!("{error}; if this persists, check the disk")),
+        None => misconfigured(path, format!("contains a row that cannot be read ({error}): correct or delete the row")),
     }
 }
 
@@ -296,9 +299,9 @@ pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Op
         _ => None,
     };
     let remedy = match why.or_else(seen) {
-        Some(Errno::ROFS) => "its file system is mounted to be read only: name a folder that can be written",
+        Some(Errno::ROFS) => "its file system is mounted read-only: name a writable folder",
         Some(Errno::NOSPC) if there.as_ref().is_some_and(|there| has_no_more_files(there) && !is_full(there)) => {
-            "its file system takes no more files: remove some"
+            "its file system has no free inodes: remove files"
         }
         Some(Errno::NOSPC | Errno::DQUOT) => "the disk is full: make room",
         _ => "give this user the right to read and write the folder and its files",
@@ -313,7 +316,8 @@ fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), Store
     }
     Err(misconfigured(
         path,
-        "is no regular file: move it away, and the next host that you start makes one, or name another folder",
+        "is not a regular file: move it out of the way and start a host, which will create the file, or name another \
+         folder",
     ))
 }
 
@@ -328,6 +332,6 @@ fn refuse_foreign(path: &Path, found: io::Result<Option<String>>) -> Result<(), 
                  ext4 or XFS, or an azure:// store"
             ),
         )),
-        Err(error) => Err(misconfigured(path, format!("its file system cannot be told ({error})"))),
+        Err(error) => Err(misconfigured(path, format!("its file system cannot be determined ({error})"))),
     }
 }

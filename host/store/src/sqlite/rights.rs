@@ -19,7 +19,7 @@ const OF_GROUP: Mode = Mode::RGRP.union(Mode::WGRP);
 
 /// Refuses a folder that all users may write: any of them could replace the store's files.
 pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
-    let found = stat(dir).map_err(|error| misconfigured(dir, format!("its rights cannot be read ({error})")))?;
+    let found = stat(dir).map_err(|error| misconfigured(dir, format!("its permissions cannot be read ({error})")))?;
     let mode = Mode::from_raw_mode(found.st_mode);
     if !mode.contains(Mode::WOTH) {
         return Ok(());
@@ -104,7 +104,7 @@ fn remedy(dir: &Path, found: &Stat) -> String {
     if is_own && !Mode::from_raw_mode(found.st_mode).contains(Mode::SVTX) {
         format!("`chmod o-rwx '{}'`", dir.display().to_string().replace('\'', r"'\''"))
     } else {
-        "name a folder below it, which baton makes".to_owned()
+        "name a subfolder, which Baton creates".to_owned()
     }
 }
 
@@ -127,7 +127,7 @@ pub(super) fn reached_by_others(dir: &Path) -> Option<Reached> {
     let what = match &open[..] {
         [] => "all users of this machine may enter".to_owned(),
         files => {
-            format!("all users of this machine may read {}, and stop every election with a lock, in", files.join(", "))
+            format!("all users of this machine may read {}, and block every election with a lock, in", files.join(", "))
         }
     };
     let (mode, remedy) = (Mode::from_raw_mode(found.st_mode).bits(), remedy(dir, &found));
@@ -188,7 +188,7 @@ mod tests {
         let folder = folder(0o777);
         let mut found = stat(folder.path()).unwrap();
         assert_eq!(remedy(Path::new("/a b/c'd"), &found), r"`chmod o-rwx '/a b/c'\''d'`");
-        let below = "name a folder below it, which baton makes";
+        let below = "name a subfolder, which Baton creates";
         found.st_uid += 1;
         assert_eq!(remedy(folder.path(), &found), below);
         set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();

@@ -270,7 +270,7 @@ async fn a_file_that_is_missing_beside_the_others_is_said_with_what_was_in_it() 
     let store = SqliteStore::new(dir.path());
     created(&store).await;
     acquire(&store, 1).await.unwrap();
-    for (name, was_in_it) in [("state.db", "what coordinators have saved"), ("nodes", "the terms")] {
+    for (name, was_in_it) in [("state.db", "the state that coordinators saved"), ("nodes", "the terms")] {
         std::fs::rename(dir.path().join(name), dir.path().join("away")).unwrap();
         let recalled = store.request(&job(), Op::Recall).await;
         let Err(StoreError::Misconfigured(why)) = &recalled else { panic!("{recalled:?}") };
@@ -289,23 +289,23 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file.to_str().unwrap()) && why.contains(way_out), "{why}");
     };
-    ask("correct --store").await;
+    ask("correct `--store`").await;
     std::fs::create_dir(&file).unwrap();
     let made_anew = async || SqliteStore::new(dir.path()).create().await;
     let says_the_kind =
-        |made| matches!(made, Err(StoreError::Misconfigured(why)) if why.contains("is no regular file"));
-    ask("is no regular file").await;
+        |made| matches!(made, Err(StoreError::Misconfigured(why)) if why.contains("is not a regular file"));
+    ask("is not a regular file").await;
     assert!(says_the_kind(made_anew().await));
     std::fs::remove_dir(&file).unwrap();
     // Nobody waits for its other end.
     rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    ask("is no regular file").await;
+    ask("is not a regular file").await;
     assert!(says_the_kind(made_anew().await));
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, "").unwrap();
-    ask("let a host run on it").await;
+    ask("start a host on this store").await;
     std::fs::write(&file, "no database".repeat(100)).unwrap();
-    ask("move it away").await;
+    ask("move it out of the way").await;
     std::fs::remove_file(&file).unwrap();
     Connection::open(&file).unwrap().execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE theirs (x)").unwrap();
     ask("name another folder").await;

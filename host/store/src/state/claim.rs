@@ -100,13 +100,13 @@ pub enum Change {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClaimError {
     /// A term as high as this one or higher has claimed it: the record of the election was lost or set back.
-    #[error("the state was claimed by term {0} already")]
+    #[error("term {0} has already claimed the state")]
     Superseded(Term),
     /// What is stored cannot be used.
     #[error(transparent)]
     Document(#[from] DocumentError),
     /// The term ended first.
-    #[error("the term was over before its state was claimed")]
+    #[error("the term ended before it could claim its state")]
     TermOver,
     /// The store cannot be used.
     #[error("the state cannot be claimed: {0}")]
@@ -123,16 +123,16 @@ pub enum CommitError {
     #[error("{0}")]
     TooLarge(String),
     /// The term's deadline has passed. Nothing was saved.
-    #[error("the term is over: effects of this instance are refused")]
+    #[error("the term is over: the host refuses this instance's effects")]
     Refused,
     /// The store refuses it. Nothing was saved.
     #[error("the state cannot be saved: {0}")]
     Unavailable(String),
     /// The term ended before the store answered: it may have been saved, or not.
-    #[error("the term ended before the store answered: the commit may have been saved, or not")]
+    #[error("the term ended before the store answered: the commit may or may not have been saved")]
     Unknown,
     /// Another has claimed the state, or changed it for an operator: the term is over.
-    #[error("another has claimed the state: the term is over")]
+    #[error("another term or an operator has claimed the state: this term is over")]
     Superseded(Term),
 }
 
@@ -329,7 +329,7 @@ impl History {
             match change {
                 Change::Put(key, value) if value.len() as u64 > self.home.limits.value => {
                     return Err(CommitError::TooLarge(format!(
-                        "the value of {key:?} has {} bytes; the limit is {}, and --max-state-value raises it",
+                        "the value of {key:?} has {} bytes; the limit is {}, and `--max-state-value` raises it",
                         value.len(),
                         self.home.limits.value
                     )));
@@ -342,14 +342,14 @@ impl History {
         // What is too large already, because the limit was lowered, may still shrink.
         if size > self.home.limits.total && size > before {
             return Err(CommitError::TooLarge(format!(
-                "the state would have {size} bytes; the limit is {}, and --max-state raises it",
+                "the state would have {size} bytes; the limit is {}, and `--max-state` raises it",
                 self.home.limits.total
             )));
         }
         let (keys, most) = (document.entries.len() as u64, self.home.limits.keys());
         if keys > most && keys > self.document.entries.len() as u64 {
             return Err(CommitError::TooLarge(format!(
-                "the state would have {keys} keys; the limit is {most}, and --max-state raises it"
+                "the state would have {keys} keys; the limit is {most}, and `--max-state` raises it"
             )));
         }
         document.commit = new_mark()?;

@@ -83,10 +83,10 @@ pub struct Document {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
     /// Somebody else wrote it, or it is damaged.
-    #[error("the stored state is damaged, or not written by baton: restore it with `baton state import`")]
+    #[error("the stored state is damaged, or was not written by Baton: restore it with `baton state import`")]
     Damaged,
     /// It is of another version.
-    #[error("the stored state has format {0:?}, this version of baton reads '1': use the version that wrote it")]
+    #[error("the stored state has format {0:?}, but this version of Baton reads '1': use the version that wrote it")]
     Format(char),
     /// It cannot be put into bytes.
     #[error("the state cannot be encoded: {0}")]

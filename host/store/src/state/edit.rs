@@ -53,5 +53,5 @@ pub async fn edit<E: From<EditError>>(
 pub type EditError = edit::EditError<DocumentError>;
 
 impl Unusable for DocumentError {
-    const IN_DOUBT: &'static str = "it may be changed or not: look at it with `baton state`";
+    const IN_DOUBT: &'static str = "the state may or may not have changed: check it with `baton state`";
 }

@@ -141,7 +141,7 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
         (ends("404 Not Found", "BlobNotFound"), "removed or replaced"),
         (ends("416 Range Not Satisfiable", "InvalidRange"), "removed or replaced"),
         (ends("503 Service Unavailable", "ServerBusy"), "ServerBusy"),
-        (part("10-10", ""), "sent nothing"),
+        (part("10-10", ""), "returned no data"),
     ] {
         let (answer, _) = read(u64::MAX, vec![first(), second]).await;
         assert!(matches!(&answer, Err(StoreError::Unknown(told)) if told.contains(why)), "{answer:?}");

@@ -128,7 +128,7 @@ async fn modules_get_their_files_where_leases_have_theirs() {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(
             why.contains(folder.0.path().to_str().unwrap())
-                && why.contains("let a host that you start or `baton push` make"),
+                && why.contains("start a host or run `baton push` to create"),
             "{why}"
         );
     }
@@ -150,7 +150,7 @@ async fn files_of_modules_that_are_damaged_are_named() {
         ("modules.db", store.put_module(&Digest::of(b"x"), versioned::text("x")).await),
     ] {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
-        assert!(why.contains(file) && why.contains("move it away"), "{why}");
+        assert!(why.contains(file) && why.contains("move it out of the way"), "{why}");
     }
     // Leases and state do not depend on them.
     let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
@@ -214,7 +214,7 @@ async fn a_holder_whose_file_was_replaced_has_lost() {
 async fn what_is_not_a_database_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let missing = SqliteStore::new(dir.path()).request(&job(), Op::Read).await;
-    assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("correct --store")), "{missing:?}");
+    assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("--store")), "{missing:?}");
     write_text(&dir.path().join("lease.db"));
     let store = SqliteStore::new(dir.path());
     let (read, create) = (store.request(&job(), Op::Read).await, store.create().await);
@@ -364,8 +364,8 @@ async fn a_disk_on_which_nothing_can_be_made_is_said_with_its_remedy() {
     type Trouble<'a> = &'a dyn Fn(&Path);
     let cases: [(_, Trouble<'_>, _); 3] = [
         ("size=96k", &fill, "is full: make room"),
-        ("size=96k,nr_inodes=1", &|_| {}, "takes no more files"),
-        ("size=96k", &protect, "mounted to be read only"),
+        ("size=96k,nr_inodes=1", &|_| {}, "has no free inodes"),
+        ("size=96k", &protect, "mounted read-only"),
     ];
     for (options, trouble, remedy) in cases {
         let Some(disk) = Disk::mount_with(options) else { return };

@@ -151,7 +151,7 @@ fn the_identity_that_is_assigned_to_a_machine_is_asked_for_by_its_client_id() {
     assert_known(&told);
 
     let (told, account) = ask("-", &[at, ("AZURE_CLIENT_ID", "unknown")]);
-    assert!(told.contains("Misconfigured") && told.contains("unknown of AZURE_CLIENT_ID"), "{told}");
+    assert!(told.contains("Misconfigured") && told.contains("unknown (from AZURE_CLIENT_ID)"), "{told}");
     assert!(told.contains("not been assigned"), "{told}");
     assert!(account.requests("/").is_empty(), "without a token the account is not asked");
     assert!(proxy.requests("").is_empty());
@@ -228,5 +228,5 @@ fn a_workload_shows_its_own_token_to_the_authority_that_is_named() {
 
     let (told, _) =
         ask("-", &[workload[0], workload[1], workload[2], ("AZURE_AUTHORITY_HOST", "http://login.contoso.com")]);
-    assert!(told.contains("AZURE_AUTHORITY_HOST is no https:// address"), "{told}");
+    assert!(told.contains("AZURE_AUTHORITY_HOST is not an https:// address"), "{told}");
 }

@@ -21,7 +21,7 @@ fn without_a_grant_it_runs_and_the_line_that_the_log_shows_allows_it() {
     let mut node = launch(&fleet, "alpha", "get", &url).start();
     let lines = said(&fleet, &node);
     let flag = format!("--allow-http {}", server.url());
-    let why = format!("the coordinator was not granted requests to {}: {flag} allows it", server.url());
+    let why = format!("the coordinator was not granted requests to {}: use {flag} to allow it", server.url());
     assert!(lines[0].contains(&why), "{lines:?}");
     assert!(server.requests().is_empty());
     let told = events(&fleet, "request_refused");
@@ -68,7 +68,7 @@ fn a_path_is_granted_with_what_is_under_it() {
     let lines = said(&fleet, &node);
     assert!(lines[..2].iter().all(|line| line.contains(": 200")), "{lines:?}");
     assert!(lines[2].contains(&format!("not granted requests to {base}/v10:")), "{lines:?}");
-    assert!(lines[3..7].iter().all(|line| line.contains("leads out of what was granted")), "{lines:?}");
+    assert!(lines[3..7].iter().all(|line| line.contains("outside the grant")), "{lines:?}");
     assert!(lines[7].contains("not granted"), "{lines:?}");
     let asked: Vec<String> = server.requests().iter().map(|request| request.path().to_owned()).collect();
     assert_eq!(asked, ["/v1", "/v1/x?y=/../"]);
@@ -145,9 +145,9 @@ fn a_name_does_not_lead_into_the_machine_unless_the_grant_says_so() {
         .start();
     let lines = said(&fleet, &node);
     let private = format!("{}#private", url("worker.test"));
-    assert!(lines[0].contains("worker.test has the address 127.0.0.1") && lines[0].contains(&private), "{lines:?}");
+    assert!(lines[0].contains("worker.test resolves to 127.0.0.1") && lines[0].contains(&private), "{lines:?}");
     assert!(lines[1].ends_with("200 inside") && lines[2].ends_with("200 inside"), "{lines:?}");
-    let metadata = "meta.test has the address 169.254.169.254, which a granted name may not have: nothing allows it";
+    let metadata = "meta.test resolves to 169.254.169.254, which its grant does not allow: no flag allows it";
     assert!(lines[3].contains(metadata), "{lines:?}");
     assert!(lines[4].ends_with("200 inside"), "it is a spelling of the address that is granted: {lines:?}");
     let told = events(&fleet, "request_refused");
@@ -187,13 +187,13 @@ fn granted_name_does_not_lead_to_public_address_of_this_machine() {
     let node = start("alpha", "");
     let lines = said(&fleet, &node);
     for (line, ((name, address), url)) in lines.iter().zip(NAMES.iter().zip(&urls)) {
-        assert!(line.contains(&format!("{name} has the address {address}")), "{lines:?}");
+        assert!(line.contains(&format!("{name} resolves to {address}")), "{lines:?}");
         assert!(line.contains(&format!("{url}#private")), "{lines:?}");
     }
     drop(node);
     let node = start("beta", "#private");
     let lines = said(&fleet, &node);
-    assert!(lines.len() >= NAMES.len() && lines.iter().all(|line| !line.contains("has the address")), "{lines:?}");
+    assert!(lines.len() >= NAMES.len() && lines.iter().all(|line| !line.contains("resolves to")), "{lines:?}");
 }
 
 #[test]

@@ -93,8 +93,7 @@ fn ten_thousand_requests_meet_their_limit_and_the_host_stays_well(fleet: Fleet) 
     let node = launch_with_lease(lease, &fleet, "alpha", "many", &server.url());
     let node = node.flag("--allow-http", server.url()).start();
     let lines = said(&fleet, &node);
-    let refusal =
-        "the coordinator has 64 requests in flight, and may have no more at a time: --max-requests 128 allows it";
+    let refusal = "the coordinator has 64 requests in flight, which is the limit: use --max-requests 128 to allow it";
     assert_eq!(lines, [format!("kept 64, refused with [{refusal:?}]"), "and then 200".to_owned()]);
     let told = events(&fleet, "request_refused");
     assert_eq!(told.iter().map(|event| event.text("setting")).collect::<Vec<_>>(), ["max-requests = 128"]);

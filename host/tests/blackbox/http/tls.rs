@@ -62,7 +62,7 @@ fn a_server_must_be_certified_by_somebody_who_is_trusted() {
     let [name, address] = ["localhost", "127.0.0.1"].map(|host| format!("https://{host}:{port}"));
     let node = launch(&fleet, "alpha", "get", &name).flag("--allow-http", &name).start();
     let lines = said(&fleet, &node);
-    assert!(lines[0].contains("no secure connection") && lines[0].contains("UnknownIssuer"), "{lines:?}");
+    assert!(lines[0].contains("the TLS connection") && lines[0].contains("UnknownIssuer"), "{lines:?}");
     drop(node);
 
     let node = launch(&fleet, "beta", "get", &format!("{address} {name}/x"))
@@ -70,7 +70,7 @@ fn a_server_must_be_certified_by_somebody_who_is_trusted() {
         .flag("--http-ca", file("ca.pem"))
         .start();
     let lines = said(&fleet, &node);
-    assert!(lines[0].contains("no secure connection") && lines[0].contains("not valid for name"), "{lines:?}");
+    assert!(lines[0].contains("the TLS connection") && lines[0].contains("not valid for name"), "{lines:?}");
     assert_eq!(lines[1], format!("{name}/x: 200 secure"));
     let heard = server.join().unwrap();
     assert_eq!(heard[0], "GET /x HTTP/1.1", "only what was secure: {heard:?}");
@@ -84,7 +84,7 @@ fn a_file_without_certificates_is_told_of() {
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
     for (file, why) in [
         (Path::new("missing.pem"), "No such file"),
-        (&file("key.pem"), "no certificate in it"),
+        (&file("key.pem"), "contains no certificate"),
         (&broken, ""),
         // Neither is read for ever.
         (Path::new("/dev/zero"), "not a regular file"),

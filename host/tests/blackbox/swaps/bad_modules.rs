@@ -117,15 +117,15 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (damaged("works 3", &|bytes| bytes.truncate(half)), source.says_of_damage()),
         (damaged("works 4", &|bytes| bytes[half] ^= 1), source.says_of_damage()),
         (signed(component("works 5")[..half].to_vec()), "cannot be compiled"),
-        (as_it_is(component("works 6"), None), "it is not signed"),
-        (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "no key that is trusted here"),
-        (as_it_is(component("works 8"), Some(signer.sign(&others))), "that of other bytes"),
+        (as_it_is(component("works 6"), None), "is not signed,"),
+        (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "a key that this host trusts"),
+        (as_it_is(component("works 8"), Some(signer.sign(&others))), "does not match the module"),
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.says_of_size()),
     ];
     // Each costs a processor so much time, and where it comes from makes no difference to it.
     if with_slow {
-        bad.push((signed(modules::slow()), "not compiled after 6s of processor time"));
+        bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }
     bad
 }
@@ -204,8 +204,8 @@ impl Source {
 
     fn says_of_damage(&self) -> &'static str {
         match self {
-            Self::File(_) => "that of other bytes",
-            Self::Store => "under its digest is another",
+            Self::File(_) => "does not match the module",
+            Self::Store => "has different content",
             Self::Registry(_) => "is damaged",
         }
     }

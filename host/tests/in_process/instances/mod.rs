@@ -248,5 +248,5 @@ async fn one_call_cannot_make_the_host_hold_as_much_as_the_guest_likes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exit_has_no_number_that_nobody_said() {
     let (mut instance, _lines) = start("exit", GUARD * 10);
-    assert_eq!(gone(&mut instance).await.end, End::Failed("it exited with an error status".to_owned()));
+    assert_eq!(gone(&mut instance).await.end, End::Failed("the coordinator exited with an error status".to_owned()));
 }

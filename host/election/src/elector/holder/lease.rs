@@ -148,7 +148,7 @@ impl Holding {
             Err(StoreError::Lost(why)) => self.lose(context, why),
             // Of a shortening, whose version is the last that was written here.
             Err(StoreError::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
-            Err(StoreError::Held) => self.lose(context, "the lease is held by another".to_string()),
+            Err(StoreError::Held) => self.lose(context, "the lease is held by another client".to_string()),
             Err(error) => {
                 self.renewal.failing = true;
                 self.renewal.next_try = context.retry_at();

@@ -59,7 +59,7 @@ impl Holding {
             Some(Leave::Shutdown) => self.stop(context, StopReason::Shutdown, "the host is shutting down"),
             Some(Leave::StepDown(reason)) => self.stop(context, StopReason::StepDown, &reason),
             Some(Leave::NothingToServe) => {
-                self.stop(context, StopReason::StepDown, "its module must not run any more");
+                self.stop(context, StopReason::StepDown, "this node has no module that it may run");
             }
             Some(Leave::Over) | None => {}
         }
@@ -77,7 +77,8 @@ impl Holding {
                 // The end of this host would end nothing more of it, and everything else that runs here.
                 serving.give_up(context, since_renewal);
             } else {
-                let reason = format!("an instance is not gone {since_renewal:.1?} after the last renewal");
+                let reason =
+                    format!("an instance still runs {since_renewal:.1?} after the last renewal: the host ends itself");
                 context.effects.push_back(Effect::Abort { reason });
             }
         }
@@ -245,7 +246,8 @@ impl Holding {
                 (0, wait)
             }
             End::Unable(why) if self.unable >= UNABLE_TO_STEP_DOWN => {
-                let why = format!("this node could not start it {} times in a row, the last: {why}", self.unable);
+                let why =
+                    format!("this node failed {} times in a row to start the instance, the last: {why}", self.unable);
                 self.leave.get_or_insert(Leave::StepDown(why));
                 (failures, Duration::ZERO)
             }
@@ -301,8 +303,8 @@ impl Serving {
     /// Leaves its lease to run out, unless that is known to be lost already.
     fn give_up(&mut self, context: &mut Context, since_renewal: Duration) {
         if self.lost.is_none() {
-            let reason = "the system does not end the process of its instance, which was killed: a disk that hangs, or a \
-                          debugger, keeps it; until it is gone this node takes no part";
+            let reason = "the kernel does not end the instance's process after a kill: a disk hangs, or a debugger \
+                          holds the process; this node is ineligible until the process has exited";
             let reason = reason.to_string();
             self.lost = Some(reason.clone());
             context.report(Report::Lost { reason, since_renewal });

@@ -53,7 +53,7 @@ impl Holding {
                 context.memory.note_recalled(term);
                 let gone_by = settled.since + UNKNOWN_LEASE;
                 if is_news && now < gone_by {
-                    let reason = format!("how long the lease of term {term} is was not recorded");
+                    let reason = format!("the length of the lease of term {term} is unknown");
                     context.report(Report::Settling { wait: gone_by - now, reason });
                     Stage::Settling(Settling { until: gone_by, is_recalled: true, ..settled })
                 } else {

@@ -86,7 +86,7 @@ impl Holding {
             return;
         }
         let failures = self.streak.failures;
-        self.leave = Some(Leave::StepDown(format!("{failures} failures in a row, the last: its host was gone")));
+        self.leave = Some(Leave::StepDown(format!("{failures} failures in a row, the last: the host died")));
         self.writer.want(Record { failures, ..record.clone() }, Purpose::Note, context.time());
         self.stage = Stage::Noting { rest: Duration::ZERO };
     }
@@ -108,7 +108,7 @@ impl Holding {
             return None;
         }
         if self.is_due(context, Timer::RunOut) {
-            return self.lose(context, "it ran out before it could be renewed".to_string());
+            return self.lose(context, "the lease expired before this node could renew it".to_string());
         }
         let lease = context.settings.timing.lease();
         if !self.is_stuck() {
@@ -198,7 +198,7 @@ impl Holding {
         if self.is_claimed(context) {
             let next = self.writer.record().map(|record| record.term);
             let Stage::Serving(serving) = &mut self.stage else { return };
-            let message = format!("{} replaces it", context.versions.digest().unwrap_or_default());
+            let message = format!("module {} replaces this one", context.versions.digest().unwrap_or_default());
             serving.ask_to_stop(context, StopReason::Replaced, &message, context.settings.timing.grace(), next);
         } else if !self.writer.wanted().is_some_and(|record| self.is_next(context, record)) {
             self.claim(context);
@@ -235,7 +235,7 @@ impl Holding {
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
             // A release would tell the next one that nothing can still run. That is not known.
-            return leave_to_run_out(context, "another's instance may still run".to_string());
+            return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
         // What became of the last term is written together with the mark; a term that has not begun is not.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
@@ -246,7 +246,7 @@ impl Holding {
 
 /// Follows again without a release: the next holder reads that the lease has run out, and starts at once.
 fn leave_to_run_out(context: &mut Context, why: String) -> Option<Role> {
-    let reason = format!("{why}, so the lease is left to run out");
+    let reason = format!("{why}, so this node lets the lease expire");
     context.report(Report::NotReleased { reason: reason.clone() });
     back_to_standby(context, reason)
 }
