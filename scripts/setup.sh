@@ -41,6 +41,7 @@ if [[ ${1-} == examples || ${1-} == tests ]]; then
 fi
 if [[ ${1-} == tests ]]; then
   need git 'install it (Debian: apt-get install git)'
+  need curl 'install it (Debian: apt-get install curl)'
 fi
 if ((${#missing[@]} > 0)); then
   printf 'missing: %s\n' "${missing[@]}" >&2

@@ -101,9 +101,10 @@ pub fn write_manuals(folder: &Path) -> io::Result<()> {
 /// The JSON Schema of `baton.toml`. Each setting has the help of its flag as its description.
 #[must_use]
 pub fn schema() -> Value {
+    let run = shown().find_subcommand("run").cloned().unwrap_or_default();
     let of = |keys: &dyn Fn(Key) -> bool| -> serde_json::Map<String, Value> {
         let keys = Key::ALL.into_iter().filter(|key| keys(*key));
-        keys.map(|key| (key.name().to_owned(), schema_of(key))).collect()
+        keys.map(|key| (key.name().to_owned(), schema_of(key, &run))).collect()
     };
     let mut top = of(&|key| key != Key::Config);
     let table = json!({
@@ -124,7 +125,8 @@ pub fn schema() -> Value {
     })
 }
 
-fn schema_of(key: Key) -> Value {
+/// The schema of one setting, described by its flag of `run`.
+fn schema_of(key: Key, run: &Command) -> Value {
     let text = json!({ "type": "string" });
     let mut schema = match key.shape() {
         Shape::Text => text,
@@ -144,7 +146,6 @@ fn schema_of(key: Key) -> Value {
             "additionalProperties": false,
         } }),
     };
-    let run = shown().find_subcommand("run").cloned().unwrap_or_default();
     let is_its = |argument: &&Arg| match key {
         Key::Module => argument.get_id() == "module",
         key => argument.get_long() == Some(key.name()),

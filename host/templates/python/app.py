@@ -38,9 +38,9 @@ class Host:
             poll.poll([self.stop, timer])
         return term.stop_requested() is None
 
-    def fetch(self, url: str, method: str = "GET", headers: dict = {}, body: bytes = b"") -> http_client.Response:
+    def fetch(self, url: str, method="GET", headers: dict | None = None, body=b"") -> http_client.Response:
         """Sends a request. The host sends it only to servers that `allow-http` in baton.toml names."""
-        return http_client.fetch(self.stop, url, method, headers, body)
+        return http_client.fetch(self.stop, url, method, headers or {}, body)
 
     def get(self, key: str):
         """The value that an earlier commit of this or an earlier term saved, or None."""

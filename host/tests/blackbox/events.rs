@@ -285,7 +285,7 @@ fn a_node_without_a_token_tells_nobody_what_is_printed() {
     let unheard = fleet.command(&["events", "other"]);
     assert_eq!(unheard.code, Some(1), "{unheard:?}");
     assert!(unheard.stderr.contains("there is no election other"), "{unheard:?}");
-    assert!(unheard.stderr.contains("fleet"), "{unheard:?}");
+    assert!(unheard.stderr.contains("the store has fleet;"), "{unheard:?}");
     // Of an election whose host has ended there is nothing to tell, and of the others there still is.
     let mut last = fleet.launch_with("beta", &[("--election", "ended")]).start();
     last.after(0, "started");

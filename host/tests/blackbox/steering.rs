@@ -145,9 +145,9 @@ fn nobody_leads_while_it_is_suspended(fleet: Fleet) {
         says(node, "resumed");
     }
     let unknown = fleet.command(&["suspend", "nightly"]);
-    refused(&unknown, &["there is no election nightly", "fleet", "--store"]);
+    refused(&unknown, &["there is no election nightly", "the store has fleet;", "--store"]);
     for command in [&["resume", "nightly"][..], &["transfer", "nightly", "--to", "alpha"]] {
-        refused(&fleet.command(command), &["there is no election nightly", "fleet"]);
+        refused(&fleet.command(command), &["there is no election nightly", "the store has fleet;"]);
     }
     fleet.check_promises();
 }
