@@ -128,7 +128,7 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
         rows.push(StatusRow { suspended, labels: labels.unwrap_or_default(), ..row });
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
-        let waiting = announcements(store, election).await.unwrap_or_default().len();
+        let waiting = announcements(store, election).await?.len();
         return Err(match waiting {
             0 => unheard_of(election, place, store).await,
             waiting => NotLedYet { election: election.clone(), waiting }.into(),

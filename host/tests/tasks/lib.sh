@@ -17,9 +17,9 @@ eventually() {
   done
 }
 
-# True if a command's output has a text.
+# True if a command prints a text. Errors do not count: "the store is busy" quotes the other process's command line.
 shows() {
   text=$1
   shift
-  "$@" 2>&1 | grep -qF -e "$text"
+  "$@" | grep -qF -e "$text"
 }
