@@ -1,9 +1,9 @@
-"""Says which links of the repository's pages lead nowhere: to a file that is not there, or a heading that no page has.
+"""Lists broken links in the repository's Markdown pages: links to a missing file, or to a missing heading.
 
     git ls-files '*.md' | xargs python3 scripts/check_links.py
-    python3 scripts/check_links.py --cut PAGE...    cuts those to files that are not there, and leaves their text
+    python3 scripts/check_links.py --cut PAGE...    removes links to missing files, and keeps their text
 
-Links to other sites are not followed. The exit status is 1 if one leads nowhere.
+The script does not follow links to other sites. If a link is broken, the exit status is 1.
 """
 
 import re
@@ -16,12 +16,12 @@ WHOLE_LINK = re.compile(r"!?\[([^\[\]]*)\]\(\s*([^)\s]+)\s*\)")
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """Returns the text of a page without its code blocks."""
     return FENCE.sub("", page.read_text())
 
 
 def anchors(page: Path) -> set[str]:
-    """What its headings are called in links, as code hosts and mdBook do it."""
+    """Returns the anchors of the headings, as code hosts and mdBook generate them."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
         text = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -40,9 +40,9 @@ def problems(page: Path) -> list[str]:
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         if not target.exists():
-            said.append(f"{page}: {link}: there is no such file")
+            said.append(f"{page}: {link}: no such file")
         elif anchor and target.suffix == ".md" and anchor not in anchors(target):
-            said.append(f"{page}: {link}: there is no such heading")
+            said.append(f"{page}: {link}: no such heading")
     return said
 
 

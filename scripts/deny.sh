@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks the dependencies against deny.toml: licenses, bans, sources and advisories.
 #
-#   scripts/deny.sh            if Cargo.lock or deny.toml has changed since the check that scripts/deny.sha256 records,
-#                              which covers licenses, bans and sources
-#   scripts/deny.sh --always   in any case, and records it
+#   scripts/deny.sh            checks if Cargo.lock or deny.toml has changed since the check that scripts/deny.sha256
+#                              records, which covers licenses, bans and sources; then records the new check
+#   scripts/deny.sh --always   always checks, and records the check
 #
 # The first run builds cargo-deny, which takes a minute or two.
 set -euo pipefail
@@ -14,7 +14,7 @@ tools=$PWD/.cache/tools
 record=scripts/deny.sha256
 
 if [[ ${1-} != --always ]] && sha256sum --check --status "$record"; then
-  echo "unchanged since the check that $record records; NOT CHECKED: advisories (make deny checks them)"
+  echo "unchanged since the check recorded in $record; NOT CHECKED: advisories (run `make deny` to check them)"
   exit 0
 fi
 if [[ "$("$tools/bin/cargo-deny" --version 2>/dev/null || true)" != "cargo-deny $version" ]]; then
@@ -28,7 +28,7 @@ deny licenses bans sources
 if timeout 120 "$tools/bin/cargo-deny" fetch db; then
   deny advisories
 else
-  echo 'NOT CHECKED: advisories, since the RustSec database could not be fetched (see above)'
+  echo 'NOT CHECKED: advisories, because the RustSec database could not be fetched (see above)'
 fi
 sha256sum Cargo.lock deny.toml >"$record"
-echo "commit $record if it has changed"
+echo "if $record has changed, commit it"

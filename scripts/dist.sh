@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes a release in target/dist: baton-VERSION-TARGET.tar.gz, a .deb, a Python wheel and an npm package, each with its
-# checksum and, if there is a key in DIST_KEY, its signature. The same commit, toolchain and C compiler give the same bytes
+# Builds a release in target/dist: baton-VERSION-TARGET.tar.gz, a .deb, a Python wheel and an npm package, each with a
+# checksum and, if DIST_KEY names a key, a signature. The same commit, toolchain and C compiler produce the same bytes
 # in any folder.
 #
-#   scripts/dist.sh            makes it
-#   scripts/dist.sh --check    makes it here and in another folder, and compares
+#   scripts/dist.sh            builds a release
+#   scripts/dist.sh --check    builds a release here and in another folder, and compares them
 #
-#   DIST_TARGET=aarch64-unknown-linux-gnu   for another kind of machine
-#   DIST_KEY=minisign.key                   signs it; a key with a password asks for that
+#   DIST_TARGET=aarch64-unknown-linux-gnu   builds for another architecture
+#   DIST_KEY=minisign.key                   signs the release, and asks for the key's password, if it has one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +21,7 @@ repository=$(sed -n '/^\[workspace.package\]/,/^$/s/^repository = "\(.*\)"$/\1/p
 name=baton-$version-$target
 out=$root/${CARGO_TARGET_DIR:-target}/dist
 [[ ${CARGO_TARGET_DIR:-} == /* ]] && out=$CARGO_TARGET_DIR/dist
-# The moment that everything in it has: that of the commit.
+# The timestamp of all files in the release: the time of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 
@@ -39,12 +39,12 @@ main() {
 dist() {
   local folder=$out/$name
   if [[ -e .git ]] && ! git diff --quiet HEAD; then
-    echo "NOT OF A COMMIT: what is made has changes in it that are not committed" >&2
+    echo "NOT OF A COMMIT: the release contains uncommitted changes" >&2
   fi
   tool cargo-auditable "$auditable_version"
   tool cargo-cyclonedx "$cyclonedx_version"
   if [[ $repository == */OWNER/* ]]; then
-    echo "NOT FILLED IN: \`repository\` in Cargo.toml, which packages and new projects name" >&2
+    echo "NOT FILLED IN: \`repository\` in Cargo.toml, which appears in packages and new projects" >&2
   fi
   rm -rf "$folder" "$out"/*"$version"*.{tar.gz,deb,whl,tgz}*
   mkdir -p "$folder"
@@ -59,7 +59,8 @@ dist() {
   (cd "$out" && cat -- *.sha256 && ls -l "$name/baton")
 }
 
-# Brings a tool that is pinned here. Unoptimised: it builds faster than it would ever make up for.
+# Installs a tool in its pinned version. A debug build is used, because an optimized build would take longer than it
+# saves.
 tool() {
   local name=$1 version=$2
   if ! grep -qF "\"$name $version (" "$tools/.crates.toml" 2>/dev/null; then
@@ -68,11 +69,11 @@ tool() {
   fi
 }
 
-# The program, which carries the list of what it is made of. No folder of this machine is in it.
+# Builds the program, which contains the list of its dependencies, and checks that it contains no paths of this machine.
 program() {
   local cargo_home=${CARGO_HOME:-$HOME/.cargo} build=$out/build
   local maps=("$build=/build" "$root=/baton" "$cargo_home=/cargo")
-  # The last one that fits counts, for rustc and for gcc: the longest comes last.
+  # rustc and gcc use the last prefix that matches, so the longest prefix comes last.
   export RUSTFLAGS="--remap-path-prefix=${maps[2]} --remap-path-prefix=${maps[1]} --remap-path-prefix=${maps[0]}"
   export CFLAGS="-ffile-prefix-map=${maps[2]} -ffile-prefix-map=${maps[1]} -ffile-prefix-map=${maps[0]}"
   case $target in
@@ -84,17 +85,17 @@ program() {
   local folder
   for folder in "$build" "$root" "$cargo_home"; do
     if grep -aFq "$folder/" "$1/baton"; then
-      echo "the program has paths of this machine in it:" >&2
+      echo "the program contains paths of this machine:" >&2
       grep -aoE "$folder/[[:print:]]{0,80}" "$1/baton" | sort -u | head >&2
       exit 1
     fi
   done
 }
 
-# What the program says of its command line.
+# Generates completions and man pages with the program itself.
 generated() {
   if ! "$1/baton" --version >/dev/null 2>&1; then
-    echo "NOT MADE: completions and man pages, since this machine does not run programs for $target" >&2
+    echo "NOT MADE: completions and man pages, because this machine cannot run programs for $target" >&2
     return
   fi
   if "$1/baton" completions --help >/dev/null 2>&1; then
@@ -113,8 +114,8 @@ licences() {
   cargo metadata --locked --format-version 1 --filter-platform "$target" | python3 scripts/licences.py baton >"$1/LICENSES.txt"
 }
 
-# The list of parts, as CycloneDX has it. Its tool writes one beside each manifest, and knows packages of this repository
-# by where they are here.
+# Writes the bill of materials in CycloneDX format. cargo-cyclonedx writes one next to each manifest, and identifies
+# packages of this repository by their local paths, which are replaced here.
 parts() {
   local file=baton-parts.cdx
   trap 'find . -name target -prune -o -name baton-parts.cdx.json -exec rm {} +' RETURN
@@ -126,7 +127,7 @@ root, path = sys.argv[1:]
 with open(path) as file:
     text = file.read().replace(f"file://{root}", "file:///baton")
 document = json.loads(text)
-# It would be another one each time.
+# The serial number differs in each run.
 document.pop("serialNumber", None)
 assert root not in text and len(document["components"]) > 100
 json.dump(document, sys.stdout, indent=1, sort_keys=True)
@@ -134,7 +135,8 @@ print()
 END
 }
 
-# The pages, with what is installed by them. Links to the sources lead nowhere from here.
+# Copies the docs, and the files that they tell the reader to install. Links to the sources would be broken, so they are
+# removed.
 pages() {
   cp LICENSE *.md "$1"
   cp -r docs packaging wit "$1"
@@ -148,23 +150,23 @@ pack() {
   (cd "$(dirname "$folder")" && sha256sum "$(basename "$folder").tar.gz" >"$(basename "$folder").tar.gz.sha256")
 }
 
-# Packages need the completions and manual pages, which only this kind of machine makes.
+# Packages need the completions and man pages, which only a machine of the same architecture can generate.
 packages() {
   if [[ -d $1/man ]]; then
     scripts/packages.py "$1" "$version" "$target" "$repository" >/dev/null
   else
-    echo "NOT MADE: packages, since there are no manual pages" >&2
+    echo "NOT MADE: packages, because there are no man pages" >&2
   fi
 }
 
 sign() {
   local file
   if [[ -z ${DIST_KEY:-} ]]; then
-    echo "NOT SIGNED: there is no key in DIST_KEY" >&2
+    echo "NOT SIGNED: DIST_KEY is not set" >&2
     return
   fi
   if ! command -v minisign >/dev/null; then
-    echo "install minisign (Debian: apt-get install minisign) to sign with $DIST_KEY" >&2
+    echo "cannot sign with $DIST_KEY: install minisign (Debian: apt-get install minisign)" >&2
     exit 1
   fi
   for file in "$out"/*.sha256; do
@@ -172,7 +174,7 @@ sign() {
   done
 }
 
-# The other folder has another length, too, and no repository.
+# The other folder has a path of another length, and no Git repository.
 check() {
   other=$(mktemp -d)
   trap 'rm -rf "$other"' EXIT
@@ -189,7 +191,7 @@ check() {
       exit 1
     fi
   done
-  echo "Two builds from two folders are the same bytes."
+  echo "Both builds have the same bytes."
 }
 
 main "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the pages as a book with a search, target/docs/index.html: the pages of `docs`, those of the root, and the files
-# that they link to. Brings mdBook, which takes minutes the first time.
+# Builds the docs as a searchable book, target/docs/index.html: the pages in `docs` and in the root folder, and the
+# files that they link to. The first run installs mdBook, which takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,12 +15,12 @@ if [[ "$("$tools/bin/mdbook" --version 2>/dev/null || true)" != "mdbook v$versio
   rm -rf "$tools/target"
 fi
 
-# mdBook wants all in one folder, with the list of the pages at its root.
+# mdBook expects all pages in one folder, with SUMMARY.md at its root.
 rm -rf "$book" "$target/docs"
 mkdir -p "$book/src"
 git ls-files -z '*.md' docs wit examples guest-sdk/examples LICENSE | xargs -0 cp --parents -t "$book/src"
 sed 's#](\.\./#](./#; t; s#](\([a-z]\)#](docs/\1#' docs/SUMMARY.md >"$book/src/SUMMARY.md"
-# The first page of a book is its index.
+# mdBook requires the first page to be index.md.
 mv "$book/src/README.md" "$book/src/index.md"
 sed -i 's#](\(\.\./\|\./\)\?README\.md#](\1index.md#g' "$book/src"/*.md "$book/src/docs"/*.md
 cat >"$book/book.toml" <<'TOML'

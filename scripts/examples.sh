@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the scheduler of examples/scheduler in each language that is named, or in all: target/examples/*.wasm.
-# What that takes beyond Rust, Node with npm and Python 3 is brought into .cache, in the versions that are pinned
-# here and beside the sources. What is newer than its sources is left alone.
+# Builds examples/scheduler in the given languages, by default in all: target/examples/*.wasm. The script needs Rust,
+# Node with npm, and Python 3. It installs all other tools in .cache, in the versions that are pinned here and next to
+# the sources. It skips a component that is newer than its sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,14 +21,14 @@ main() {
   mkdir -p "$cache" "$out"
   for language in "$@"; do
     if ! declare -F "build_$language" >/dev/null; then
-      echo "no example is in $language; there are rust, js, python, c and go" >&2
+      echo "no example in $language; the languages are rust, js, python, c and go" >&2
       exit 2
     fi
     build "$language"
   done
 }
 
-# Builds one language's, unless it is fresh. Rust's own tool knows better what is fresh.
+# Builds the component of one language, unless it is up to date. For Rust, cargo decides.
 build() {
   local language=$1 component=$out/scheduler-$1.wasm start
   if [[ $language != rust && -f $component ]] &&
@@ -56,7 +56,7 @@ tools_js() {
   node_tools
 }
 
-# StarlingMonkey's own server side is left out; its fetch is what this uses.
+# Disables StarlingMonkey's fetch event, the server side. The scheduler uses only `fetch`.
 build_js() {
   "$cache/node/node_modules/.bin/componentize-js" "$sources/js/scheduler.js" \
     --wit "$wit" --world-name scheduler --disable fetch-event --out "$1"
@@ -66,7 +66,7 @@ tools_python() {
   python_tools python
 }
 
-# From a copy, since Python leaves its bytecode beside what it reads.
+# Builds from a copy, because Python writes bytecode next to its sources.
 build_python() {
   local work=$cache/python/work
   rm -rf "$work"
@@ -109,20 +109,20 @@ build_go() {
   (cd "$cache/node" && node "$root/$sources/go/component.mjs" "$work/core.wasm" "$root/$wit" "$1")
 }
 
-# componentize-js, and jco, which wraps core modules as `wasm-tools component new` does.
+# Installs componentize-js, and jco, which turns core modules into components like `wasm-tools component new`.
 node_tools() {
   need npm 'Node with npm from https://nodejs.org'
   if ! cmp -s "$sources/js/package-lock.json" "$cache/node/installed"; then
     rm -rf "$cache/node"
     mkdir -p "$cache/node"
     cp "$sources/js/package.json" "$sources/js/package-lock.json" "$cache/node"
-    # Not `npm ci`: packages for other systems may be missing where this runs.
+    # Not `npm ci`, because packages for other systems may be missing in the registry.
     npm install --prefix "$cache/node" --no-save --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
     cp "$sources/js/package-lock.json" "$cache/node/installed"
   fi
 }
 
-# An environment of its own for each language whose toolchain comes as a Python package.
+# Creates a virtual environment for a language whose toolchain is a Python package.
 python_tools() {
   local requirements=$sources/$1/requirements.txt environment=$cache/$1
   need python3 'Python 3.10 or newer, with venv'
@@ -134,7 +134,7 @@ python_tools() {
   fi
 }
 
-# rust_tool PACKAGE COMMAND VERSION FLAGS...: unoptimised, since it builds for longer than it runs.
+# rust_tool PACKAGE COMMAND VERSION FLAGS...: installs a debug build, because the build takes longer than the tool runs.
 rust_tool() {
   local tools=$root/.cache/tools
   if [[ "$("$tools/bin/$2" --version 2>/dev/null || true)" != *" $3" ]]; then
@@ -145,7 +145,7 @@ rust_tool() {
 
 need() {
   if ! command -v "$1" >/dev/null; then
-    echo "$1 was not found: install $2" >&2
+    echo "$1 is missing: install $2" >&2
     exit 1
   fi
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Fuzzes every reader of foreign bytes (each crate's `READERS`) for this many minutes in all, and reports the findings. Two
-# readers run at a time, each for its share of the time: to search one reader for longer, name it.
-# Needs g++, for libFuzzer. The first run takes minutes more: what its crate asks of others has nearly all built once again.
+# Fuzzes all parsers of untrusted bytes (the `READERS` of each crate), and reports the findings.
 #
 #   scripts/fuzz.sh [MINUTES [READER…]]
+#
+# MINUTES is the total time, 1 by default. Two readers run at a time, each for its share of the time. To fuzz one reader
+# for longer, name it. Needs g++, for libFuzzer. The first run takes minutes longer, because it builds most dependencies
+# again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +15,7 @@ target=${CARGO_TARGET_DIR:-target}
 at_a_time=2
 
 if ! [[ $minutes =~ ^[1-9][0-9]*$ ]]; then
-  echo "fuzz: \`$minutes\` is not a number of minutes: write 1 or more" >&2
+  echo "fuzz: \`$minutes\` is not a number of minutes: expected 1 or more" >&2
   exit 2
 fi
 readers=("$@")
@@ -23,33 +25,33 @@ fi
 readers=("${readers[@]%/}")
 readers=("${readers[@]##*/}")
 seconds=$((minutes * 60 * at_a_time / ${#readers[@]}))
-# A reader that runs alone has the whole time.
+# A single reader gets the whole time, not twice the time.
 ((seconds <= minutes * 60)) || seconds=$((minutes * 60))
 ((seconds > 0)) || seconds=1
 for reader in "${readers[@]}"; do
   if ! [[ -d host/fuzz/corpus/$reader ]]; then
-    echo "fuzz: there is no reader \`$reader\`, but these: $(ls host/fuzz/corpus | paste -sd' ')" >&2
+    echo "fuzz: unknown reader \`$reader\`; the readers are: $(ls host/fuzz/corpus | paste -sd' ')" >&2
     exit 2
   fi
 done
 if ! command -v g++ >/dev/null; then
-  echo 'fuzz: g++ is missing, which compiles libFuzzer: install it (Debian: apt-get install g++)' >&2
+  echo 'fuzz: g++, which compiles libFuzzer, is missing: install it (Debian: apt-get install g++)' >&2
   exit 1
 fi
 RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/covered.sh \
   cargo build --locked --workspace --features baton-fuzz/libfuzzer --bin fuzz
 
-# Grows a corpus of its own in the target folder, from what is kept.
+# Fuzzes one reader. It starts from the committed corpus, and adds inputs to a second corpus in the target folder.
 fuzz() {
   local reader=$1 work=$target/fuzz/$1
   mkdir -p "$work/corpus"
   if BATON_FUZZ_READER=$reader "$target/debug/fuzz" "$work/corpus" "host/fuzz/corpus/$reader" \
     -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -use_value_profile=1 \
     -artifact_prefix="$work/" >"$work/log" 2>&1; then
-    echo "$reader: nothing; $(grep '^Done' "$work/log")," \
-      "$(find "$work/corpus" -type f | wc -l) inputs that differ"
+    echo "$reader: no findings; $(grep '^Done' "$work/log")," \
+      "$(find "$work/corpus" -type f | wc -l) distinct inputs"
   else
-    echo "$reader: FOUND, see $work/log; keep what led there in host/fuzz/corpus/$reader:"
+    echo "$reader: FOUND, see $work/log; add the input to host/fuzz/corpus/$reader:"
     find "$work" -maxdepth 1 -type f ! -name log -printf '  %p\n'
     return 1
   fi

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Prints the licences of everything that the program is made of: each text once, below the packages that it is for.
+"""Prints the licenses of the program and its dependencies: each text once, below the packages that it applies to.
 
     cargo metadata --locked --format-version 1 --filter-platform TARGET | scripts/licences.py PACKAGE
 
-What a package says of itself is in its folder. Those that have no file there are under one of the texts below, to which
-they bring their authors. A package of which no text is known is an error.
+The text comes from the license files in the package's folder. For a package without such files, the script uses one of
+the texts below, with the package's authors. If there is no suitable text, the script fails.
 """
 
 import json
 import sys
 from pathlib import Path
 
-# What the files are called, in any case.
+# Prefixes of the names of license files, in lower case.
 NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
 
-# Not more than a file of this kind has.
+# Bytes. A larger file is not a license.
 LONGEST = 1 << 20
 
 MIT = """Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
@@ -59,7 +59,7 @@ def main():
     for package in parts(metadata, sys.argv[1]):
         label = f"{package['name']} {package['version']}: {package['license']}"
         found = list(files(Path(package["manifest_path"]).parent))
-        # Ours have the workspace's.
+        # The workspace's own packages share its license file.
         if package["source"] is None:
             found = [apache]
         if not found:
@@ -69,9 +69,9 @@ def main():
         for text in found:
             texts.setdefault(normal(text), []).append(label)
     if unknown:
-        sys.exit("no text of a licence is known of:\n  " + "\n  ".join(unknown))
-    print("What Baton is made of, and the licences of that. Where a package offers several, each may be chosen.")
-    print("The standard library of Rust is in it too, under MIT or Apache-2.0, and SQLite, which is in the public domain.")
+        sys.exit("no license text for:\n  " + "\n  ".join(unknown))
+    print("Baton contains these packages, under these licenses. If a package offers several, you may choose any of them.")
+    print("Baton also contains the Rust standard library (MIT or Apache-2.0), and SQLite, which is in the public domain.")
     for text, labels in sorted(texts.items(), key=lambda one: sorted(one[1])):
         print("\n" + "=" * 100)
         print("\n".join(sorted(set(labels))))
@@ -80,7 +80,7 @@ def main():
 
 
 def parts(metadata, name):
-    """All packages that become a part of the program, itself included; not those that only build it."""
+    """Returns the packages that become part of the program, including itself, but not build dependencies."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     waiting = [package["id"] for package in metadata["packages"] if package["name"] == name]
@@ -103,11 +103,11 @@ def files(folder):
 
 
 def standard(package, apache):
-    """The text of a package that brings none."""
+    """Returns the license text for a package without license files, if any."""
     by = "; ".join(package["authors"]) or f"the authors of {package['name']} ({package['repository']})"
     offered = package["license"].replace("(", " ").replace(")", " ").replace("/", " OR ").split()
     if "Apache-2.0" in offered:
-        # The exceptions are for those who give them.
+        # The LLVM exceptions apply only if the package grants them.
         return apache if "LLVM-exception" in offered else apache.split("--- LLVM Exceptions")[0]
     for licence, text in (("MIT", MIT), ("BSD-3-Clause", BSD)):
         if licence in offered:

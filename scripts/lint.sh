@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks a change before its tests run: formatting, lints, docs, the contract's copies, pages, the order of packages, and
-# that the elector builds without an operating system.
+# Checks a change before its tests run: formatting, lints, docs, the copies of the WIT contract, Markdown pages,
+# dependencies between packages, and that the elector builds without an operating system.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,15 +8,15 @@ main() {
   step 'Formatting' formatting
   step 'Lints' lints
   step 'Docs' docs
-  step 'The contract is the same everywhere' contract
-  step 'The pages say things once, and their links lead somewhere' pages
-  step 'The packages of the host depend one way' arrows
-  step 'The elector needs no operating system' no_std
-  step 'A part of the features is enough' features
+  step 'Copies of the WIT contract' contract
+  step 'Pages: duplicates and broken links' pages
+  step 'Dependencies between the packages of the host' arrows
+  step 'The elector without an operating system' no_std
+  step 'Subsets of the features' features
   step 'Dependencies' scripts/deny.sh
 }
 
-# Runs a step under a header and says how long it took.
+# Runs a step under a header, and prints how long it took.
 step() {
   local name=$1 start=$SECONDS
   shift
@@ -31,7 +31,7 @@ formatting() {
 
 lints() {
   cargo clippy --locked --workspace --all-targets -- -D warnings
-  # What guests are built from.
+  # The packages that are built for guests.
   cargo clippy --locked --workspace --exclude 'baton' --exclude 'baton-[!s]*' --exclude 'baton-store' \
     --target wasm32-wasip2 -- -D warnings
 }
@@ -40,7 +40,7 @@ docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --exclude baton-fuzz
 }
 
-# The store's backends can be left out, and so can what sends telemetry.
+# Each backend of the store is optional, and so is the export of telemetry.
 features() {
   local features
   for features in '' sqlite azure conformance; do
@@ -49,7 +49,7 @@ features() {
   cargo clippy --locked --quiet -p baton --no-default-features -- -D warnings
 }
 
-# A package on crates.io carries its files with it, so a copy of the contract lives beside the SDK.
+# A package on crates.io must contain all of its files, so guest-sdk contains a copy of the contract.
 contract() {
   local file
   while IFS= read -r -d '' file; do
@@ -57,18 +57,18 @@ contract() {
   done < <(find wit -type f -print0)
 }
 
-# What a merge has doubled: a section, a row of a table, a sentence; and links that lead nowhere.
+# Finds broken links, and lines that a merge has duplicated: headings, table rows, sentences.
 pages() {
   local page
   git ls-files -z '*.md' | xargs -0 python3 scripts/check_links.py
   scripts/monitoring.sh
   scripts/packaging.sh
   for page in *.md docs/*.md; do
-    awk '(length > 50 || /^## /) && seen[$0]++ { print FILENAME ": twice: " $0; twice = 1 } END { exit twice }' "$page"
+    awk '(length > 50 || /^## /) && seen[$0]++ { print FILENAME ": duplicate line: " $0; twice = 1 } END { exit twice }' "$page"
   done
 }
 
-# What each package of the host uses of the others: as ARCHITECTURE.md lists it.
+# Compares the dependencies between the packages of the host with the list in ARCHITECTURE.md.
 arrows() {
   cargo metadata --locked --no-deps --format-version 1 | python3 -c '
 import json, sys

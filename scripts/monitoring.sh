@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the dashboard and the alerts of docs/monitoring: that they ask for no metric that docs/monitoring.md does not have,
-# and with promtool, which comes with Prometheus, that the alerts are rules and pass their tests.
+# Checks the dashboard and the alerts in docs/monitoring. They may use only metrics that docs/monitoring.md lists. With
+# promtool, which is part of Prometheus, the script also checks the alerting rules and runs their tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ if [[ -n $unknown ]]; then
 fi
 
 if ! command -v promtool >/dev/null; then
-  echo 'monitoring: the alerts are not checked, since promtool is missing (Debian: apt-get install prometheus)'
+  echo 'NOT CHECKED: the alerts, because promtool is missing (Debian: apt-get install prometheus)'
   exit 0
 fi
 promtool check rules docs/monitoring/alerts.yml

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes packages that carry the program: a .deb, a Python wheel and an npm package.
+"""Builds packages that contain the program: a .deb, a Python wheel and an npm package.
 
     scripts/packages.py FOLDER VERSION TARGET REPOSITORY
 
-FOLDER is what scripts/dist.sh made, with the program, its completions and its manual pages. The packages are written
-next to it. SOURCE_DATE_EPOCH is the time of everything in them, so that the same FOLDER gives the same bytes.
+FOLDER is a folder that scripts/dist.sh made, with the program, its completions and its man pages. The script writes
+the packages next to it. SOURCE_DATE_EPOCH is the timestamp of all files in them, so the same FOLDER produces the same
+bytes.
 """
 
 import base64
@@ -21,16 +22,16 @@ import time
 import zipfile
 from pathlib import Path
 
-# Other projects have the name `baton` on PyPI and npm.
+# The name `baton` is taken on PyPI and npm.
 NAME = "baton-host"
 SUMMARY = "Runs the one job of a fleet that must run in exactly one place at a time"
 LICENSE = "Apache-2.0 WITH LLVM-exception"
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
-# The machine, by the names of Rust, Debian, Python and Node.
+# Names of the architectures in Rust, Debian, Python and Node.
 MACHINES = {"x86_64": ("amd64", "x86_64", "x64"), "aarch64": ("arm64", "aarch64", "arm64")}
 README = f"""# Baton
 
-{SUMMARY}. This package carries the program `baton` for Linux. Start with `baton new --help`; the documentation is at
+{SUMMARY}. This package contains the program `baton` for Linux. Start with `baton new --help`; the documentation is at
 """
 
 
@@ -40,7 +41,7 @@ def main() -> None:
     folder, (version, target, repository) = Path(sys.argv[1]), sys.argv[2:]
     machine = target.split("-")[0]
     if machine not in MACHINES:
-        sys.exit(f"no packages for {target}: add its machine to MACHINES in scripts/packages.py")
+        sys.exit(f"cannot build packages for {target}: add its architecture to MACHINES in scripts/packages.py")
     debian, python, node = MACHINES[machine]
     libc = newest_libc(folder / "baton")
     made = [
@@ -55,13 +56,13 @@ def main() -> None:
 
 
 def newest_libc(program: Path) -> str:
-    """The version of the glibc that the program needs."""
+    """Returns the minimum version of glibc that the program needs."""
     versions = re.findall(rb"GLIBC_2\.(\d+)\0", program.read_bytes())
     return f"2.{max(map(int, versions))}"
 
 
 def wheel(folder: Path, version: str, platform: str, repository: str) -> Path:
-    """A wheel: https://packaging.python.org/en/latest/specifications/binary-distribution-format/"""
+    """Builds a wheel: https://packaging.python.org/en/latest/specifications/binary-distribution-format/"""
     tag = f"py3-none-{platform}"
     base = f"{NAME.replace('-', '_')}-{version}"
     info = f"{base}.dist-info"
@@ -90,7 +91,7 @@ def wheel(folder: Path, version: str, platform: str, repository: str) -> Path:
 
 
 def npm(folder: Path, version: str, cpu: str, repository: str) -> Path | None:
-    """An npm package, whose `bin` is the program itself."""
+    """Builds an npm package, whose `bin` is the program itself."""
     if missing("npm", "the npm package"):
         return None
     manifest = {
@@ -113,12 +114,12 @@ def npm(folder: Path, version: str, cpu: str, repository: str) -> Path | None:
         (work / "package.json").write_text(json.dumps(manifest, indent=2) + "\n")
         command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", folder.parent.resolve()]
         subprocess.run(command, cwd=work, check=True, stdout=subprocess.DEVNULL)
-    # npm does not say for which machine it is.
+    # npm's file name does not contain the architecture.
     return (folder.parent / f"{NAME}-{version}.tgz").rename(folder.parent / f"{NAME}-{version}-linux-{cpu}.tgz")
 
 
 def deb(folder: Path, version: str, machine: str, libc: str, repository: str) -> Path | None:
-    """A Debian package with the program, its service and user, manual pages and completions."""
+    """Builds a Debian package with the program, its service and user, man pages and completions."""
     if missing("dpkg-deb", "the .deb"):
         return None
     packaging = folder / "packaging"
@@ -160,7 +161,7 @@ Description: {SUMMARY}
         for directory in [root, *(path for path in root.rglob("*") if path.is_dir())]:
             directory.chmod(0o755)
         path = folder.parent / f"baton_{version}_{machine}.deb"
-        # The default compression is another one on each distribution.
+        # The default compression differs between distributions.
         environment = {"DPKG_DEB_COMPRESSOR_TYPE": "xz", **os.environ}
         command = ["dpkg-deb", "--root-owner-group", "--build", root, path]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -176,7 +177,7 @@ def install(source: Path, place: Path, mode: int = 0o644) -> None:
 def missing(tool: str, package: str) -> bool:
     if shutil.which(tool):
         return False
-    print(f"NOT MADE: {package}, since {tool} is missing", file=sys.stderr)
+    print(f"NOT MADE: {package}, because {tool} is missing", file=sys.stderr)
     return True
 
 

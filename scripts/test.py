@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs every test and sums up: the slowest tests, the time of each binary, and one closing line.
+"""Runs all tests, and prints a summary: the slowest tests, the time of each binary, and the totals.
 
     scripts/test.py                         all tests, as `make test` does
-    scripts/test.py -E 'test(/links::/)'    arguments go to `cargo nextest run`
-    STORES=all scripts/test.py              also the scenarios that the gate runs on SQLite alone, on Azurite
+    scripts/test.py -E 'test(/links::/)'    passes arguments to `cargo nextest run`
+    STORES=all scripts/test.py              also runs all scenarios on Azurite; the gate runs some only on SQLite
 """
 
 import os
@@ -13,20 +13,20 @@ import subprocess
 import sys
 import xml.etree.ElementTree as xml
 
-# Most tests wait for processes, so more of them run at once than there are processors.
+# Most tests wait for processes, so more tests than CPUs run at a time.
 TESTS_PER_PROCESSOR = 6
 SLOWEST = 10
-# The scenarios that only STORES=all runs. Other ignored tests are started by the tests beside them, or search.
+# The scenarios that only STORES=all runs. The other ignored tests are started by other tests, or are searches.
 ON_AZURITE = "binary(blackbox) & test(/(^|::)on_azurite(::|$)/)"
 
 root = pathlib.Path(__file__).resolve().parent.parent
 target = root / os.environ.get("CARGO_TARGET_DIR", "target")
-# The tests that this run left out: `skipped` in host/tests/support writes it.
+# The list of tests that this run skipped, written by `skipped` in host/tests/support.
 skipped_list = target / "tmp" / "skipped"
 
 
 def nextest(arguments):
-    """Runs tests, and returns whether all passed, with their JUnit report."""
+    """Runs tests. Returns True if all passed, and their JUnit report."""
     report = target / "nextest" / "default" / "junit.xml"
     report.unlink(missing_ok=True)
     threads = TESTS_PER_PROCESSOR * len(os.sched_getaffinity(0))
@@ -36,7 +36,7 @@ def nextest(arguments):
 
 
 def doctests():
-    """Runs the examples of the docs, and returns whether all passed, how many did, and how many did not."""
+    """Runs the doctests. Returns True if all passed, and the numbers of passed and failed ones."""
     command = ["cargo", "test", "--locked", "--workspace", "--doc", "--no-fail-fast"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         passed = failed = 0
@@ -53,7 +53,7 @@ def main():
     runs = [nextest(arguments)]
     if os.environ.get("STORES") == "all":
         runs.append(nextest(["--run-ignored=only", "-E", ON_AZURITE]))
-    # A selection of tests is one of nextest's, which has no examples of docs.
+    # With arguments, only nextest's tests run, because nextest does not support doctests.
     examples_hold, passed, failed = doctests() if not arguments else (True, 0, 0)
 
     suites = [suite for _, report in runs if report is not None for suite in report.iter("testsuite")]
@@ -61,7 +61,7 @@ def main():
     print(f"\nThe {SLOWEST} slowest tests:")
     for seconds, binary, test in sorted(tests, key=lambda test: -test[0])[:SLOWEST]:
         print(f"  {seconds:7.1f} s  {binary} {test.get('name')}")
-    print("\nEach binary's tests, added up:")
+    print("\nTotal time of each binary's tests:")
     for binary in sorted({binary for _, binary, _ in tests}):
         times = [seconds for seconds, of, _ in tests if of == binary]
         print(f"  {sum(times):7.1f} s  {len(times):>4} in {binary}")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the preview-1 programs of WebAssembly/wasi-testsuite as coordinators, and says which behave as they should.
+"""Runs the preview-1 programs of WebAssembly/wasi-testsuite as coordinators, and prints the results.
 
     git clone --branch prod/testsuite-all https://github.com/WebAssembly/wasi-testsuite
     scripts/wasi-testsuite.py wasi-testsuite target/release/baton > results.txt
 
-Each line is the digest of a module, its name, and `passes` or why it does not; `host/tests/wasi-testsuite.txt` keeps them.
-Nothing of the suite itself is kept: it is what `--arg`, `--env` and `--dir` promise that is judged, on programs of others.
+Each line contains the digest of a module, its name, and `passes` or the reason for its failure. The repository contains
+only these results, in `host/tests/wasi-testsuite.txt`, and not the suite. The programs, written by others, check the
+behavior of `--arg`, `--env` and `--dir`.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ def main():
     suite, baton = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
     modules = sorted(suite.glob("tests/*/testsuite/wasm32-wasip1/*.wasm"))
     if not modules:
-        sys.exit(f"{suite}: there is no tests/*/testsuite/wasm32-wasip1/*.wasm: name a checkout of a branch that has them")
+        sys.exit(f"{suite}: found no tests/*/testsuite/wasm32-wasip1/*.wasm: check out the branch prod/testsuite-all")
     passed = 0
     for module in modules:
         problem = run(module, baton)
@@ -32,7 +33,7 @@ def main():
 
 
 def run(module, baton):
-    """Why it did not behave as its specification says; none if it did."""
+    """Returns the difference from the specified behavior, or None."""
     path = module.with_suffix(".json")
     wanted = json.loads(path.read_text()) if path.exists() else {}
     with tempfile.TemporaryDirectory() as place:
@@ -48,7 +49,7 @@ def run(module, baton):
 
 
 def place_of(argument, wanted):
-    """A folder that is granted has a whole path: the program is told that one."""
+    """Returns the argument, as an absolute path if it names a granted folder."""
     return f"/{argument}" if argument in wanted.get("dirs", []) else argument
 
 
@@ -69,7 +70,7 @@ def judge(command, place, wanted):
     finally:
         host.terminate()
         host.wait()
-    return "the host ended: " + (said[-1].strip() if said else "it said nothing")
+    return "the host exited: " + (said[-1].strip() if said else "no output")
 
 
 def compare(gone, lines, wanted):

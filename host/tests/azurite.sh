@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gets the emulator that the tests run against, unless it is there: Azurite from npm, in .cache/azurite.
+# Installs Azurite, the emulator for the tests, from npm in .cache/azurite, unless it is installed.
 set -euo pipefail
 
 readonly VERSION=3.35.0
@@ -21,16 +21,16 @@ install() {
 		exit 1
 	fi
 	mkdir -p "$FOLDER"
-	# Tests that start at the same time all come here: one installs, the others find it installed.
+	# Takes a lock, because tests that start at the same time run this script concurrently.
 	exec 9>"$FOLDER.lock"
 	flock 9
 	if installed; then
 		return
 	fi
-	# Its own folder is its own project: npm would else look for one in the folders above.
+	# Without --prefix, npm would look for a project in the parent folders.
 	npm install --prefix "$FOLDER" --no-save --no-audit --no-fund --loglevel=error "azurite@$VERSION"
 	if ! installed; then
-		echo "azurite.sh: npm has installed no Azurite $VERSION in $FOLDER: delete the folder and run this again" >&2
+		echo "azurite.sh: npm did not install Azurite $VERSION in $FOLDER: delete the folder, then run this again" >&2
 		exit 1
 	fi
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gets what drives a browser through the page at the admin endpoint, unless it is there: Playwright's core from npm, in
-# .cache/browser; and, where this is run as root, Debian's Chromium. Without a Chromium those tests are left out.
+# Installs the tools for testing the page at the admin endpoint in a browser, unless they are installed: playwright-core
+# from npm, in .cache/browser; and if run as root, Debian's Chromium. Without Chromium, these tests are skipped.
 set -euo pipefail
 
 readonly VERSION=1.64.1
@@ -14,7 +14,7 @@ installed() {
 
 install() {
 	mkdir -p "$FOLDER"
-	# Tests that start at the same time all come here: one installs, the others find it installed.
+	# Takes a lock, because tests that start at the same time run this script concurrently.
 	exec 9>"$FOLDER.lock"
 	flock 9
 	if ! installed; then
@@ -22,16 +22,16 @@ install() {
 			echo "browser.sh: npm is missing: install Node.js 20 or newer, then run this again" >&2
 			exit 1
 		fi
-		# It brings no browser of its own. Its own folder is its own project: npm would else look for one in those above.
+		# playwright-core contains no browser. Without --prefix, npm would look for a project in the parent folders.
 		npm install --prefix "$FOLDER" --no-save --no-audit --no-fund --loglevel=error "playwright-core@$VERSION"
 		if ! installed; then
-			echo "browser.sh: npm has installed no playwright-core $VERSION in $FOLDER: delete it and run this again" >&2
+			echo "browser.sh: npm did not install playwright-core $VERSION in $FOLDER: delete it, then run this again" >&2
 			exit 1
 		fi
 	fi
 	if ! command -v chromium >/dev/null; then
 		if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-			echo "browser.sh: there is no Chromium, and its tests are left out; as root: apt-get install chromium" >&2
+			echo "browser.sh: Chromium is missing, so its tests are skipped; as root, run: apt-get install chromium" >&2
 			return
 		fi
 		apt-get install -qqy --no-install-recommends chromium >&2 || {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gets the tool that users sign modules with, unless it is there: minisign from Debian, in .cache/minisign. Where it
-# is installed already, that one is taken.
+# Puts minisign, with which users sign modules, into .cache/minisign, unless it is there: a link to the installed
+# program, or else the unpacked Debian package.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,7 @@ install() {
 		return
 	fi
 	mkdir -p "$FOLDER"
-	# Tests that start at the same time all come here: one installs, the others find it installed.
+	# Takes a lock, because tests that start at the same time run this script concurrently.
 	exec 9>"$FOLDER.lock"
 	flock 9
 	if [[ -x $FOLDER/minisign ]]; then
@@ -26,7 +26,7 @@ install() {
 		echo "minisign.sh: install minisign (https://jedisct1.github.io/minisign/), then run this again" >&2
 		exit 1
 	fi
-	# Unpacked rather than installed: that takes no root.
+	# Unpacks the packages instead of installing them, which would require root.
 	cd "$FOLDER"
 	apt-get download -qq minisign libsodium23 || { apt-get update -qq && apt-get download -qq minisign libsodium23; }
 	for package in *.deb; do dpkg -x "$package" .; done

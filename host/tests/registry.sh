@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gets the registry that the tests run against, unless it is there: Debian's docker-registry, in .cache/registry.
-# It is unpacked there and not installed, so that any user can do it.
+# Unpacks Debian's docker-registry, the registry for the tests, into .cache/registry, unless it is there. Installing the
+# package would require root.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -16,7 +16,7 @@ install() {
 		exit 1
 	fi
 	mkdir -p "$FOLDER"
-	# Tests that start at the same time all come here: one unpacks it, the others find it unpacked.
+	# Takes a lock, because tests that start at the same time run this script concurrently.
 	exec 9>"$FOLDER.lock"
 	flock 9
 	if [[ -x $PROGRAM ]]; then
@@ -25,15 +25,15 @@ install() {
 	download=$(mktemp -d)
 	trap 'rm -rf "$download"' EXIT
 	chmod 755 "$download"
-	# A machine that has no lists of packages, or old ones, gets some here: for that nobody need be root.
+	# If the machine's package lists are missing or old, downloads lists into this folder, which does not require root.
 	mkdir -p "$download"/lists/partial "$download"/cache/archives/partial
 	own=(-o "Dir::State::Lists=$download/lists" -o "Dir::Cache=$download/cache")
 	if ! fetch && ! { apt-get -qq "${own[@]}" update && fetch "${own[@]}"; }; then
-		echo "registry.sh: apt-get finds no docker-registry: is it in what /etc/apt names?" >&2
+		echo "registry.sh: apt-get cannot find docker-registry: check the sources in /etc/apt" >&2
 		exit 1
 	fi
 	dpkg -x "$download"/docker-registry_*.deb "$download/unpacked"
-	# Last comes the program, whole: a test that finds it needs nothing else.
+	# Moves the program into place last and atomically, so that a test never finds an incomplete installation.
 	mv "$download/unpacked/usr/bin/docker-registry" "$PROGRAM.new"
 	mv "$PROGRAM.new" "$PROGRAM"
 	rm -rf "$download"

@@ -12,10 +12,11 @@ import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /**
- * A node of ZooKeeper's election, as Curator's documentation has it: LeaderSelector with the listener's adapter, which
- * interrupts the task when the connection is suspended or lost. While it leads it appends a line to a file every 10 ms.
+ * A node of an election in ZooKeeper, as in Curator's documentation: LeaderSelector with LeaderSelectorListenerAdapter,
+ * which interrupts the task when the connection is suspended or lost. The leader appends a line to a file every 10 ms.
  *
- * <p>Arguments: servers, path of the election, session timeout in ms, file, node, whether the task heeds interrupts.
+ * <p>Arguments: servers, path of the election, session timeout in ms, file, node, and true if the task reacts to
+ * interrupts.
  */
 final class Leader extends LeaderSelectorListenerAdapter {
     private final Path file;
@@ -40,7 +41,7 @@ final class Leader extends LeaderSelectorListenerAdapter {
         selector.autoRequeue();
         client.start();
         selector.start();
-        // SIGTERM: leadership is given up before the session is closed.
+        // On SIGTERM, gives up leadership before it closes the session.
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             selector.close();
             client.close();

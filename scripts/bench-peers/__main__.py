@@ -1,10 +1,11 @@
-"""Measures Baton beside what else a user would pick, in one run on one machine: `make bench-peers`.
+"""Compares Baton with the alternatives that a user would choose, in one run on one machine: `make bench-peers`.
 
-    python3 scripts/bench-peers target/release/baton [WORD…]     # only those with one of the words in their titles
+    python3 scripts/bench-peers target/release/baton [WORD…]     # only systems with one of these words in the title
 
-All have the same TTL and the same task: it appends a line to a file every 10 ms. What is judged is that file, in the
-kernel's order. Everything runs on loopback in a temporary folder, and what was started is ended, by its process id. What
-is printed last is a table in Markdown; where a part did not run, its cells say why, and the exit status is 1.
+All systems have the same TTL and run the same task, which appends a line to a file every 10 ms. The results come from
+the order of these lines. Everything runs on loopback in a temporary folder, and the script kills all processes that it
+has started, by their process ids. At the end, the script prints a Markdown table. If a part did not run, its cells
+contain the reason, and the exit status is 1.
 """
 
 import os
@@ -21,7 +22,7 @@ from contenders import AZURITE, CLASSPATH, HERE, JARS, BatonAzurite, BatonSqlite
 from watch import Process
 
 CONTENDERS = [BatonSqlite, BatonAzurite, Lock, Election, Curator]
-# Debian's packages, and what shows that one is there.
+# Debian packages, and for each a file that exists if the package is installed.
 PACKAGES = {
     "etcd-server": Path("/usr/bin/etcd"),
     "etcd-client": Path("/usr/bin/etcdctl"),
@@ -37,9 +38,9 @@ def main() -> int:
     baton, words = Path(sys.argv[1]).resolve(), sys.argv[2:]
     chosen = [kind for kind in CONTENDERS if not words or any(word.lower() in kind.title.lower() for word in words)]
     if not chosen:
-        sys.exit(f"none of the titles has such a word: {'; '.join(kind.title for kind in CONTENDERS)}")
+        sys.exit(f"no title contains these words; the titles are: {'; '.join(kind.title for kind in CONTENDERS)}")
     if not baton.exists():
-        sys.exit(f"{baton} is missing: make build")
+        sys.exit(f"{baton} is missing: run `make build`")
     install()
     print(machine(baton), file=sys.stderr)
     begin, table, complete = time.monotonic(), Table(), True
@@ -52,13 +53,13 @@ def main() -> int:
     print(f"\nTook {(time.monotonic() - begin) / 60:.0f} min, with a TTL of {TTL} s:\n")
     for kind in chosen:
         print(f"- {kind.title}: {kind.settings}")
-    print("\nMedians, and the worst in brackets:\n")
+    print("\nMedians, with the worst value in parentheses:\n")
     print(render(chosen, table))
     return 0 if complete else 1
 
 
 def install() -> None:
-    """Gets what is missing, so that what cannot be had is said before anything is measured."""
+    """Installs missing tools. Fails before any measurement if a tool cannot be installed."""
     missing = [package for package, sign in PACKAGES.items() if not sign.exists()]
     if missing:
         root = [] if os.geteuid() == 0 else ["sudo"]
@@ -66,13 +67,13 @@ def install() -> None:
         for words in ["update"], ["install", "--yes", "--no-install-recommends", *missing]:
             command = [*root, "apt-get", "--quiet", *words]
             if not all(map(shutil.which, [*root, "apt-get"])) or subprocess.call(command, stdout=sys.stderr) != 0:
-                sys.exit(f"missing: {' '.join(missing)}; and this did not bring them: {' '.join(command)}")
-        print("Debian starts etcd where services are started; this run uses another one of its own", file=sys.stderr)
+                sys.exit(f"missing: {' '.join(missing)}; cannot install them: failed: {' '.join(command)}")
+        print("note: Debian may have started etcd as a service; this run starts and uses its own etcd", file=sys.stderr)
     subprocess.run([HERE.parent.parent / "host/tests/azurite.sh", "install"], check=True, stdout=sys.stderr)
 
 
 def build(folder: Path) -> None:
-    """The task from one source, for the machine and for Baton, and Curator's node."""
+    """Compiles the task, natively and for Baton from the same source, and the node that uses Curator."""
     rustc = ["rustc", "-O", "-Cstrip=symbols", str(HERE / "task.rs"), "-o"]
     subprocess.run([*rustc, folder / "task"], check=True)
     subprocess.run([*rustc, folder / "task.wasm", "--target", "wasm32-wasip2"], check=True)
@@ -80,7 +81,7 @@ def build(folder: Path) -> None:
 
 
 def end_on_signals(folder: str) -> None:
-    """A run that is ended does not wait for its rounds."""
+    """Makes SIGINT and SIGTERM end the run at once, without waiting for its measurements."""
 
     def end(*_: object) -> None:
         Process.end_all()
@@ -95,7 +96,7 @@ def machine(baton: Path) -> str:
     packages = said("dpkg-query", "--show", "--showformat=${Package} ${Version}, ", *PACKAGES)
     azurite = said(str(AZURITE), "--version")
     load = Path("/proc/loadavg").read_text().split()[0]
-    return f"""{os.cpu_count()} processors, Linux {os.uname().release}, load before {load}
+    return f"""{os.cpu_count()} CPUs, Linux {os.uname().release}, load before {load}
 {said(str(baton), "--version")}, {packages}azurite {azurite}"""
 
 

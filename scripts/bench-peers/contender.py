@@ -1,4 +1,4 @@
-"""What is measured, the same for each contender."""
+"""The measurements, which are the same for each contender."""
 
 import itertools
 import random
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from watch import Effects, Line, Process
 
-# Seconds. The TTL is Baton's default, and the shortest lease that Azure gives.
+# Seconds. The TTL is Baton's default, and the shortest lease that Azure offers.
 TTL = 15
 STOPPED = TTL + 5
 OUTAGE = 2 * TTL
 AFTER = 5
 WINDOW = 30
-# Fleets that are measured side by side: nearly all of the time is spent waiting.
+# The number of fleets that are measured in parallel, because a measurement mainly waits.
 FLEETS = 7
 STANDBYS = 3
 
@@ -27,18 +27,18 @@ Command = tuple[list[object], dict[str, str]]
 Table = dict[str, list[str]]
 
 MOVES = [
-    f"SIGTERM to the leader → the next one's first effect (n = {FLEETS})",
-    f"SIGKILL of the leader → the next one's first effect, beyond the TTL (n = {FLEETS})",
-    f"… and effects of the killed one's task beside the next one's, in {AFTER} s",
+    f"SIGTERM to the leader → the next leader's first effect (n = {FLEETS})",
+    f"SIGKILL of the leader → the next leader's first effect, minus the TTL (n = {FLEETS})",
+    f"… and effects of the killed leader's task after that, within {AFTER} s",
 ]
 STOPS = [
-    f"SIGSTOP of the leading process for {STOPPED} s: effects of its task beside the next one's meanwhile (n = {FLEETS})",
-    f"… and in the {AFTER} s after SIGCONT",
-    f"SIGSTOP of it with its children for {STOPPED} s: the same in the {AFTER} s after SIGCONT (n = {FLEETS})",
+    f"SIGSTOP of the leading process for {STOPPED} s: its effects after the next leader's first (n = {FLEETS})",
+    f"… and within {AFTER} s after SIGCONT",
+    f"SIGSTOP of the process and its children for {STOPPED} s: effects within {AFTER} s after SIGCONT (n = {FLEETS})",
 ]
 OUTAGES = [
-    f"the store hangs → a task that heeds stops is gone (n = {FLEETS})",
-    f"the store hangs → a task that refuses to stop is gone (n = {FLEETS})",
+    f"the store hangs → a task that responds to stop requests has ended (n = {FLEETS})",
+    f"the store hangs → a task that ignores stop requests has ended (n = {FLEETS})",
 ]
 RESTS = [
     f"a standby's memory (n = {STANDBYS})",
@@ -48,11 +48,11 @@ RESTS = [
 
 
 class Contender:
-    """One way to have a task run on one of several nodes. A folder of its own has all that it writes."""
+    """One way to run a task on one of several nodes. Each contender writes only to its own folder."""
 
     title: str
     settings: str
-    # Whether the task runs in the process that holds the lease.
+    # True if the task runs in the process that holds the lease.
     one_process = False
 
     def __init__(self, built: Path, baton: Path) -> None:
@@ -63,20 +63,20 @@ class Contender:
         self.numbers = itertools.count(1)
 
     def serve(self) -> list[object]:
-        """The command of the server that it needs."""
+        """Returns the command of its server, if any."""
         return []
 
     def node(self, name: str, place: Path, effects: Path, heeds: bool) -> Command:
-        """The command and the variables of a node in the election that is called like the folder `place`."""
+        """Returns the command and environment of a node. The election has the name of the folder `place`."""
         raise NotImplementedError
 
     def ask(self, node: Process) -> None:
-        """Asks a node to end in order."""
+        """Asks a node to shut down."""
         node.signal(signal.SIGTERM)
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """The store takes requests and does not answer."""
+        """Makes the store accept requests without answering them."""
         assert self.server
         self.server.signal_all(signal.SIGSTOP)
         try:
@@ -85,7 +85,7 @@ class Contender:
             self.server.signal_all(signal.SIGCONT)
 
     def measure(self, table: Table) -> bool:
-        """Adds a column, and says whether all of it was measured."""
+        """Adds a column. Returns True if all parts were measured."""
         parts = [(self.moves, MOVES), (self.stops, STOPS), (self.outages, OUTAGES), (self.rests, RESTS)]
         try:
             return all([self.add(table, rows, part) for part, rows in parts])
@@ -94,7 +94,7 @@ class Contender:
                 self.server.end()
 
     def add(self, table: Table, rows: list[str], part: Callable[[], list[str]]) -> bool:
-        """Adds the cells of a part; if they cannot be measured, they say why, and the other parts keep theirs."""
+        """Adds the cells of a part. If the measurement fails, the cells of this part contain the reason."""
         print(f"measuring {self.title}: {part.__name__} …", file=sys.stderr)
         failed = ""
         try:
@@ -108,7 +108,7 @@ class Contender:
         return not failed
 
     def start(self) -> None:
-        """Starts the server, unless it runs or there is none."""
+        """Starts the server, if there is one and it is not running."""
         if self.server is None and (command := self.serve()):
             server = Process(command, self.folder / "server.log", {})
             server.settle()
@@ -119,7 +119,7 @@ class Contender:
         return [seconds(hand_offs), seconds(crashes), effects(orphans)]
 
     def move(self) -> tuple[float, float, list[Line]]:
-        """Three nodes: one is asked to end, the next one is killed."""
+        """Runs three nodes: asks the first leader to shut down, and kills the second leader."""
         with self.fleet(3) as (seen, nodes):
             first = seen.first_but(set())
             asked = time.time()
@@ -142,7 +142,7 @@ class Contender:
         return [effects([during for during, _ in alone]), effects([after for _, after in alone]), last]
 
     def stop(self, whole: bool) -> tuple[list[Line], list[Line]]:
-        """What a leader's task does beside the next one's while the leader is stopped, and once it goes on."""
+        """Returns the effects of a leader's task after the next leader's first: while stopped, and afterward."""
         with self.fleet(2) as (seen, nodes):
             first = seen.first_but(set())
             leader = nodes[first.node]
@@ -158,7 +158,7 @@ class Contender:
             return [line for line in old if line.at < resumed], [line for line in old if line.at >= resumed]
 
     def outages(self) -> list[str]:
-        """Leaders whose task stops when it is asked, and leaders whose task does not."""
+        """Measures leaders whose task responds to stop requests, and leaders whose task ignores them."""
         with ExitStack() as stack:
             fleets = [stack.enter_context(self.fleet(1, heeds)) for heeds in (True, False) for _ in range(FLEETS)]
             with self.outage():
@@ -173,7 +173,7 @@ class Contender:
         return [middle(memory, "{:.0f} MiB"), middle(cpu, "{:.2f} %"), server]
 
     def rest(self) -> tuple[float, float]:
-        """What a standby takes: memory, and percent of a core."""
+        """Returns the usage of a standby: memory in MiB, and percent of a core."""
         with self.fleet(2) as (seen, nodes):
             leader = seen.first_but(set()).node
             (standby,) = (node for name, node in nodes.items() if name != leader)
@@ -184,7 +184,7 @@ class Contender:
 
     @contextmanager
     def fleet(self, count: int, heeds: bool = True) -> Iterator[tuple[Effects, dict[str, Process]]]:
-        """Nodes of an election of their own, one leading and the others at rest."""
+        """Runs nodes in a new election, with one leader and idle standbys."""
         place = self.folder / f"fleet-{next(self.numbers)}"
         (place / "effects").mkdir(parents=True)
         seen = Effects(place / "effects" / "lines")
@@ -197,7 +197,7 @@ class Contender:
             for name, node in nodes.items():
                 if name != leader:
                     node.settle()
-            # Faults come at any moment between two renewals.
+            # Spreads the faults over the time between two renewals.
             time.sleep(random.uniform(0, TTL / 3))
             yield seen, nodes
         finally:
@@ -211,7 +211,7 @@ def side_by_side(measure: Callable, arguments: list[tuple]) -> list:
 
 
 def middle(values: Sequence[float], text: str) -> str:
-    """The median, and the worst where it reads differently."""
+    """Formats the median, and the worst value if its text differs."""
     median, worst = text.format(statistics.median(values)), text.format(max(values))
     return median if median == worst else f"{median} ({worst})"
 
@@ -225,6 +225,6 @@ def effects(rounds: Sequence[list[Line]]) -> str:
 
 
 def gone(last: list[float]) -> str:
-    """Until the last effect; what still has effects in the end is watched no longer."""
+    """Formats the time until the last effect, or the number of tasks that still have effects at the end."""
     going_on = sum(at > OUTAGE - 1 for at in last)
-    return f"never: {going_on} of {len(last)} go on after {OUTAGE} s" if going_on else seconds(last)
+    return f"never: {going_on} of {len(last)} continue after {OUTAGE} s" if going_on else seconds(last)

@@ -1,4 +1,4 @@
-"""Baton and its peers: how each is started, and with which settings."""
+"""Baton and its peers: start commands and settings."""
 
 import signal
 import socket
@@ -20,7 +20,7 @@ CLASSPATH = ":".join(f"{JARS}/{name}.jar" for name in NAMES.split())
 
 class BatonSqlite(Contender):
     title = "Baton, SQLite"
-    settings = "--grace 0s, since the task is a plain program that knows no stop; all else as by default"
+    settings = "--grace 0s, because the task is a plain program that does not handle stop requests; otherwise defaults"
 
     def store(self, place: Path) -> list[str]:
         return [f"sqlite:{place}/store"]
@@ -33,7 +33,7 @@ class BatonSqlite(Contender):
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Another process holds the lock on the leases."""
+        """Locks the databases of the leases, like another process."""
         with ExitStack() as stack:
             for path in self.folder.glob("*/store/lease.db"):
                 database = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
@@ -44,7 +44,7 @@ class BatonSqlite(Contender):
 
 class BatonAzurite(BatonSqlite):
     title = "Baton, Azurite"
-    settings = "the same, and --peer; Azurite, the emulator, in memory"
+    settings = "the same, with --peer; the emulator Azurite, in memory"
 
     def serve(self) -> list[object]:
         self.port = free_port()
@@ -58,7 +58,7 @@ class BatonAzurite(BatonSqlite):
 
 
 class Etcd(Contender):
-    """One etcd, all but its addresses as by default."""
+    """One etcd server, with its default settings except addresses."""
 
     def serve(self) -> list[object]:
         self.url, peers = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
@@ -69,22 +69,22 @@ class Etcd(Contender):
 
 class Lock(Etcd):
     title = "`etcdctl lock`"
-    settings = "--ttl, and the task as its child; SIGTERM goes to both, as systemd sends it"
+    settings = "--ttl, with the task as its child process; SIGTERM goes to both, as from systemd"
 
     def node(self, name: str, place: Path, effects: Path, heeds: bool) -> Command:
-        # What is ignored stays ignored across exec.
+        # An ignored signal stays ignored across exec.
         task = [self.built / "task"] if heeds else ["sh", "-c", 'trap "" TERM INT; exec "$0"', self.built / "task"]
         env = {"ETCDCTL_API": "3", "TASK_FILE": str(effects), "NODE": name}
         return ["etcdctl", "--endpoints", self.url, "lock", place.name, "--ttl", TTL, "--", *task], env
 
     def ask(self, node: Process) -> None:
-        # By itself etcdctl heeds SIGTERM only once its child has ended, and does not pass it on.
+        # etcdctl reacts to SIGTERM only after its child has exited, and does not forward the signal.
         node.signal_all(signal.SIGTERM)
 
 
 class Election(Etcd):
     title = "etcd, election API"
-    settings = "a program in Python that does what the session of etcd's Go client does: elect.py"
+    settings = "a Python program that behaves like a session of etcd's Go client: elect.py"
     one_process = True
 
     def node(self, name: str, place: Path, effects: Path, heeds: bool) -> Command:
@@ -93,7 +93,7 @@ class Election(Etcd):
 
 class Curator(Contender):
     title = "ZooKeeper, Curator"
-    settings = "LeaderSelector with its listener's adapter, Java's own limits: Leader.java; one server, tickTime 2000"
+    settings = "LeaderSelector with its listener adapter, Java's default limits: Leader.java; one server, tickTime 2000"
     one_process = True
 
     def serve(self) -> list[object]:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A node of etcd's election, by etcd's own election service, as a program of one's own would use it.
+"""A node of an election in etcd, which uses etcd's election service.
 
-The session is that of etcd's Go client: a lease that is kept alive every third of its TTL, and is lost when etcd says so
-or has not answered for a TTL, which is looked at every half second. While the node leads, a thread appends a line to a
-file every 10 ms; it looks whether the session is lost before each line, unless it is told to heed nothing.
+The session behaves like a session of etcd's Go client: it renews its lease after each third of the TTL. The session is
+lost if etcd says so, or has not answered for a TTL, which is checked every 0.5 s. The leader appends a line to a file
+every 10 ms. With `true`, it checks before each line that the session is not lost.
 
     elect.py http://127.0.0.1:2379 ELECTION TTL FILE NODE true|false
 """
@@ -20,7 +20,7 @@ from functools import partial
 
 
 class Session:
-    """A lease, and whether it is lost."""
+    """A lease. `lost` is set once the lease is lost."""
 
     def __init__(self, url: str, ttl: int) -> None:
         self.url, self.ttl = url, ttl
@@ -53,7 +53,7 @@ class Session:
 
 
 def lead(session: Session, path: str, node: str, token: str, heeds: bool) -> None:
-    """The task: it leads until this returns."""
+    """Runs the task. The node leads until this function returns."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     while not (heeds and session.lost.is_set()):
         os.write(file, f"{node} {token} {time.time():.6f}\n".encode())
@@ -62,7 +62,7 @@ def lead(session: Session, path: str, node: str, token: str, heeds: bool) -> Non
 
 
 def resign(session: Session, won: dict, *_: object) -> None:
-    """Asked to end: the signal has interrupted the task, which does not go on."""
+    """Handles SIGTERM: resigns, and exits without resuming the task that the signal has interrupted."""
     session.ask("election/resign", {"leader": won})
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""What is started and observed: processes with all that they start, and the file that their tasks write."""
+"""Processes with their descendants, and the file that their tasks write."""
 
 import os
 import signal
@@ -8,19 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-# How long something may take that ought to happen at once on a machine that is not busy, in seconds.
+# Timeout in seconds, for events that are immediate on an idle machine.
 PATIENCE = 60
 
 
 class Line(NamedTuple):
-    """An effect of the task: who, and when."""
+    """An effect of the task: its node and time."""
 
     node: str
     at: float
 
 
 class Effects:
-    """The file to which all nodes of a fleet append, as far as it was read."""
+    """The file to which all nodes of a fleet append, and the lines read so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,23 +38,23 @@ class Effects:
         return self.lines
 
     def first_but(self, others: set[str]) -> Line:
-        """The first effect of a node that is none of these."""
+        """Returns the first effect of a node that is not in `others`."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             for line in self.look():
                 if line.node not in others:
                     return line
             time.sleep(0.05)
-        raise RuntimeError(f"nobody else has led within {PATIENCE} s")
+        raise RuntimeError(f"no other node has led within {PATIENCE} s")
 
     def of_old(self, old: str, new: Line) -> list[Line]:
-        """Those of the old leader that come after the new one's first."""
+        """Returns the effects of the old leader that follow the new leader's first effect."""
         lines = self.look()
         return [line for line in lines[lines.index(new) :] if line.node == old]
 
 
 class Process:
-    """A process with a session of its own, and all that are in that session, orphans too."""
+    """A process in a new session, and all other processes of that session, including orphans."""
 
     started: ClassVar[list["Process"]] = []
     over: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Process:
 
     @classmethod
     def end_all(cls) -> None:
-        """Ends all, and lets no other start."""
+        """Kills all processes, and prevents new ones."""
         cls.over = True
         for process in cls.started:
             process.end()
@@ -103,42 +103,42 @@ class Process:
 
     def has(self, stat: Path) -> bool:
         try:
-            # After the name in parentheses: state, parent, group, session.
+            # Fields after the name in parentheses: state, parent, group, session.
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             return False
         return int(session) == self.popen.pid and state != "Z"
 
     def settle(self) -> None:
-        """Waits until its start is over: for a second it has nearly nothing to do."""
+        """Waits until the process has started: it uses less than 0.05 s of CPU time in a second."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             before = self.cpu()
             time.sleep(1)
             if self.popen.poll() is not None:
-                raise RuntimeError(f"{self.name} has ended with {self.popen.returncode}")
+                raise RuntimeError(f"{self.name} has exited with {self.popen.returncode}")
             if before > 0 and self.cpu() - before < 0.05:
                 return
-        raise RuntimeError(f"{self.name} does not come to rest")
+        raise RuntimeError(f"{self.name} does not become idle")
 
     def cpu(self) -> float:
-        """The processor time that the threads which there are have used, in seconds."""
+        """Returns the CPU time that the live threads have used, in seconds."""
         total = 0
         for pid in self.members():
             for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                # A thread may end meanwhile.
+                # The thread may have exited.
                 with suppress(OSError):
                     total += int(path.read_text().split()[0])
         return total / 1e9
 
     def memory(self) -> float:
-        """MiB, as if it were alone on its machine: files that are mapped count whole, but once for all of its processes."""
+        """Returns MiB, as if no other programs were running: mapped files count in full, once for all processes."""
         files: dict[tuple[str, ...], int] = {}
         anonymous = 0
         for pid in self.members():
             for words in map(str.split, Path(f"/proc/{pid}/smaps").read_text().splitlines()):
                 if "-" in words[0]:
-                    file = tuple(words[2:5])  # The place in it, its device and its inode.
+                    file = tuple(words[2:5])  # Offset, device and inode.
                 elif words[0] == "Rss:" and file[2] != "0":
                     files[file] = max(files.get(file, 0), int(words[1]))
                 elif words[0] == "Pss:" and file[2] == "0":

@@ -1,11 +1,11 @@
-//! The fleet's one clock: says which job is due, once for the whole fleet.
+//! The fleet's one clock: prints which job is due, once for the whole fleet.
 //!
-//! `JOBS` names the jobs and how often each is due, in seconds: `report=60,cleanup=3600`. For each due job
-//! it prints a line of JSON that a worker can act on. The line carries the term: a worker that has seen a
-//! higher one ignores it, so that a line that was delayed beyond a takeover starts nothing twice.
+//! `JOBS` names the jobs and their periods in seconds: `report=60,cleanup=3600`. For each due job, the coordinator
+//! prints a line of JSON that a worker can act on. The line carries the term, and a worker ignores a line whose term is
+//! lower than one that it has seen. So a line that was delayed beyond a takeover starts nothing twice.
 //!
-//! Due times are multiples of a job's period on the wall clock. So every leader computes the same ones, and
-//! a takeover neither repeats nor shifts the schedule; what fell due while nobody led is skipped.
+//! Due times are multiples of a job's period on the wall clock. So every leader computes the same ones, and a takeover
+//! neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
 
 mod schedule;
 
@@ -23,9 +23,9 @@ fn run(term: &Term) -> baton_sdk::Result {
     announce(term, &jobs, |line| println!("{line}"))
 }
 
-/// Says which of the jobs are due when they are, until the stop.
+/// Prints each job when it is due, until the stop.
 fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::Result {
-    // Another node has the same settings: trying again would not help.
+    // Another node has the same settings, so a retry would not help.
     let mut schedule = Schedule::parse(jobs, now(term)?).map_err(Failure::fatal)?;
     loop {
         if let Err(stop) = term.sleep(schedule.next_due().saturating_sub(now(term)?)) {
@@ -56,12 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn each_job_is_due_once_for_the_whole_fleet_across_a_takeover() -> baton_sdk::Result {
+    fn each_job_is_due_once_across_a_takeover() -> baton_sdk::Result {
         let test = Harness::new().term(7).clock(UNIX_EPOCH + seconds(1_000));
         let mut said = Vec::new();
         test.stop_after(seconds(70), StopReason::Shutdown);
         test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;
-        // Nobody leads for a while, in which a tick is due.
+        // No node leads for a while, in which a tick is due.
         test.advance(seconds(10));
         test.stop_after(seconds(25), StopReason::LeaseAtRisk);
         test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_are_none_are_no_reason_to_try_again() {
+    fn failure_is_fatal_when_jobs_are_invalid() {
         let failure = Harness::new().run(|term| announce(term, "report", drop)).err();
         assert!(failure.is_some_and(|failure| failure.is_fatal()));
     }

@@ -1,4 +1,4 @@
-//! When which job is due.
+//! The due times of jobs.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ struct Job {
 }
 
 impl Schedule {
-    /// Reads `NAME=SECONDS,…`; nothing that fell due until `now` counts.
+    /// Parses `NAME=SECONDS,…`. Due times up to `now` do not count.
     ///
     /// # Errors
-    /// What is wrong with the text, for a person.
+    /// A description of what is wrong with the text.
     pub fn parse(text: &str, now: Duration) -> Result<Self, String> {
         let jobs = text.split(',').map(|entry| Job::parse(entry.trim(), now)).collect::<Result<_, _>>()?;
         Ok(Self { jobs })
     }
 
-    /// When the next job is due.
+    /// The next due time of any job.
     pub fn next_due(&self) -> Duration {
         Duration::from_secs(self.jobs.iter().map(|job| job.next).min().unwrap_or(u64::MAX))
     }
 
-    /// The jobs that are due by `now`, each once with its latest due time, the earliest first.
+    /// The jobs that are due by `now`, each once with its latest due time, earliest first.
     pub fn take_due(&mut self, now: Duration) -> Vec<(&str, Duration)> {
         let now = now.as_secs();
         let mut due = Vec::new();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_due_time_is_taken_once_and_missed_ones_are_skipped() -> Result<(), String> {
+    fn due_time_is_taken_once_and_missed_ones_are_skipped() -> Result<(), String> {
         let mut schedule = Schedule::parse("report=60, tick=10", at(100))?;
         assert_eq!(schedule.take_due(at(109)), []);
         assert_eq!(schedule.take_due(at(110)), [("tick", at(110))]);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_named() {
+    fn error_names_the_invalid_job() {
         for text in ["", "report", "report=0", "report=soon", "=5", "a\"b=5"] {
             assert!(Schedule::parse(text, at(0)).is_err_and(|why| why.contains(&format!("`{text}`"))), "{text}");
         }

@@ -1,6 +1,6 @@
-//! A coordinator that shows that it is alive: one line a beat, with its term.
+//! A coordinator that shows that it is alive: it prints one line a beat, with its term.
 //!
-//! `HEARTBEAT_MS` sets the milliseconds from one beat to the next; 1000 by default.
+//! `HEARTBEAT_MS` sets the interval between two beats in milliseconds; the default is 1000.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_beats_until_the_stop() -> baton_sdk::Result {
+    fn heartbeat_beats_until_the_stop() -> baton_sdk::Result {
         let test = Harness::new().term(3).node("web-1");
         test.stop_after(Duration::from_millis(600_500), StopReason::Shutdown);
         let mut said = Vec::new();

@@ -1,6 +1,6 @@
-// Hands partitions to workers, each until its acknowledgement is saved. See ../README.md.
+// Hands partitions to workers, and saves their acknowledgements. See ../README.md.
 //
-// bindings.h is made from ../wit by wit-bindgen; see ../build.sh.
+// wit-bindgen generates bindings.h from ../wit; see scripts/examples.sh.
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -14,19 +14,19 @@
 #define LARGEST_ANSWER 1024
 #define NANOSECONDS_PER_MS 1000000ull
 
-/** What this coordinator needs to know. */
+/** The settings, from environment variables. */
 struct settings {
     char *workers[64];
     size_t worker_count;
     unsigned partitions, pause_ms, timeout_ms;
 };
 
-/** How a step ended. */
+/** The outcome of a step. */
 enum outcome {
     DONE,
-    /** The worker did not take it: `why` says so. */
+    /** The worker did not take the partition; `why` contains the reason. */
     REFUSED,
-    /** This instance is asked to stop. */
+    /** The host has asked this instance to stop. */
     STOPPED,
 };
 
@@ -43,7 +43,7 @@ bool exports_baton_host_task_run(exports_baton_host_task_failure_t *failure) {
     static struct settings settings;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!read_settings(&settings)) {
-        // Another node has the same settings: trying again would not help.
+        // Fatal: a retry would fail with the same settings.
         failure->tag = EXPORTS_BATON_HOST_TASK_FAILURE_FATAL;
         bindings_string_dup(&failure->val.fatal, why);
         return false;
@@ -67,7 +67,7 @@ bool exports_baton_host_task_run(exports_baton_host_task_failure_t *failure) {
             return true;
         }
         if (!save(partition, worker, term)) {
-            // What a commit of this term did or did not save, the next instance sees.
+            // The next instance reads whether this commit was saved.
             failure->tag = EXPORTS_BATON_HOST_TASK_FAILURE_RETRYABLE;
             bindings_string_dup(&failure->val.retryable, why);
             return false;
@@ -87,8 +87,8 @@ static enum outcome refused(const char *format, ...) {
 }
 
 /**
- * Waits until the source is ready, but not past the deadline and not past the stop. Without a source, DONE is the
- * deadline.
+ * Waits until the source is ready, the deadline has passed, or the host asks this instance to stop. Without a source,
+ * returns DONE at the deadline.
  */
 static enum outcome wait_for(const wasi_io_poll_own_pollable_t *source, uint64_t deadline) {
     wasi_io_poll_own_pollable_t timer = wasi_clocks_monotonic_clock_subscribe_instant(deadline);
@@ -116,7 +116,7 @@ static uint64_t milliseconds_from_now(unsigned length) {
     return wasi_clocks_monotonic_clock_now() + length * NANOSECONDS_PER_MS;
 }
 
-/** Reads the answer's body to its end, as a number. */
+/** Reads the whole body of the answer as a number. */
 static enum outcome read_number(wasi_http_types_own_incoming_response_t response, uint64_t deadline,
                                 unsigned long long *number) {
     wasi_http_types_own_incoming_body_t body;
@@ -164,7 +164,7 @@ static enum outcome read_number(wasi_http_types_own_incoming_response_t response
     return outcome;
 }
 
-/** Takes the answer that has arrived. */
+/** Reads the answer, once it has arrived. */
 static enum outcome receive(wasi_http_types_own_future_incoming_response_t answer, uint64_t deadline,
                             unsigned long long *term) {
     wasi_http_types_result_result_own_incoming_response_error_code_void_t got;
@@ -185,7 +185,7 @@ static enum outcome receive(wasi_http_types_own_future_incoming_response_t answe
     return outcome;
 }
 
-/** POST {worker}/partitions/{partition}: `term` is when the worker took it, now or in an offer before. */
+/** Sends POST {worker}/partitions/{partition}. `term` is the term in which the worker took it, now or earlier. */
 static enum outcome offer(const char *worker, unsigned partition, unsigned timeout_ms, unsigned long long *term) {
     const bool tls = strncmp(worker, "https://", 8) == 0;
     const char *authority = worker + (tls ? 8 : 7), *prefix = authority + strcspn(authority, "/");
@@ -225,7 +225,7 @@ static enum outcome offer(const char *worker, unsigned partition, unsigned timeo
     return outcome;
 }
 
-/** Offers a partition to one worker after the other, its own first, until one has taken it. */
+/** Offers a partition to one worker after another, starting with its own worker, until a worker takes it. */
 static enum outcome hand_over(const struct settings *settings, unsigned partition, const char **worker,
                               unsigned long long *term) {
     for (size_t attempt = 0;; attempt++) {
@@ -252,7 +252,7 @@ static bool save(unsigned partition, const char *worker, unsigned long long term
     baton_host_state_list_change_t changes = {&put, 1};
     baton_host_state_error_t error;
     if (!baton_host_state_commit(&changes, &error)) {
-        // Each kind of it has a text.
+        // All variants of the error contain a text.
         bindings_string_t text = error.val.unknown;
         snprintf(why, sizeof why, "partition %u is not acknowledged: %.*s", partition, (int)text.len, (char *)text.ptr);
         baton_host_state_error_free(&error);
@@ -262,7 +262,7 @@ static bool save(unsigned partition, const char *worker, unsigned long long term
     return true;
 }
 
-/** Which partitions need no offer any more. */
+/** Returns for each partition whether it is acknowledged. */
 static bool *acknowledged(unsigned partitions, unsigned *count) {
     bool *is_acknowledged = calloc(partitions + 1, sizeof *is_acknowledged);
     if (!is_acknowledged) {

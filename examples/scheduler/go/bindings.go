@@ -1,8 +1,8 @@
 package main
 
 // The functions of ../wit that the scheduler calls, as the component model's canonical ABI lowers them: numbers and
-// handles as they are; text and lists as address and length; larger results through a buffer whose address is given.
-// They are written by hand, since the generator for Go needs modules that a machine without Go's proxy cannot fetch.
+// handles directly; strings and lists as address and length; larger results through a buffer that the caller passes.
+// These bindings are handwritten, because the generator for Go needs modules from Go's proxy.
 
 import (
 	"runtime"
@@ -110,14 +110,14 @@ const (
 	streamFailed = 0
 )
 
-// result is where the host writes what a function returns; the largest here has 56 bytes.
+// result is the buffer for the result of a function. The largest result here has 56 bytes.
 type result [64]byte
 
 func (r *result) byte(offset int) byte    { return r[offset] }
 func (r *result) handle(offset int) int32 { return *(*int32)(unsafe.Pointer(&r[offset])) }
 func (r *result) span(offset int) span    { return *(*span)(unsafe.Pointer(&r[offset])) }
 
-// span is how text and lists lie in memory.
+// span is the memory layout of strings and lists.
 type span struct{ address, length uint32 }
 
 func spanOf(bytes []byte) span {
@@ -132,10 +132,10 @@ func listOf[T any](s span) []T {
 	return unsafe.Slice((*T)(unsafe.Add(nil, s.address)), s.length)
 }
 
-// arena is where the host writes lists and text that a call returns; the next call's overwrite them. Handing out memory
-// must not make Go's runtime read the clock, since the host is in the middle of a call: so nothing is allocated here,
-// and garbage is collected by collectGarbage only. The largest is the list of the state's keys, and all of the state
-// has 4 MiB at most unless --max-state says otherwise.
+// arena is the memory for lists and strings that a call returns. The next call overwrites it. While the host is in the
+// middle of a call, Go's runtime must not read the clock, which it may do whenever it allocates. The arena therefore
+// allocates nothing, and only collectGarbage collects garbage. The arena has the size of the largest list, the keys of
+// the state: by default, --max-state limits the state to 4 MiB.
 var arena struct {
 	bytes [4 << 20]byte
 	used  uint32
@@ -152,7 +152,7 @@ func importRealloc(old uint32, oldSize uint32, align uint32, size uint32) uint32
 	return spanOf(block).address
 }
 
-// call runs a function that returns through a buffer, and hands that to read.
+// call runs a function that returns its result in a buffer, and passes the buffer to read.
 func call(function func(at unsafe.Pointer), read func(*result)) {
 	r := new(result)
 	arena.used = 0
@@ -168,7 +168,7 @@ func collectGarbage() {
 	runtime.GC()
 }
 
-// returned is what run has returned: the host reads it after the call.
+// returned is the result of run, which the host reads after the call.
 var returned struct {
 	isError byte
 	_       [3]byte

@@ -1,4 +1,4 @@
-// Makes a component of Go's core module: node component.mjs CORE WIT COMPONENT, with jco in NODE_PATH.
+// Turns Go's core module into a component: node component.mjs CORE WIT COMPONENT, in a folder where jco is installed.
 
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -13,7 +13,7 @@ const embedded = await componentEmbed({ binary: readFileSync(core), witSource: i
 const adapter = readFileSync(preview1AdapterReactorPath());
 writeFileSync(component, await componentNew(embedded, [['wasi_snapshot_preview1', adapter]]));
 
-/** A folder of WIT, its deps as nested packages: jco cannot embed a folder. */
+/** Returns a folder of WIT as one text, with its deps as nested packages, because jco cannot embed a folder. */
 function inOneText(folder) {
   const read = (...path) => readFileSync(join(folder, ...path), 'utf8');
   const nested = (text) => `${text.replace(/^package (.*);$/m, 'package $1 {')}}\n`;

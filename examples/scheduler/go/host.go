@@ -1,6 +1,6 @@
 package main
 
-// The bindings as a Go programmer would want them.
+// Idiomatic Go functions on top of the bindings.
 
 import (
 	"errors"
@@ -13,19 +13,19 @@ import (
 
 const largestAnswer = 1024
 
-// pollable is something that can be waited for.
+// pollable is a handle to wait for.
 type pollable int32
 
 func (p pollable) drop() { dropPollable(int32(p)) }
 
-// subscribeStop is ready once this instance is asked to stop.
+// subscribeStop returns a pollable that is ready once the host asks this instance to stop.
 func subscribeStop() pollable { return pollable(termSubscribeStop()) }
 
 func subscribeDuration(length time.Duration) pollable {
 	return pollable(clockSubscribe(uint64(length)))
 }
 
-// poll waits until at least one is ready, and says of each whether it is.
+// poll waits until at least one pollable is ready, and returns for each whether it is ready.
 func poll(pollables ...pollable) []bool {
 	ready := make([]bool, len(pollables))
 	call(func(at unsafe.Pointer) {
@@ -79,8 +79,8 @@ func put(key string, value []byte) (err error) {
 	return err
 }
 
-// post sends a request without a body, and returns the answer's status and body. It waits as wait does, and fails with
-// what that returns.
+// post sends a request without a body, and returns the answer's status and body. It uses wait to wait, and returns the
+// errors of wait.
 func post(target *url.URL, wait func(pollable) error) (status int, text string, err error) {
 	future, err := send(target)
 	if err != nil {

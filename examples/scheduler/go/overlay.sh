@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Mends Go's runtime for components: overlay.sh FOLDER [GO] writes what `go build -overlay=FOLDER/overlay.json` takes.
+# Patches Go's runtime for components. `overlay.sh FOLDER [GO]` writes the files that
+# `go build -overlay=FOLDER/overlay.json` reads.
 #
-# Go takes for granted that all memory is its own. In a component, WASI's adapter takes some too, when it is first
-# called, and Go would put its heap over it: it traps as soon as it grows. Asked for the time before the runtime
-# settles in, the adapter takes its share before, once and for all, and the heap begins behind it.
+# Go's runtime assumes that it owns all memory. In a component, the WASI adapter also allocates memory when it is first
+# called, and Go would place its heap over that memory, and trap as soon as the heap grows. The patch calls the adapter,
+# for the time, before the runtime initializes its heap. The heap then starts after the adapter's memory.
 set -euo pipefail
 
 folder=$1
@@ -13,7 +14,7 @@ runtime=$("$go" env GOROOT)/src/runtime/os_wasm.go
 sed 's/^\tblocMax = .*/\tnanotime1()\n\tbloc = uintptr(currentMemory()) * physPageSize\n\tblocMax = bloc/' \
   "$runtime" >"$folder/os_wasm.go"
 if ! grep -q 'blocMax = bloc$' "$folder/os_wasm.go"; then
-  echo "overlay.sh: $("$go" version) is not as Go 1.27 is: see whether it needs this, and where" >&2
+  echo "overlay.sh: $("$go" version) differs from Go 1.27: check whether it still needs this patch, and where" >&2
   exit 1
 fi
 printf '{"Replace":{"%s":"%s"}}\n' "$runtime" "$(cd "$folder" && pwd)/os_wasm.go" >"$folder/overlay.json"

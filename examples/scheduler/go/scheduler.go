@@ -1,4 +1,4 @@
-// Hands partitions to workers, each until its acknowledgement is saved. See ../README.md.
+// Hands partitions to workers, and saves their acknowledgements. See ../README.md.
 package main
 
 import (
@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// failure is why a run came to nothing, and whether another try here would help.
+// failure is the reason for which a run failed. If it is fatal, a retry on this node would not help.
 type failure struct {
 	fatal   bool
 	message string
 }
 
-// errStopped says that this instance is asked to stop.
+// errStopped means that the host has asked this instance to stop.
 var errStopped = errors.New("asked to stop")
 
-// acknowledgement is saved under partitions/N: which worker took partition N, and in which term.
+// acknowledgement is saved under partitions/N: the worker that took partition N, and the term in which it did.
 type acknowledgement struct {
 	Worker string `json:"worker"`
 	Term   uint64 `json:"term"`
@@ -30,7 +30,7 @@ type acknowledgement struct {
 func run() *failure {
 	settings, err := readSettings()
 	if err != nil {
-		// Another node has the same settings: trying again would not help.
+		// Fatal: a retry would fail with the same settings.
 		return &failure{fatal: true, message: err.Error()}
 	}
 	s := scheduler{settings, subscribeStop()}
@@ -45,7 +45,7 @@ func run() *failure {
 			return nil
 		}
 		if err := save(partition, acknowledged); err != nil {
-			// What a commit of this term did or did not save, the next instance sees.
+			// The next instance reads whether this commit was saved.
 			return &failure{message: fmt.Sprintf("partition %d is not acknowledged: %v", partition, err)}
 		}
 		fmt.Printf("partition %d was taken by %s in term %d\n", partition, acknowledged.Worker, acknowledged.Term)
@@ -76,8 +76,8 @@ type scheduler struct {
 	stop pollable
 }
 
-// handOver offers a partition to one worker after the other, its own first, until one has taken it. The only error is
-// the stop.
+// handOver offers a partition to one worker after another, starting with its own worker, until a worker takes it. The
+// only error is errStopped.
 func (s *scheduler) handOver(partition int) (acknowledgement, error) {
 	for turn := partition; ; turn++ {
 		worker := s.workers[turn%len(s.workers)]
@@ -95,7 +95,7 @@ func (s *scheduler) handOver(partition int) (acknowledgement, error) {
 	}
 }
 
-// offer returns the term in which the worker took the partition, now or in an offer before.
+// offer returns the term in which the worker took the partition, in this offer or an earlier one.
 func (s *scheduler) offer(worker string, partition int) (uint64, error) {
 	target, err := url.Parse(fmt.Sprintf("%s/partitions/%d", worker, partition))
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *scheduler) offer(worker string, partition int) (uint64, error) {
 	return term, nil
 }
 
-// sleep returns early with errStopped once this instance is asked to stop.
+// sleep returns errStopped early if the host asks this instance to stop.
 func (s *scheduler) sleep(length time.Duration) error {
 	timer := subscribeDuration(length)
 	defer timer.drop()
@@ -124,7 +124,7 @@ func (s *scheduler) sleep(length time.Duration) error {
 	return nil
 }
 
-// waitFor waits until p is ready, but not past the stop.
+// waitFor waits until p is ready, the time is over, or the host asks this instance to stop.
 func (s *scheduler) waitFor(p pollable, atMost time.Duration) error {
 	timer := subscribeDuration(max(atMost, 0))
 	defer timer.drop()
@@ -152,7 +152,7 @@ func save(partition int, acknowledged acknowledgement) error {
 	return nil
 }
 
-// settings are what this coordinator needs to know.
+// settings come from environment variables.
 type settings struct {
 	workers        []string
 	partitions     int

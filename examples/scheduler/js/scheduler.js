@@ -1,4 +1,4 @@
-// Hands partitions to workers, each until its acknowledgement is saved. See ../README.md.
+// Hands partitions to workers, and saves their acknowledgements. See ../README.md.
 
 import { getEnvironment } from 'wasi:cli/environment@0.2.0';
 import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.0';
@@ -6,7 +6,7 @@ import { poll } from 'wasi:io/poll@0.2.0';
 import { commit, keys } from 'baton:host/state@0.1.0';
 import { number, progress, stopMessage, stopRequested, subscribeStop } from 'baton:host/term@0.1.0';
 
-/** How often a request under way makes room for a look at the stop, in milliseconds. */
+/** Milliseconds between two checks for a stop request while an HTTP request is running. */
 const LOOK_EVERY = 50;
 
 async function run() {
@@ -37,7 +37,7 @@ export const task = {
   },
 };
 
-/** What this coordinator needs to know. Another node has the same, so a mistake in it is fatal. */
+/** Reads the settings. A mistake is fatal, because a retry would fail with the same settings. */
 function readSettings() {
   const env = Object.fromEntries(getEnvironment());
   const wrong = (name, example) => fatal(`${name} is missing or wrong: --env ${name}=${example}`);
@@ -62,8 +62,8 @@ function withoutAcknowledgement(partitions) {
 }
 
 /**
- * Offers a partition to one worker after the other, its own first, until one has taken it.
- * Returns the acknowledgement, or nothing once this instance is asked to stop.
+ * Offers a partition to one worker after another, starting with its own worker, until a worker takes it.
+ * Returns the acknowledgement, or undefined if the host asks this instance to stop.
  */
 async function handOver(partition, { workers, pause, timeout }, stop) {
   for (let attempt = 0; ; attempt++) {
@@ -83,7 +83,7 @@ async function handOver(partition, { workers, pause, timeout }, stop) {
   }
 }
 
-/** The term in which the worker took the partition, now or in an offer before. */
+/** Returns the term in which the worker took the partition, in this offer or an earlier one. */
 async function offer(worker, partition) {
   const response = await fetch(`${worker}/partitions/${partition}`, { method: 'POST' });
   const text = await response.text();
@@ -94,8 +94,8 @@ async function offer(worker, partition) {
 }
 
 /**
- * What the request resolves to, or nothing once this instance is asked to stop. Nothing in the event loop can wait
- * for the host's signal, but it can look.
+ * Returns the result of the request, or undefined if the host asks this instance to stop. The event loop cannot wait
+ * for the host's signal, so this function polls it.
  */
 async function unlessStopped(request, stop, timeout) {
   const deadline = Date.now() + timeout;
@@ -117,7 +117,7 @@ function save(partition, acknowledged) {
   try {
     commit([{ tag: 'put', val: [`partitions/${partition}`, value] }]);
   } catch (error) {
-    // What a commit of this term did or did not save, the next instance sees.
+    // The next instance reads whether this commit was saved.
     throw { tag: 'retryable', val: `partition ${partition} is not acknowledged: ${error.payload.val}` };
   }
   progress();

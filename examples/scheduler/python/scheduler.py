@@ -1,4 +1,4 @@
-"""Hands partitions to workers, each until its acknowledgement is saved. See ../README.md."""
+"""Hands partitions to workers, and saves their acknowledgements. See ../README.md."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LARGEST_ANSWER = 1024
 
 
 class Task(exports.Task):
-    """What the host calls."""
+    """The function that the host calls."""
 
     def run(self) -> None:
         try:
@@ -35,7 +35,7 @@ class Task(exports.Task):
 
 
 class Stopped(Exception):
-    """This instance is asked to stop."""
+    """The host has asked this instance to stop."""
 
 
 class Refused(Exception):
@@ -44,7 +44,7 @@ class Refused(Exception):
 
 @dataclass
 class Settings:
-    """What this coordinator needs to know. Another node has the same, so a mistake in it is fatal."""
+    """The settings. A mistake is fatal, because a retry would fail with the same settings."""
 
     workers: list[str]
     partitions: int
@@ -83,7 +83,7 @@ class Scheduler:
         print(f"all {partitions} partitions are acknowledged", flush=True)
 
     def hand_over(self, partition: int) -> tuple[str, int]:
-        """Offers a partition to one worker after the other, its own first, until one has taken it."""
+        """Offers a partition to one worker after another, starting with its own worker, until a worker takes it."""
         attempt = 0
         while True:
             workers = self.settings.workers
@@ -96,7 +96,7 @@ class Scheduler:
             self.wait(time.monotonic() + self.settings.pause_ms / 1000)
 
     def offer(self, worker: str, partition: int) -> int:
-        """The term in which the worker took the partition, now or in an offer before."""
+        """Returns the term in which the worker took the partition, in this offer or an earlier one."""
         url = urlsplit(f"{worker}/partitions/{partition}")
         request = OutgoingRequest(Fields())
         request.set_method(Method_Post())
@@ -112,7 +112,7 @@ class Scheduler:
         return int(text)
 
     def send(self, request: OutgoingRequest, deadline: float) -> tuple[int, bytes]:
-        """Status and body of the answer."""
+        """Sends a request. Returns the status and body of the answer."""
         with outgoing_handler.handle(request, None) as answer:
             self.wait(deadline, answer)
             match answer.get():
@@ -135,7 +135,7 @@ class Scheduler:
             raise Refused("the answer is too long")
 
     def wait(self, deadline: float, source=None) -> None:
-        """Waits until the source is ready, but not past the stop. Without a source, until the deadline."""
+        """Waits until the source is ready, or without a source, until the deadline. Fails if a stop request arrives."""
         left = max(0, int((deadline - time.monotonic()) * 1e9))
         with monotonic_clock.subscribe_duration(left) as timer:
             if source is None:
@@ -155,6 +155,6 @@ def save(partition: int, worker: str, taken_in: int) -> None:
     try:
         state.commit([state.Change_Put((f"partitions/{partition}", value.encode()))])
     except Err as error:
-        # What a commit of this term did or did not save, the next instance sees.
+        # The next instance reads whether this commit was saved.
         raise Err(Failure_Retryable(f"partition {partition} is not acknowledged: {error.value.value}")) from error
     term.progress()

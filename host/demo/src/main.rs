@@ -1,9 +1,8 @@
-//! What `make demo` shows: three nodes, one lease, one coordinator that moves from node to node.
+//! The demo of `make demo`: three nodes, one lease, and one coordinator that moves from node to node.
 //!
-//! `demo BATON COORDINATOR` starts three hosts on an embedded store in a folder of its own, ends the
-//! leader with SIGKILL, the next one with SIGTERM and the last one too, and checks on the way what Baton
-//! promises. It prints what the nodes report as they report it, and ends with a summary. Its exit status
-//! is 1 if something was not as promised, or took too long. However it ends, it takes its nodes along.
+//! `demo BATON COORDINATOR` starts three hosts on an embedded store in a folder of its own. It ends the first leader
+//! with SIGKILL and the next two with SIGTERM, and checks Baton's promises on the way. It prints the nodes' reports and
+//! a summary, and ends its nodes. Its exit status is 1 if a promise was broken, or a step took too long.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +19,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// The lease: the shortest that the embedded store keeps.
+/// Lease duration: the shortest that the embedded store accepts.
 const LEASE: Duration = Duration::from_secs(2);
-/// How long each awaited step may take before the demo gives up; none comes near it, unless the machine is busy.
+/// Time limit on each awaited step. No step comes near it, unless the machine is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many lines a leader prints before it is ended.
+/// Number of lines that a leader prints before the demo ends it.
 const BEATS: usize = 3;
 
 #[tokio::main(flavor = "current_thread")]
@@ -58,7 +57,6 @@ async fn run() -> anyhow::Result<()> {
     shown
 }
 
-/// The demo itself.
 async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path) -> anyhow::Result<()> {
     let store = format!("sqlite:{}", folder.display());
     println!("Three nodes contend for one lease of {} s in {store}\n", LEASE.as_secs());
@@ -105,7 +103,7 @@ async fn show(fleet: &mut Fleet, baton: &Path, coordinator: &Path, folder: &Path
     Ok(())
 }
 
-/// A node in its service of one term.
+/// A node that leads, and its term.
 struct Leader {
     node: String,
     term: u64,
@@ -117,23 +115,23 @@ impl fmt::Display for Leader {
     }
 }
 
-/// Something that a node said (a line of its log), or the end of its log, which is the end of the node.
+/// A line of a node's log, or the end of the log, which is the end of the node.
 struct Heard {
     node: String,
     line: Option<String>,
 }
 
-/// The nodes, and what they have said so far.
+/// The nodes, and what they have logged so far.
 struct Fleet {
     begin: Instant,
     nodes: BTreeMap<String, Node>,
     heard: mpsc::UnboundedReceiver<Heard>,
     speaker: mpsc::UnboundedSender<Heard>,
-    /// Every event in the order in which it arrived here; the order within a node is that of its log.
+    /// Every event, in order of arrival. The events of one node are in the order of its log.
     events: Vec<Event>,
-    /// The highest term that has begun.
+    /// The highest term that has started.
     term: u64,
-    /// The log as it is, for when the demo fails.
+    /// The raw log, to print if the demo fails.
     log: Vec<String>,
 }
 
@@ -163,7 +161,6 @@ impl Fleet {
         Self { begin: Instant::now(), nodes, heard, speaker, events, term: 0, log }
     }
 
-    /// Starts a node.
     fn start(&mut self, name: &str, baton: &Path, coordinator: &Path, store: &str) -> anyhow::Result<()> {
         let lease = format!("{}s", LEASE.as_secs());
         let mut child = Command::new(baton)
@@ -181,7 +178,7 @@ impl Fleet {
         let reader = std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
                 let Ok(line) = line else { break };
-                // Nobody listens any more only once the demo has failed.
+                // The receiver is dropped only once the demo has failed.
                 let _ = speaker.send(Heard { node: node.clone(), line: Some(line) });
             }
             let _ = speaker.send(Heard { node, line: None });
@@ -207,7 +204,7 @@ impl Fleet {
             .with_context(|| format!("waiting for {leader} to beat"))
     }
 
-    /// Waits until a node's process has ended, and returns its exit status: none after a signal.
+    /// Waits until a node has exited. Returns its exit status, or `None` after a signal.
     async fn exited(&mut self, node: &str) -> anyhow::Result<Option<i32>> {
         let deadline = Instant::now() + PATIENCE;
         while self.nodes.get(node).is_some_and(|n| n.reader.is_some()) {
@@ -217,14 +214,13 @@ impl Fleet {
         Ok(node.child.wait()?.code())
     }
 
-    /// Ends a node with a signal.
     fn signal(&mut self, name: &str, signal: Signal) -> anyhow::Result<()> {
         let node = self.nodes.get_mut(name).context("no such node")?;
         node.signalled = true;
         kill_process(Pid::from_child(&node.child), signal).with_context(|| format!("cannot signal {name}"))
     }
 
-    /// Listens until `seen` finds in the events what it looks for.
+    /// Receives lines until `seen` finds what it looks for in the events.
     async fn until<T>(&mut self, seen: impl Fn(&[Event]) -> Option<T>) -> anyhow::Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -235,7 +231,7 @@ impl Fleet {
         }
     }
 
-    /// Takes in one more line, and prints it if it tells the story.
+    /// Receives one more line, and prints it if it tells the story.
     async fn hear(&mut self, deadline: Instant) -> anyhow::Result<()> {
         let Ok(Some(Heard { node, line })) = timeout_at(deadline, self.heard.recv()).await else {
             bail!("nothing of it within {} s", PATIENCE.as_secs());
@@ -277,12 +273,12 @@ impl Fleet {
         println!("{:>6.2}  {what}", self.begin.elapsed().as_secs_f64());
     }
 
-    /// When a leader reported something, by its own clock: comparable as text.
+    /// Time of a leader's event, by the leader's own clock. Times compare as text.
     fn time_of(&self, leader: &Leader, event: &str) -> Option<&str> {
         self.events.iter().find(|e| e.is(leader, event)).map(|e| e.text("ts"))
     }
 
-    /// Checks that the instance of `old` was gone before `new` was elected.
+    /// Checks that the instance of `old` had ended before `new` was elected.
     fn ended_before(&self, old: &Leader, new: &Leader) -> anyhow::Result<()> {
         let gone = self.time_of(old, "ended").with_context(|| format!("{old} never said that it is gone"))?;
         let elected = self.time_of(new, "elected").with_context(|| format!("{new} was never elected"))?;
@@ -307,7 +303,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Prints the end of what was heard.
     fn print_log(&self) {
         eprintln!("\nWhat the nodes logged last:");
         for line in &self.log[self.log.len().saturating_sub(40)..] {
@@ -316,7 +311,7 @@ impl Fleet {
     }
 }
 
-/// A node's process, ended and reaped with this value.
+/// A node's process. Dropping it kills and reaps the process.
 struct Node {
     child: Child,
     signalled: bool,

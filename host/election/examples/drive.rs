@@ -1,7 +1,7 @@
-//! An elector that is driven by hand, with a store of a few lines: `cargo run -p baton-election --example drive`.
+//! Drives an elector by hand, with a minimal store: `cargo run -p baton-election --example drive`.
 //!
-//! It shows the whole calling contract: hand an input in, carry out what comes out, and wake the elector when it says. No
-//! time passes but what the example adds, and nothing is asked of any network.
+//! The example shows the whole calling contract: pass an input in, carry out the effects, and wake the elector when it
+//! asks for it. Time advances only as the example says, and no network is used.
 #![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use baton_election::{
     Snapshot, StoreError, Time, Timing, Version,
 };
 
-/// A store for one client: it never fails, and nobody else ever holds its lease.
+/// A store for one client. It never fails, and no other client ever holds its lease.
 #[derive(Default)]
 struct Store {
     record: Option<Record>,
@@ -23,7 +23,7 @@ impl Store {
     fn request(&mut self, op: Op) -> Result<Reply, StoreError> {
         match op {
             Op::Read => Ok(Reply::Read(self.read())),
-            // Nothing but the record names a term here.
+            // Only the record names a term here.
             Op::Recall => Ok(Reply::Term(self.read().term())),
             Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read(), steering: None }),
             Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }
@@ -72,7 +72,7 @@ fn main() {
     let mut clock = Duration::ZERO;
     let now =
         |clock: Duration| Now { time: Time(clock), least: clock, wall: Duration::from_secs(1_700_000_000) + clock };
-    // A host takes these from the system: no two acquisitions anywhere may have the same id.
+    // A host takes random numbers from the system: no two acquisitions anywhere may have the same id.
     let random = Random {
         state: [7; 32],
         next: |state| {
@@ -105,7 +105,7 @@ fn main() {
                 other => println!("{clock:>9.3?}  {other:?}"),
             }
         }
-        // With `OnDone::Finish` the election is over now, and nothing is left to wait for but the end of this host.
+        // With `OnDone::Finish` the election is over now, and only the end of this host is left.
         if store.record.as_ref().is_some_and(|record| record.outcome.is_some()) && !store.held {
             inputs.push(Input::Shutdown);
         }

@@ -1,8 +1,8 @@
-//! What the nodes of an election tell each other, beside the store.
+//! Messages that the nodes of an election send each other, in addition to the store.
 //!
-//! Nothing of it is believed. It makes a standby's next reading earlier, or, for [`LISTENING_POLL`] at the most, later, or
-//! has it ask for more at once: what a node does about the lease follows from a reading alone, and each acquire carries the
-//! version of that. What the kernel tells of the store also makes a holder's next renewal earlier.
+//! Hints are untrusted. A hint moves a standby's next reading (later by [`LISTENING_POLL`] at most), or turns it into a
+//! survey. Decisions about the lease follow only from readings, and each acquire carries the version of its reading.
+//! [`Hint::Look`] also makes a holder renew earlier.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -10,56 +10,56 @@ use core::time::Duration;
 use crate::record::Term;
 use crate::timing::Time;
 
-/// From one reading to the next of a standby that hears its leader's renewals, a quarter more or less.
+/// Interval between two readings of a standby that hears its leader's renewals, ±25%.
 pub const LISTENING_POLL: Duration = Duration::from_secs(10);
 
-/// What a leader has told others: an effect of its elector.
+/// A leader's message to the other nodes: an effect of its elector.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Word {
-    /// It leads.
+    /// The sender leads.
     Leads {
         /// The term of its record.
         term: Term,
-        /// Just before its last renewal known to have succeeded was sent, by its own clock. Others are told how long ago
-        /// that is.
+        /// The time just before the last successful renewal was sent, on the sender's clock. Other nodes receive its
+        /// age.
         renewed: Time,
     },
-    /// It gives the lease up: the record is marked, and the release is under way or done.
+    /// The sender gives the lease up: the record is marked, and the release is under way or done.
     GivesUp,
 }
 
-/// What was heard: an input.
+/// A message from another node, or from the kernel: an input.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Hint {
-    /// A reading may show something new, or a renewal.
+    /// A reading, or a holder's renewal, may show something new.
     Look,
-    /// A node says that it leads.
+    /// A node announces that it leads.
     Leads {
-        /// Its incarnation.
+        /// The sender's incarnation.
         from: String,
-        /// The term that it names. It raises nothing: where the record names another, that is a reason to read.
+        /// The announced term. If the record names another one, this node reads again. It raises no term.
         term: Term,
-        /// How long ago its last renewal was sent.
+        /// The age of the sender's last renewal, counted from its sending.
         age: Duration,
-        /// The place of this node in the order of succession, from 0 on, if it has one.
+        /// This node's place in the order of succession, from 0, if it has one.
         place: Option<u32>,
     },
-    /// A node says that it gives the lease up.
+    /// A node announces that it gives the lease up.
     GivesUp {
-        /// Its incarnation.
+        /// The sender's incarnation.
         from: String,
         /// See [`Hint::Leads`].
         place: Option<u32>,
     },
-    /// Nothing more is heard of a node.
+    /// A node is no longer heard.
     Silent {
-        /// Its incarnation.
+        /// The silent node's incarnation.
         from: String,
     },
 }
 
 impl Hint {
-    /// The incarnation that it is of, where that is said.
+    /// The incarnation that the hint is about, if it names one.
     #[must_use]
     pub fn from(&self) -> Option<&str> {
         match self {

@@ -1,15 +1,14 @@
-//! The elector of Baton: who leads an election, decided without I/O.
+//! The elector of Baton: decides, without I/O, which node leads an election.
 //!
-//! Everything that Baton promises about leadership is decided here, by a state machine that has no
-//! clock, no threads, no randomness of its own and no network: [`Elector`]. The host feeds it the time,
-//! the lease store's answers and what became of the instance; it says what to do next as a list of
-//! [`Effect`]s and when it wants to be woken. That makes each decision printable, replayable and
-//! testable by simulation, and `no_std` lets the compiler prove that nothing else goes in or out.
+//! Everything that Baton promises about leadership is decided here, by a state machine: [`Elector`]. It has no clock,
+//! no threads, no randomness of its own and no network. The host passes in the time, the lease store's answers and the
+//! fate of the instance. The elector returns a list of [`Effect`]s to carry out, and the time of its next wake-up. So
+//! each decision can be printed, replayed and tested by simulation, and `no_std` lets the compiler prove that nothing
+//! else goes in or out.
 //!
-//! The modules, in reading order: [`record`] is what the store holds, [`request`] is what is asked of
-//! it and how it may answer, [`timing`] is when things must happen, [`hint`] is what nodes tell each other, [`port`] is
-//! what goes in and out,
-//! [`elector`] decides.
+//! The modules, in reading order: [`record`] holds the contents of the store, [`request`] the requests to the store and
+//! its answers, [`timing`] the moments at which things must happen, [`hint`] the messages between nodes, and [`port`]
+//! the elector's inputs and effects. [`elector`] decides.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What goes into the elector and what comes out of it.
+//! Inputs and effects of the elector.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -8,93 +8,92 @@ use crate::record::{Record, Term};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::{Time, Timing};
 
-/// What an elector is told once.
+/// The configuration of an elector.
 #[derive(Clone, Debug, Hash)]
 pub struct Settings {
     /// This node's id.
     pub node: String,
-    /// This start of the node's host, unique.
+    /// The id of this start of the host, unique.
     pub incarnation: String,
-    /// The lease's length and what follows from it.
+    /// The lease's length, and the moments that follow from it.
     pub timing: Timing,
-    /// The shortest and the longest lease that the store keeps.
+    /// The shortest and the longest lease that the store supports.
     pub lease_range: (Duration, Duration),
-    /// From an instance that is done to the next term under the same lease.
+    /// The wait between an instance that returned ok and the next term under the same lease.
     pub pause: Duration,
-    /// What follows when an instance is done.
+    /// The action after an instance returned ok.
     pub on_done: OnDone,
-    /// How long a new version is watched, from when an instance of it has begun: what goes wrong before is its own fault.
+    /// The length of a probation, counted from when an instance of the version begins. Earlier failures count, too.
     pub probation: Duration,
 }
 
-/// Where an elector's random numbers come from.
+/// The source of an elector's random numbers.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Random {
-    /// What decides all numbers to come.
+    /// The generator's state, which determines all further numbers.
     pub state: [u8; 32],
-    /// Yields the next number and moves the state on.
+    /// Yields the next number and advances the state.
     pub next: fn(&mut [u8; 32]) -> u64,
 }
 
 impl Random {
-    /// The next number.
+    /// Yields the next number.
     pub fn number(&mut self) -> u64 {
         (self.next)(&mut self.state)
     }
 }
 
-/// One version of the coordinator: a module, and which publishing of it.
+/// One version of the coordinator: a module and one publication of it.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct ModuleVersion {
-    /// The module's digest, `sha256:` and 64 hexadecimal digits. A text here, since the elector only tells one from
-    /// another and what a record says is shown as it stands.
+    /// The module's digest, `sha256:` and 64 hexadecimal digits. The elector only compares digests, so it stays text.
     pub digest: String,
-    /// Tells one publishing from the next: a rejected module that is published again is another version.
+    /// Distinguishes two publications: a rejected module that is published again is another version.
     pub serial: u64,
 }
 
-/// What a node could run, all of it ready to be started.
+/// The versions that a node could run, all ready to start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Plan {
-    /// What it serves as soon as it leads; none, and it does not contend.
+    /// The version to serve as soon as this node leads. A node without one does not contend.
     pub module: Option<ModuleVersion>,
-    /// What it serves instead if that turns out to be bad. There is one only while that is on probation.
+    /// The version to serve if `module` turns out to be bad. It is set only while `module` is on probation.
     pub fallback: Option<ModuleVersion>,
 }
 
 impl Plan {
-    /// The digest of what it serves.
+    /// The digest of the version to serve.
     pub fn digest(&self) -> Option<&str> {
         self.module.as_ref().map(|module| module.digest.as_str())
     }
 }
 
-/// What follows when an instance returns ok.
+/// The action after an instance returned ok.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OnDone {
     /// The next term begins after the pause.
     Repeat,
-    /// The election is over until there is a new module or it is started again.
+    /// The election is over until there is a new module or an operator starts it again.
     Finish,
 }
 
 /// The time of an input.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Now {
-    /// The host's clock, which never says less than has passed. What a holder may still do is decided by it.
+    /// The host's clock: an upper bound on the elapsed time. It limits what a holder may still do.
     pub time: Time,
-    /// Elapsed time by the slowest of the clocks that nobody can set, which never says more than has passed. What
-    /// another may still do is waited out by it: a wall clock that steps forward would cut the wait short. By the same it
-    /// is seen that the host was paused.
+    /// A lower bound on the elapsed time: the slowest of the clocks that nobody can set. Waits for another node's
+    /// instance end by it, since a wall clock that steps forward would cut such a wait short. The elector also detects
+    /// by it that the host was paused.
     pub least: Duration,
-    /// Wall-clock time since the Unix epoch, for the record that people read.
+    /// Wall-clock time since the Unix epoch. People read it in the record; no wait for another instance uses it.
     pub wall: Duration,
 }
 
-/// What the elector learns.
+/// An event that the elector handles.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Input {
-    /// Nothing but the time: it asked to be woken.
+    /// A wake-up: only the time has changed.
     Tick,
     /// The store's answer to a request, or [`StoreError::Unknown`] once its timeout has passed.
     Answer {
@@ -108,62 +107,61 @@ pub enum Input {
         /// The request.
         id: RequestId,
     },
-    /// The guest of the instance runs. It may be long until that is heard, and it may never be.
+    /// The instance's guest runs. The host may learn this late, or never.
     Begun,
-    /// The instance is gone: its store is dropped and all that it had started has ended.
+    /// The instance is gone: its wasmtime store is dropped, and everything that it had started has ended.
     Gone {
-        /// How it ended.
+        /// The way in which it ended.
         end: End,
     },
-    /// The system has taken the order to end the instance's process, by a kill or after its own end, and is not done with it:
-    /// nothing of it runs any more, nor will, and it is not gone.
+    /// The instance's process is ending, by a kill or by itself, but the system has not finished with it. None of its
+    /// code runs any more, but the instance is not gone.
     Dying,
-    /// What this node could run is another now.
+    /// The versions that this node could run have changed.
     Plan(Plan),
     /// The instance has made no progress for too long.
     Stalled {
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
-    /// This node is to give leadership up.
+    /// This node must give up leadership.
     StepDown {
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
-    /// Something was heard. Nothing is believed of it: it moves a standby's next reading, or makes a survey of it, or has a
-    /// holder renew earlier, and does nothing else.
+    /// A hint, which is untrusted. It moves a standby's next reading, turns it into a survey, or hastens a renewal.
     Hint(Hint),
     /// The host is shutting down.
     Shutdown,
-    /// The host is shutting down and has no patience: no grace any more.
+    /// The host is shutting down and no longer waits for the grace to end.
     SkipGrace,
 }
 
-/// How an instance ended.
+/// The way in which an instance ended.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum End {
-    /// It returned ok.
+    /// The instance returned ok.
     Done,
-    /// It failed and is worth another try here: `retryable`, an exit status other than 0.
+    /// The instance failed, and another try on this node is worthwhile: `retryable`, or an exit status other than 0.
     Failed(String),
-    /// It trapped, or could not even be started: worth another try here, too.
+    /// The instance trapped, or could not even be started. Another try on this node is worthwhile.
     Crashed(String),
-    /// This node could not start it: the host's own call failed, for a reason that says nothing about the version. A secret
-    /// or a granted folder is missing, the store did not answer when the state was claimed, or the system has no process,
-    /// descriptor, memory or disk space left. No version is judged by it, and it is not among the failures in the record.
+    /// This node could not start the instance, for a reason that says nothing about the version: a secret or a granted
+    /// folder is missing, the store did not answer the claim of the state, or the system lacks processes, descriptors,
+    /// memory or disk space. Such an end neither judges the version nor counts as a failure in the record.
     Unable(String),
-    /// It failed and is not worth another try here.
+    /// The instance failed, and another try on this node is not worthwhile.
     Fatal(String),
-    /// It was killed.
+    /// The host killed the instance.
     Killed,
-    /// The coordinator's state was claimed by another, in this term or while it served: its term is over.
+    /// The coordinator's state was claimed by another writer, so the instance's term is over.
     Superseded {
         /// The term that the state names.
         term: Term,
     },
 }
 
-/// Why an instance is asked to stop. The same as `stop-reason` in `wit/world.wit`.
+/// The reason for which an instance is asked to stop. It matches `stop-reason` in `wit/world.wit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum StopReason {
     /// The lease could not be renewed for a while, and may be lost.
@@ -178,118 +176,118 @@ pub enum StopReason {
     Shutdown,
 }
 
-/// What is to be done. Effects are carried out in the order in which they come.
+/// An action for the host. The host carries effects out in the order in which they come.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
-    /// Ask the store. The answer, or [`StoreError::Unknown`] after `timeout`, comes back as
-    /// [`Input::Answer`], or [`Input::NotSent`] says that there is none. Requests run side by side; none waits for another.
+    /// Send a request to the store; requests run concurrently. The answer, or [`StoreError::Unknown`] after `timeout`,
+    /// comes back as [`Input::Answer`]. If the host does not send the request, [`Input::NotSent`] comes back instead.
     Request {
-        /// Comes back with the answer.
+        /// The id that the answer carries.
         id: RequestId,
-        /// What to ask.
+        /// The request.
         op: Op,
-        /// How long to wait for the answer.
+        /// The longest wait for the answer.
         timeout: Duration,
     },
-    /// Start an instance that serves this term.
+    /// Start an instance that serves `term`.
     Start {
-        /// Its number.
+        /// The term's number.
         term: Term,
-        /// What it runs.
+        /// The version that the instance runs.
         version: ModuleVersion,
-        /// Its effects are refused from here on, unless [`Effect::Extend`] moves it.
+        /// The instance's effects are refused from then on, unless [`Effect::Extend`] moves the deadline.
         deadline: Time,
         /// If the instance is neither gone nor dying by then, the host ends its own process.
         abort_at: Time,
     },
-    /// The lease was renewed: move the instance's deadlines. Does not reopen a gate that was closed.
+    /// Move the instance's deadlines, after a renewal. This does not reopen a gate that has closed.
     Extend {
-        /// Its effects are refused from here on.
+        /// The instance's effects are refused from then on.
         deadline: Time,
         /// If the instance is neither gone nor dying by then, the host ends its own process.
         abort_at: Time,
     },
     /// Ask the instance to stop.
     Stop {
-        /// The reason, as the guest is told it.
+        /// The reason that the guest receives.
         reason: StopReason,
-        /// The reason for a person.
+        /// The reason, for a person.
         message: String,
-        /// When its grace ends. It is killed then, or at its deadline if that is earlier.
+        /// The end of the grace. The host kills the instance then, or at its deadline if that is earlier.
         grace_ends: Time,
-        /// The term that follows at once under this lease, where its number is written already.
+        /// The term that follows at once under this lease, if its number is already written.
         next: Option<Term>,
     },
-    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, and before it [`Input::Dying`] where that takes
-    /// the system longer than a moment.
+    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, after [`Input::Dying`] if the end takes
+    /// long.
     Kill {
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
-    /// End the host's process at once: an instance is not gone, nor known to be dying, and the lease is about to end.
+    /// End the host's process at once: an instance is neither gone nor dying, and the lease is about to end.
     Abort {
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
-    /// A version has done well for as long as its probation is: every node may know that.
+    /// Record that a version has passed its probation, for all nodes.
     Prove {
-        /// Which one.
+        /// The proven version.
         version: ModuleVersion,
-        /// The term in which that showed.
+        /// The term in which the version passed.
         term: Term,
     },
-    /// A version is bad: no node should run it again. What is served instead is decided already.
+    /// Record that a version is bad: no node should run it again. The version to serve instead is already chosen.
     Reject {
-        /// Which one.
+        /// The rejected version.
         version: ModuleVersion,
-        /// The term in which that showed.
+        /// The term in which the version failed.
         term: Term,
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
         /// The version that is served instead.
         instead: Option<ModuleVersion>,
     },
-    /// Tell the other nodes. Nothing depends on whether they hear it.
+    /// Send a message to the other nodes. Nothing depends on its delivery.
     Tell(Word),
-    /// Tell people.
+    /// Report an event to people.
     Report(Report),
-    /// The orderly end is complete: nothing runs and nothing is held.
+    /// The orderly end is complete: nothing runs, and this node holds nothing.
     Finished,
 }
 
-/// What people are told: each change once, with its reason and numbers.
+/// An event for people. Each change is reported once, with its reason and numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Report {
-    /// This node has begun to follow, or gone back to following.
+    /// This node begins to follow, or follows again.
     Standby {
-        /// Why this node follows, for a person.
+        /// The reason for which this node follows, for a person.
         reason: String,
     },
-    /// Somebody leads, or another than before does.
+    /// A node leads that did not before.
     Following {
-        /// What the leader wrote when its term began.
+        /// The record that the leader wrote when its term began.
         leader: Record,
     },
-    /// The lease is held by a client that is not Baton.
+    /// A client that is not Baton holds the lease.
     HeldOutside {
-        /// How that shows.
+        /// The evidence, for a person.
         reason: String,
     },
-    /// The election is finished: this module will not be started.
+    /// The election is finished: no node will start this module.
     ElectionOver {
         /// The last record.
         record: Record,
     },
-    /// This node has taken a lease that had not run out: all that its holder ran is gone.
+    /// This node has taken a lease that had not expired: all processes of its holder have exited.
     TookOver {
-        /// What that had written.
+        /// The last record of that holder.
         from: Record,
     },
-    /// This node holds the lease, but another's instance may still run: it waits that out.
+    /// This node holds the lease, but waits because another node's instance may still run.
     Settling {
-        /// How long: as long as it takes if the store does not say meanwhile what else it names, where it did not.
+        /// Upper bound on the wait. If the store's terms could not be read, the wait ends earlier once they can.
         wait: Duration,
-        /// Why another's instance may still run, for a person.
+        /// The reason for which another instance may still run, for a person.
         reason: String,
     },
     /// This node holds the lease and has written its term.
@@ -299,63 +297,63 @@ pub enum Report {
     },
     /// A renewal failed or has an unknown outcome.
     RenewFailed {
-        /// What the store said.
+        /// The store's error.
         error: StoreError,
-        /// Since the last renewal known to have succeeded.
+        /// The time since the last renewal known to have succeeded.
         since_renewal: Duration,
-        /// Until effects are refused.
+        /// The time until effects are refused.
         remaining: Duration,
     },
     /// Renewals succeed again.
     RenewedAgain {
-        /// How long there was none.
+        /// The time since the last renewal before that.
         after: Duration,
     },
-    /// The work is done, and the next term begins under the same lease after the pause.
+    /// The instance returned ok, and the next term begins under the same lease after the pause.
     Pausing {
-        /// How long.
+        /// The length of the pause.
         wait: Duration,
     },
-    /// An instance has failed, and the next term begins under the same lease after a while.
+    /// An instance has failed, and the next term begins under the same lease after `wait`.
     Resting {
-        /// How long.
+        /// The time until the next term.
         wait: Duration,
         /// The failure, for a person.
         reason: String,
         /// Failures in a row.
         failures: u32,
     },
-    /// This node stays out of the election for a while.
+    /// This node is ineligible for a while.
     CoolOff {
-        /// How long.
+        /// The length of the cool-off.
         wait: Duration,
-        /// Why this node stepped down, for a person.
+        /// The reason for which this node stepped down, for a person.
         reason: String,
     },
     /// Leadership was lost.
     Lost {
-        /// What showed that the lease is lost, for a person.
+        /// The evidence for the loss, for a person.
         reason: String,
-        /// Since the last renewal known to have succeeded.
+        /// The time since the last renewal known to have succeeded.
         since_renewal: Duration,
     },
-    /// The lease was given up.
+    /// The lease was released.
     Released,
-    /// The lease could not be given up, and will run out by itself.
+    /// The lease could not be released, and will expire.
     NotReleased {
-        /// Why the lease could not be released, for a person.
+        /// The reason for which the lease could not be released, for a person.
         reason: String,
     },
-    /// The store does not answer as it should. Said once, until it does or says something else.
+    /// A request to the store failed. Reported once, until the store answers or its error changes.
     StoreTrouble {
-        /// What it said.
+        /// The store's error.
         error: StoreError,
-        /// What was asked.
+        /// The name of the request.
         asked: &'static str,
     },
     /// The store answers again.
     StoreBack {
-        /// For how long it did not.
+        /// The length of the outage.
         after: Duration,
     },
 }

@@ -1,16 +1,16 @@
-//! What the lease store holds for an election, and the words for it.
+//! Contents of the lease store for an election.
 
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
-/// An election's name: 1 to 63 of `a-z`, `0-9` and `-`, starting with a letter.
+/// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
-/// The rule is the strictest of what the stores allow, so that a name valid for one is valid for all.
+/// The rule is the strictest of all stores, so that a name that is valid for one store is valid for all.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ElectionName(String);
 
-/// Why a text is not an [`ElectionName`].
+/// Error for a text that is not an [`ElectionName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter")]
 pub struct InvalidElectionName(pub String);
@@ -19,7 +19,7 @@ impl ElectionName {
     /// Checks `name`.
     ///
     /// # Errors
-    /// [`InvalidElectionName`] where it breaks the rule above.
+    /// [`InvalidElectionName`] if `name` breaks the rule above.
     pub fn new(name: &str) -> Result<Self, InvalidElectionName> {
         let legal = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
         let starts_with_letter = name.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
@@ -45,22 +45,22 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// No term gets here, even if a million begin each second. An object that names this term or a higher one was not written
-/// by any holder: the next number would not be higher any more, or not fit into every store.
+/// Limit of terms, out of reach even if a million terms begin each second. An object that names this term or a higher
+/// one was not written by a holder: the next term would overflow, or not fit into every store.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
-/// The random id of one acquisition of the lease, a UUID (version 4) as Azure wants it.
+/// The random id of one acquisition of the lease: a UUID (version 4), as Azure requires.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseId(u128);
 
 impl LeaseId {
-    /// Makes an id of 122 of the 128 random bits given.
+    /// Makes an id from 122 of the 128 bits in `bits`.
     pub fn from_random(bits: u128) -> Self {
         let version_4 = (bits & !(0xf << 76)) | (0x4 << 76);
         Self((version_4 & !(0x3 << 62)) | (0x2 << 62))
     }
 
-    /// The number behind the id, for stores that keep it as bytes.
+    /// The id as a number, for stores that keep it as bytes.
     pub fn as_u128(self) -> u128 {
         self.0
     }
@@ -87,91 +87,89 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// The store's mark of one state of the record (an ETag): it changes with each write of the record and
-/// with nothing else, lease calls least of all.
+/// The version of the stored record (an ETag), which each write of the record changes. Lease calls leave it unchanged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Version(pub String);
 
-/// What the holder of the lease writes beside it: the object's metadata.
+/// The record that the holder writes under the lease: the object's metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Record {
     /// The highest term begun.
     pub term: Term,
-    /// The node that began it; none in a record that was created and never held, and while a new holder waits
-    /// another's time out.
+    /// The node that began the term. `None` if no term has begun, or while a new holder waits for another instance.
     pub node: Option<String>,
     /// The incarnation of that node, unique to one start of its host.
     pub incarnation: String,
-    /// When the term began: wall-clock time since the Unix epoch. For people; no rule reads it.
+    /// The time at which the term began, since the Unix epoch by the wall clock. It is for people; no rule reads it.
     pub since: Duration,
-    /// The length of the lease under which the term was begun (D).
+    /// The length of the lease under which the term began (D).
     pub lease: Duration,
-    /// The digest of the module that ran, `sha256:` and 64 hexadecimal digits. The outcome and the failures are its
-    /// own.
+    /// The digest of the module that ran (`sha256:` and 64 hexadecimal digits), to which `outcome` and `failures`
+    /// belong.
     pub module: Option<String>,
-    /// How the election ended, where it has: no node starts that module again.
+    /// The final outcome of the election, if it has ended: no node starts that module again.
     pub outcome: Option<Outcome>,
-    /// Failures in a row, over all nodes.
+    /// Failures in a row, on all nodes together.
     pub failures: u32,
-    /// Whether nothing of that term, or of any before it, can still run: its holder marks it so after its instance is
-    /// gone and before it releases the lease; so does the node that creates the record of an election that nobody has ever
-    /// led. A lease that is free without the mark was not released: any write without a lease id frees a lease that is
-    /// broken or expired.
+    /// True if nothing of this term, or of any earlier one, can still run. A holder sets this mark after its instance
+    /// is gone and before it releases the lease. The node that creates the record of an election that no node has ever
+    /// led sets it too. A lease that is free without the mark was not released: any write without a lease id frees a
+    /// lease that is broken or expired.
     pub released: bool,
-    /// The wall-clock time since the Unix epoch before which no node begins the next term of that module (`--restart-delay`), if the
-    /// last one was done. A clock that differs can shorten the pause, and lengthens it to `--restart-delay` at most.
+    /// The wall-clock time since the Unix epoch before which no node begins the module's next term (`--restart-delay`),
+    /// if the last instance returned ok. If clocks differ, the pause may be shorter, and at most `--restart-delay`
+    /// long.
     pub rests_until: Option<Duration>,
 }
 
 impl Record {
-    /// Names the term that another record names: its number, who began it, when, and under which lease. What is the
-    /// module's stays.
+    /// Copies the term of `other`: its number, node, start and lease. The module's fields stay.
     pub(crate) fn names_term_of(&mut self, other: &Self) {
         let Self { term, node, incarnation, since, lease, .. } = other.clone();
         (self.term, self.node, self.incarnation, self.since, self.lease) = (term, node, incarnation, since, lease);
     }
 }
 
-/// How an election ended for good (`--restart on-failure`).
+/// The final outcome of an election (`--restart on-failure`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Outcome {
     /// The coordinator returned ok.
     Done,
 }
 
-/// What the store says of the lease itself.
+/// The state of the lease in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LeaseState {
-    /// Held, until it runs out. Under a marked record its release may be on its way.
+    /// Held, until it expires. If the record is marked, its release may be under way.
     Held,
-    /// Held without an end: nothing that Baton does.
+    /// Held without expiry. Baton never requests such a lease.
     HeldForever,
     /// Free: never held, or released.
     Free,
-    /// Its time ran out.
+    /// Expired.
     Expired,
-    /// Its time has not run out, but its holder is gone. The store itself has found that out, as it answered: by a witness
-    /// that cannot err, of every process of the incarnation that the record names, which began its term under this very
-    /// lease. A store without such a witness never says so.
+    /// Unexpired, but its holder is dead. The store itself found that out while it answered, from a witness that cannot
+    /// err. The witness covers every process of the incarnation that the record names, which began its term under this
+    /// very lease. A store without such a witness never reports this state.
     Abandoned {
-        /// The id that it was held under.
+        /// The id under which the dead holder held the lease.
         holder: LeaseId,
     },
-    /// Its time has not run out, its holder is gone, as certainly as under [`Abandoned`](Self::Abandoned), and this node
-    /// knows the id that it is held under, from a note of the holder's: so it can go on with the lease, and nobody else can.
-    /// A store that keeps no such notes never says so.
+    /// Unexpired, but its holder is dead, as certainly as under [`Abandoned`](Self::Abandoned), and this node has read
+    /// the lease's id in the holder's note. So this node can resume the lease, and no other node can. A store without
+    /// such notes never reports this state.
     Reclaimable {
-        /// The id that it is held under.
+        /// The id under which the dead holder holds the lease.
         holder: LeaseId,
     },
-    /// Broken by an operator, with some of its time still to go.
+    /// Broken by an operator, but not expired yet.
     Breaking,
     /// Broken by an operator.
     Broken,
 }
 
 impl LeaseState {
-    /// Whether nobody else can acquire it.
+    /// True if no other client can acquire the lease.
     pub fn is_held(self) -> bool {
         match self {
             Self::Held | Self::HeldForever | Self::Breaking => true,
@@ -180,31 +178,30 @@ impl LeaseState {
     }
 }
 
-/// One reading of an election in the store.
+/// The result of reading an election in the store.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Snapshot {
-    /// There is nothing under the election's name.
+    /// No object has the election's name.
     Nothing,
-    /// There is an object with a lease.
+    /// An object with a lease.
     Object {
         /// The state of its lease.
         lease: LeaseState,
-        /// The mark that conditional writes carry.
+        /// The version that conditional writes carry.
         version: Version,
-        /// Its record; none in an object that somebody else made.
+        /// The object's record, if it has one. An object that another client made has none.
         record: Option<Record>,
     },
 }
 
 impl Snapshot {
-    /// Whether the record names this term or a higher one. While it does not, whatever else names the term is kept:
-    /// nothing else may know of it.
+    /// True if the record names this term or a higher one. Until then, other objects that name it must be kept.
     #[must_use]
     pub fn names(&self, term: Term) -> bool {
         self.term() >= term
     }
 
-    /// The term that the record names; 0 where there is none.
+    /// The term that the record names; 0 without a record.
     #[must_use]
     pub fn term(&self) -> Term {
         match self {

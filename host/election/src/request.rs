@@ -1,4 +1,4 @@
-//! What the elector asks of the lease store, and how a store may answer.
+//! Requests of the elector to the lease store, and the store's possible answers.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,61 +6,60 @@ use core::time::Duration;
 
 use crate::record::{LeaseId, Record, Snapshot, Term, Version};
 
-/// Tells the answers to different requests apart.
+/// The id by which an answer is matched to its request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// One request to the store. Each is a single atomic step there.
+/// One request to the store: a single atomic step there.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Op {
-    /// Reads lease state, version and record. Answered by [`Reply::Read`].
+    /// Reads the lease state, version and record. Answered by [`Reply::Read`].
     Read,
-    /// Asks for the highest term that anything in the store names: the record, the coordinator's state, a node's
+    /// Reads the highest term that anything in the store names: the record, the coordinator's state or a node's
     /// announcement. Answered by [`Reply::Term`], with 0 if nothing names one.
     Recall,
-    /// Both of these in one request, as a standby asks that expects to take the lease: what was read is no newer than what
-    /// names a term, and than what operators ask. Answered by [`Reply::Surveyed`].
+    /// Combines a read and a recall, for a standby that expects to take the lease. The record is read first, so the
+    /// terms and the operators' steering are at least as new as the record. Answered by [`Reply::Surveyed`].
     Survey,
-    /// Creates the object with its lease free, only if there is none ([`StoreError::Conflict`] if there is).
-    /// Answered by [`Reply::Version`].
+    /// Creates the object with a free lease, unless it exists ([`StoreError::Conflict`]). Answered by
+    /// [`Reply::Version`].
     Create {
         /// The first record.
         record: Record,
     },
-    /// Takes the lease, only if the object still has that version. Repeated with the id that holds it, it
-    /// succeeds again and starts the lease's length anew. Answered by [`Reply::Done`].
+    /// Acquires the lease if the object still has `version`. Repeated with the id that holds the lease, it succeeds
+    /// again and starts the lease's length again. Answered by [`Reply::Done`].
     Acquire {
-        /// The id to hold it under.
+        /// The id to hold the lease under.
         id: LeaseId,
-        /// How long the lease lasts without a renewal.
+        /// The length of the lease without a renewal.
         length: Duration,
         /// The version that the object must have.
         version: Version,
-        /// The holder that it was read to be abandoned by ([`LeaseState::Abandoned`](crate::LeaseState::Abandoned)), whose
-        /// place it takes. The lease of any other is held as ever.
+        /// The dead holder to replace, if the lease was read as
+        /// [`LeaseState::Abandoned`](crate::LeaseState::Abandoned). A lease that another holder holds stays held.
         instead_of: Option<LeaseId>,
     },
-    /// Takes over the unexpired lease of a dead holder ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)), only
-    /// if the object still has that version. The store replaces the lease's id and then renews the lease for its present
-    /// length. If the holder is alive after all, its next renewal fails. Repeated with the id that holds the lease, it
-    /// renews that again. Unlike an acquire, it fails if the lease has ended or anybody else has held it since. Answered by
-    /// [`Reply::Done`].
+    /// Takes over the unexpired lease of a dead holder ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)) if
+    /// the object still has `version`. The store replaces the lease's id, and then renews the lease for its present
+    /// length. If the holder is alive after all, its next renewal fails. Repeated with the id that holds the lease, the
+    /// request renews the lease again. Unlike an acquire, it fails if the lease has ended or another client has held it
+    /// since. Answered by [`Reply::Done`].
     Reclaim {
-        /// The id under which the dead holder holds it.
+        /// The id under which the dead holder holds the lease.
         from: LeaseId,
-        /// The id to hold it under from now on. No request has named it before.
+        /// The new id of the lease. No earlier request has named it.
         id: LeaseId,
         /// The version that the object must have.
         version: Version,
     },
-    /// Starts the lease's length anew. Answered by [`Reply::Done`]. May succeed after an expiry if nobody
-    /// has touched the lease or the object in between.
+    /// Starts the lease's length again, even after an expiry if nothing has touched the lease or object in between.
+    /// Answered by [`Reply::Done`].
     Renew {
-        /// The id that holds it.
+        /// The id that holds the lease.
         id: LeaseId,
     },
-    /// Writes the record, only under a valid lease with that id and only if the object still has that
-    /// version. Answered by [`Reply::Version`].
+    /// Writes the record if `id` holds the lease and the object still has `version`. Answered by [`Reply::Version`].
     Write {
         /// The id that holds the lease.
         id: LeaseId,
@@ -69,41 +68,41 @@ pub enum Op {
         /// The new record.
         record: Record,
     },
-    /// Gives the lease up: it is free at once. Answered by [`Reply::Done`].
+    /// Releases the lease, which is free at once. Answered by [`Reply::Done`].
     Release {
-        /// The id that holds it.
+        /// The id that holds the lease.
         id: LeaseId,
     },
 }
 
-/// A request that was carried out.
+/// The answer to a request that was carried out.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Reply {
-    /// What a read saw.
+    /// The result of a read.
     Read(Snapshot),
-    /// What a recall found.
+    /// The result of a recall.
     Term(Term),
-    /// What a survey found.
+    /// The result of a survey.
     Surveyed {
-        /// What it read.
+        /// The result of its read.
         read: Snapshot,
         /// The highest term that anything in the store names.
         term: Term,
-        /// The version of what operators ask of the nodes, for who drives the elector; none where nothing was asked.
+        /// The version of the operators' steering object, for the driver of the elector; `None` without such an object.
         steering: Option<Version>,
     },
     /// The object's version after a create or a write.
     Version(Version),
-    /// An acquire, renewal or release was carried out.
+    /// An acquire, reclaim, renewal or release was carried out.
     Done,
 }
 
 impl Reply {
-    /// What was answered from the record alone, with what else a store has for a recall and a survey: the term that `highest`
-    /// makes of the record's, and what `steering` says.
+    /// Completes an answer that was made from the record alone, if it answers a recall or a survey. `highest` takes the
+    /// record's term and returns the highest term in the store. `steering` returns the version of the steering object.
     ///
     /// # Errors
-    /// Those of the two.
+    /// The errors of `highest` and `steering`.
     pub fn completed(
         self,
         highest: impl FnOnce(Term) -> Result<Term, StoreError>,
@@ -119,23 +118,22 @@ impl Reply {
     }
 }
 
-/// Why a request was not carried out, named for the decision that follows.
+/// Reason for which a request was not carried out, named after the decision that follows.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {
-    /// Acquire, reclaim: somebody else holds the lease, or it is being broken.
+    /// Acquire, reclaim: another client holds the lease, or the lease is being broken.
     #[error("the lease is held by another client")]
     Held,
-    /// The lease is certainly not, or no longer, held under the id: expired and taken, broken, released,
-    /// or its object is gone.
+    /// The lease is certainly not held under the id: it expired and was taken, was broken or released, or is deleted.
     #[error("the lease is lost: {0}")]
     Lost(String),
-    /// The object does not have the version (or the absence) that was asked for: read again.
+    /// The object does not have the required version, or exists already: read it again.
     #[error("the record has changed")]
     Conflict,
-    /// It may or may not have happened: a timeout, a cut connection, 403, 429, 5xx.
+    /// The request may or may not have been carried out: a timeout, a cut connection, 403, 429, 5xx.
     #[error("{0}")]
     Unknown(String),
-    /// No such account, container or permission, or a store that refuses this file. It did not happen.
+    /// The request was not carried out: account, container or permission is missing, or the store refuses this file.
     #[error("{0}")]
     Misconfigured(String),
 }

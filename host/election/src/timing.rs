@@ -1,18 +1,18 @@
-//! When things must happen, as fractions of the lease's length D.
+//! Moments at which things must happen, as fractions of the lease's length D.
 //!
-//! All is counted from the moment before the last successful request (acquire or renew) was sent, so
-//! that the store's own count of D, which starts later, always ends later.
+//! All moments are counted from just before the last successful request (acquire or renew) was sent. The store's own
+//! count of D starts later, so it always ends later.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment on the host's clock: elapsed time, by the largest of what its clocks say. It never goes back.
+/// A moment on the host's clock: elapsed time, by the fastest of its clocks. It never goes back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub Duration);
 
 impl Time {
-    /// The time that has passed since `earlier`; zero if it is later.
+    /// The time that has passed since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -38,48 +38,48 @@ impl fmt::Debug for Time {
     }
 }
 
-/// From one reading of a standby to the next, but for a quarter more or less.
+/// Interval between two readings of a standby, ±25%.
 pub const POLL: Duration = Duration::from_secs(1);
 
-/// The longest time from one reading of a standby to the next.
+/// The longest interval between two readings of a standby.
 pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
 
-/// How long a host that ends itself may wait for its last words, where there is `room` between its deadline, at 0.8 D, and
-/// its end, at 0.93 D: a third of the 0.07 D that are left of the lease then.
+/// The time that a host that ends itself may spend on its last words. `room` is the time from its deadline (0.8 D) to
+/// its end (0.93 D). The result is a third of the 0.07 D that then remain of the lease.
 pub fn last_words_within(room: Duration) -> Duration {
     room * 7 / 13 / 3
 }
 
-/// The moments of a lease of one length, with their relations checked.
+/// The moments of a lease of one length, checked to fit together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Timing {
     lease: Duration,
     grace: Duration,
 }
 
-/// Why a lease's length, a grace and a memory limit do not go together.
+/// Error for a lease length that does not fit the store or the memory limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
-    /// The lease is shorter or longer than the store can keep.
+    /// The store supports no lease of this length.
     #[error("a lease of {lease:?} is not possible on this store: choose {min:?} to {max:?}")]
     Lease {
-        /// The length that was asked for.
+        /// The requested length.
         lease: Duration,
-        /// The shortest that the store takes.
+        /// The shortest lease that the store supports.
         min: Duration,
-        /// The longest that the store takes.
+        /// The longest lease that the store supports.
         max: Duration,
     },
-    /// Dropping that much memory may take longer than there is between the deadline and 0.93 D.
+    /// Freeing the memory may take longer than the time between the deadline and 0.93 D.
     #[error(
         "freeing {} MiB of guest memory may take {drop:?}, but a lease of {lease:?} leaves {room:?} before the host ends itself: raise `--lease` or lower `--max-memory`", memory.div_ceil(1 << 20)
     )]
     Memory {
-        /// The memory limit in bytes.
+        /// The memory limit, in bytes.
         memory: u64,
-        /// The time that dropping it may take.
+        /// The time that freeing it may take.
         drop: Duration,
-        /// The time there is.
+        /// The time between the deadline and 0.93 D.
         room: Duration,
         /// The lease's length.
         lease: Duration,
@@ -87,8 +87,8 @@ pub enum TimingError {
 }
 
 impl Timing {
-    /// Checks that a lease of that length on a store that takes `min` to `max` leaves time to drop an
-    /// instance of `memory` bytes (0.15 s and 0.2 s for each GiB) before the host would end itself.
+    /// Checks that the store supports a lease of that length (from `min` to `max`). Checks also that the lease leaves
+    /// time to free an instance of `memory` bytes (0.15 s, and 0.2 s for each GiB) before the host would end itself.
     ///
     /// # Errors
     /// [`TimingError`] names the relation that does not hold.
@@ -115,20 +115,19 @@ impl Timing {
         self.lease
     }
 
-    /// How long an instance that is asked to stop may take, while the lease is safe.
+    /// The time that an instance may take to stop while the lease is safe.
     pub fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// D/6: from one successful request to the next renewal, at most.
+    /// D/6: the longest time from a successful request to the next renewal.
     pub fn renew_after(&self) -> Duration {
         self.lease / 6
     }
 
-    /// When to renew after a successful request that was sent then: at the last moment that is not later than D/6 and
-    /// is a multiple of D/12 from the host's `phase` on. So the leases of a host are renewed together, which costs fewer
-    /// wake-ups and, where the store can take several at once, fewer writes; and not together with those of the other
-    /// hosts of its machine.
+    /// The time of the renewal after a success that was sent at `sent`: the last multiple of D/12, offset by the host's
+    /// `phase`, that is not later than D/6. So a host renews all of its leases together, which saves wake-ups, and
+    /// writes if the store can batch them. Other hosts have other phases.
     pub fn renew_at(&self, sent: Time, phase: u64) -> Time {
         let latest = sent + self.renew_after();
         let step = (self.lease / 12).as_nanos().max(1);
@@ -136,14 +135,14 @@ impl Timing {
         latest - Duration::from_nanos(since as u64)
     }
 
-    /// D/12, 50 ms to 2 s: how long one try may take.
+    /// D/12, within 50 ms and 2 s: the timeout of one try.
     pub fn try_timeout(&self) -> Duration {
         try_timeout(self.lease)
     }
 
-    /// The lease in whole seconds, within a store's `range`, for a store whose answers take as long as `took`: the shortest
-    /// under which a try may take twice as long. If there is none, the shortest with the longest tries, if they are long
-    /// enough.
+    /// The shortest lease in the store's range, in whole seconds, under which a try may take twice the time `took` of
+    /// the store's answers. If there is none, the shortest lease with the longest tries, provided that these take
+    /// longer than `took`.
     pub fn lease_for(took: Duration, (min, max): (Duration, Duration)) -> Option<Duration> {
         let shortest = |enough: Duration| {
             let seconds = min.as_secs()..=max.as_secs();
@@ -153,56 +152,56 @@ impl Timing {
         shortest(took * 2).or_else(|| (longest > took).then(|| shortest(longest)).flatten())
     }
 
-    /// D/60 to D/15: from a failed try to the next.
+    /// D/60 to D/15: the wait between a failed try and the next.
     pub fn retry_range(&self) -> (Duration, Duration) {
         (self.lease / 60, self.lease / 15)
     }
 
-    /// 0.7 D: no renewal so far, the instance is asked to stop.
+    /// 0.7 D: if the lease was not renewed by then, the instance is asked to stop.
     pub fn at_risk_after(&self) -> Duration {
         self.lease * 7 / 10
     }
 
-    /// 0.8 D: effects are refused and the instance is killed.
+    /// 0.8 D: effects are refused, and the instance is killed.
     pub fn deadline_after(&self) -> Duration {
         self.lease * 8 / 10
     }
 
-    /// 0.93 D: an instance that is not gone takes its host with it.
+    /// 0.93 D: if the instance is not gone by then, the host ends itself.
     pub fn abort_after(&self) -> Duration {
         self.lease * 93 / 100
     }
 
-    /// How long a kill may take until the instance is gone: from the deadline to 0.93 D.
+    /// The time that a killed instance may take to be gone: from the deadline to 0.93 D.
     pub fn kill_takes(&self) -> Duration {
         self.abort_after() - self.deadline_after()
     }
 
-    /// A quarter of that: whoever looks at what it has killed, and did so for the last time longer ago, was paused. It looks
-    /// twice as often.
+    /// A quarter of [`kill_takes`](Self::kill_takes). If more time has passed since a killed instance was last checked,
+    /// the host was paused. Checks are twice as frequent.
     pub fn noticed_pause(&self) -> Duration {
         self.kill_takes() / 4
     }
 
-    /// How long a host that ends itself may still speak: see [`last_words_within`].
+    /// The time that a host that ends itself may spend on its last words: see [`last_words_within`].
     pub fn last_words(&self) -> Duration {
         last_words_within(self.kill_takes())
     }
 
-    /// D and the longest wait of a standby for its next reading: how long nobody leads after a crash, at most.
+    /// The longest time without a leader after a crash: D, and a standby's longest wait for its next reading.
     pub fn takeover_after_crash(&self) -> Duration {
         self.lease + LONGEST_POLL
     }
 
-    /// How late the host's own end may be, of a pause that nothing in it can notice, for what has run to be gone before
-    /// the lease: what is left of D by then, but for a hundredth of it, which is for waking late and for what the clocks
-    /// cannot tell.
+    /// The longest unnoticed pause by which the host's own end may be late while its instance is still gone before the
+    /// lease expires. It is the rest of D after 0.93 D and the last words, less D/100 for late wake-ups and clock
+    /// errors.
     pub fn tolerated_pause(&self) -> Duration {
         self.lease - self.abort_after() - self.last_words() - self.lateness()
     }
 
-    /// By how many thousandths a host's clocks may be slow of the store's, rounded down: they make D that much longer
-    /// here, which what is tolerated of a pause makes up for.
+    /// The amount (‰, rounded down) by which this host's clock may run slower than the store's. A slow clock stretches
+    /// D; the slack in [`tolerated_pause`](Self::tolerated_pause) absorbs it.
     pub fn tolerated_drift(&self) -> u32 {
         let whole = (self.lease - self.lateness()).as_nanos().max(1);
         u32::try_from(self.tolerated_pause().as_nanos() * 1000 / whole).unwrap_or(u32::MAX)
@@ -212,7 +211,7 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The store outage that a leader survives: 0.7 D less D/6.
+    /// The longest store outage that a leader survives: 0.7 D less D/6.
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after()
     }

@@ -1,5 +1,5 @@
-//! The election's rules, one scene each: what goes into the elector and which effects come out. The
-//! simulation looks for what nobody thought of; these scenes say what the rules mean.
+//! The rules of the election, one scene each: the inputs of the elector, and the effects that follow. The simulation
+//! searches for cases that nobody thought of; these scenes say what the rules mean.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(missing_docs, reason = "nobody links against a test")]
 
@@ -17,20 +17,20 @@ const SECOND: Duration = Duration::from_secs(1);
 const RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
 
 #[test]
-fn a_lease_that_its_holder_released_is_taken_at_once_and_the_next_term_is_one_more() {
+fn released_lease_is_acquired_at_once_with_next_term() {
     let mut scene = Scene::new();
     let id = scene.acquires(object(LeaseState::Free, Some(record(6, "other"))));
     let written = scene.answer(Ok(Reply::Done));
     let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
     assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
-    // Counted from before the acquire was sent, not from its answer nor from the write.
+    // All moments count from before the acquire was sent, not from its answer nor from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
 }
 
 #[test]
-fn a_host_that_has_never_seen_the_election_creates_it_and_starts_at_once() {
+fn host_creates_unknown_election_and_starts_at_once() {
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -41,7 +41,7 @@ fn a_host_that_has_never_seen_the_election_creates_it_and_starts_at_once() {
 }
 
 #[test]
-fn a_broken_lease_is_waited_out_for_the_recorded_d() {
+fn new_holder_waits_recorded_length_after_broken_lease() {
     let mut scene = Scene::new();
     let mut of_another = record(3, "other");
     of_another.lease = Duration::from_secs(30);
@@ -53,7 +53,7 @@ fn a_broken_lease_is_waited_out_for_the_recorded_d() {
 }
 
 #[test]
-fn who_waits_a_lease_out_leaves_the_module_before_its_failures_and_its_outcome() {
+fn waiting_holder_keeps_failures_and_outcome_of_old_module() {
     for (planned_by_then, failures) in [(0, 2), (1, 0)] {
         let mut scene = Scene::new();
         let mut of_another = record(3, "other");
@@ -70,13 +70,13 @@ fn who_waits_a_lease_out_leaves_the_module_before_its_failures_and_its_outcome()
     let note = written_record(&scene.answer(Ok(Reply::Done)));
     assert_eq!((note.node, note.module.as_deref(), note.outcome), (None, Some("sha256:0"), Some(Outcome::Done)));
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
-    // The module that the election ended with is not started again.
+    // The module with which the election ended is not started again.
     scene.input(Input::Plan(plan(0, None)));
     assert!(matches!(scene.told[..], [.., Report::NotReleased { .. }, Report::Standby { .. }]), "{:?}", scene.told);
 }
 
 #[test]
-fn failures_of_an_unknown_module_are_nobodys() {
+fn failures_are_dropped_when_their_module_is_unknown() {
     let mut scene = Scene::new();
     let mut of_nobody = record(3, "other");
     (of_nobody.node, of_nobody.module, of_nobody.failures) = (None, None, 2);
@@ -85,7 +85,7 @@ fn failures_of_an_unknown_module_are_nobodys() {
 }
 
 #[test]
-fn a_free_lease_without_a_record_is_waited_out_for_a_minute() {
+fn new_holder_waits_a_minute_when_free_lease_has_no_record() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, None));
     let acquired = scene.now;
@@ -95,14 +95,14 @@ fn a_free_lease_without_a_record_is_waited_out_for_a_minute() {
 }
 
 #[test]
-fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out() {
+fn deleted_record_continues_from_highest_term_after_wait() {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(9, "other"))));
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.node.clone()), (9, None));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // It does not look as if nobody had ever led, to this host or to any other.
+    // The object does not look new to this host or to any other.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -111,17 +111,17 @@ fn a_record_that_is_missing_goes_on_from_the_highest_term_seen_and_is_waited_out
 }
 
 #[test]
-fn a_record_that_goes_missing_before_its_holder_has_written_it_is_waited_out_for_a_minute() {
+fn new_holder_waits_a_minute_when_unwritten_record_disappears() {
     let mut scene = Scene::new();
     let mut before = record(9, "other");
     before.outcome = Some(Outcome::Done);
     scene.reads(object(LeaseState::Free, Some(before.clone())));
-    // The record is still that of the holder before: what the new one's D is cannot be read.
+    // The record is still the previous holder's, so the new holder's D cannot be read.
     scene.reads(object(LeaseState::Held, Some(before)));
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease), (9, SECOND * 60));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // It does not look as if nobody had ever led, to this host or to any other.
+    // The object does not look new to this host or to any other.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -130,20 +130,20 @@ fn a_record_that_goes_missing_before_its_holder_has_written_it_is_waited_out_for
 }
 
 #[test]
-fn a_record_after_whose_term_there_is_none_is_left_alone_and_told_once() {
+fn record_with_highest_term_is_left_alone_and_reported_once() {
     let mut scene = Scene::new();
     for term in [u64::MAX, u64::MAX, HIGHEST_TERM] {
         assert_eq!(scene.reads(object(LeaseState::Expired, Some(record(term, "other")))), []);
     }
     let told = |report: &&Report| matches!(report, Report::StoreTrouble { error: StoreError::Misconfigured(_), .. });
     assert_eq!(scene.told.iter().filter(told).count(), 2, "{:?}", scene.told);
-    // Once it is corrected, all goes on from there.
+    // Once the term is corrected, the election continues from there.
     scene.acquires(object(LeaseState::Expired, Some(record(7, "other"))));
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(8));
 }
 
 #[test]
-fn a_record_that_names_a_lease_without_end_is_waited_out_for_a_minute() {
+fn new_holder_waits_a_minute_when_record_names_endless_lease() {
     let mut scene = Scene::new();
     let endless = Record { lease: Duration::MAX, ..record(3, "other") };
     scene.acquires(object(LeaseState::Broken, Some(endless)));
@@ -154,7 +154,7 @@ fn a_record_that_names_a_lease_without_end_is_waited_out_for_a_minute() {
 }
 
 #[test]
-fn failures_are_counted_to_the_end_of_their_number() {
+fn failure_count_saturates_at_its_maximum() {
     let mut scene = Scene::new();
     let failed = Record { module: Some(module(0).digest), failures: u32::MAX, ..record(1, "other") };
     scene.acquires(object(LeaseState::Free, Some(failed)));
@@ -162,13 +162,13 @@ fn failures_are_counted_to_the_end_of_their_number() {
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     let noted = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert!(scene.told.iter().any(|report| matches!(report, Report::Elected { .. })), "{:?}", scene.told);
-    // Nothing is to be noted that the record does not say already, and the lease is given up.
+    // The count needs no write of its own: the mark follows at once.
     assert_eq!(written_record(&noted).failures, u32::MAX);
     assert!(matches!(only_request(&scene.marks(&noted)), Op::Release { .. }));
 }
 
 #[test]
-fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
+fn acquire_repeats_id_and_version_after_unknown_outcome() {
     let mut scene = Scene::new();
     let id = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     let version = Version("v1".to_string());
@@ -180,7 +180,7 @@ fn an_acquire_of_unknown_outcome_is_repeated_with_the_same_id_and_version() {
 }
 
 #[test]
-fn an_acquire_that_was_refused_is_followed_by_a_reading_and_a_new_id() {
+fn refused_acquire_is_followed_by_reading_and_new_id() {
     let mut scene = Scene::new();
     let first = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     scene.answer(Err(StoreError::Held));
@@ -189,8 +189,8 @@ fn an_acquire_that_was_refused_is_followed_by_a_reading_and_a_new_id() {
 }
 
 #[test]
-fn an_acquire_that_was_not_sent_tells_nothing() {
-    // Nobody has ever led here, which an answer of the store would have made doubtful.
+fn unsent_acquire_changes_nothing() {
+    // No node has ever led here. An answer of the store would have made that doubtful.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -210,7 +210,7 @@ fn an_acquire_that_was_not_sent_tells_nothing() {
 }
 
 #[test]
-fn a_write_of_unknown_outcome_is_read_compared_and_written_again() {
+fn write_is_read_and_repeated_after_unknown_outcome() {
     let mut scene = Scene::new();
     let id = scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
@@ -222,7 +222,7 @@ fn a_write_of_unknown_outcome_is_read_compared_and_written_again() {
 }
 
 #[test]
-fn a_write_that_was_carried_out_though_another_is_wanted_by_then_is_followed_by_that_with_the_new_version() {
+fn superseding_write_uses_new_version_after_first_arrived() {
     let mut scene = Scene::leading();
     let first = written_record(&scene.input(Input::Plan(plan(1, None))));
     assert_eq!(only_request(&scene.input(Input::Plan(plan(2, None)))), Op::Read);
@@ -232,7 +232,7 @@ fn a_write_that_was_carried_out_though_another_is_wanted_by_then_is_followed_by_
 }
 
 #[test]
-fn what_others_have_written_under_the_lease_shows_that_it_is_lost() {
+fn lease_is_lost_when_another_client_wrote_the_record() {
     let planted = Snapshot::Object { lease: LeaseState::Held, version: Version("v5".to_string()), record: None };
     for found in [held("v5", record(1, "other")), held("v5", record(2, "this")), planted] {
         let mut scene = Scene::leading();
@@ -250,7 +250,7 @@ fn what_others_have_written_under_the_lease_shows_that_it_is_lost() {
 }
 
 #[test]
-fn a_write_that_was_carried_out_though_its_answer_was_lost_is_recognised() {
+fn write_is_recognized_when_its_answer_was_lost() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
     let written = scene.answer(Ok(Reply::Done));
@@ -262,12 +262,12 @@ fn a_write_that_was_carried_out_though_its_answer_was_lost_is_recognised() {
 }
 
 #[test]
-fn a_write_that_may_still_arrive_cannot_undo_what_is_found_to_be_there_already() {
+fn record_is_rewritten_while_earlier_write_may_arrive() {
     let mut scene = Scene::leading();
     scene.input(Input::Gone { end: End::Failed("no".to_string()) });
     assert_eq!(scene.run_until_started(), module(0));
     let failed_once = loop {
-        // After 60 s of health the count is reset, and the answer to that write does not come.
+        // After 60 s of health the count is reset, and the answer to that write is lost.
         let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
         if scene.asked_to_write {
             let reset = written_record(&effects);
@@ -276,14 +276,14 @@ fn a_write_that_may_still_arrive_cannot_undo_what_is_found_to_be_there_already()
         }
     };
     assert_eq!(only_request(&scene.input(Input::Gone { end: End::Failed("no".to_string()) })), Op::Read);
-    // The record still says what it is to say now: it is written nevertheless, so that the reset comes too late.
+    // The record already has the wanted content, but is written again, so that the reset fails.
     let again = scene.answer(Ok(Reply::Read(held("v9", failed_once.clone()))));
     let Op::Write { version, record, .. } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((version.0.as_str(), record), ("v9", failed_once));
 }
 
 #[test]
-fn a_failed_renewal_is_repeated_soon_and_extends_nothing_until_the_deadline_kills() {
+fn failed_renewals_extend_nothing_until_deadline_kills() {
     let mut scene = Scene::leading();
     let renewed = scene.sent;
     let (mut stopped, mut killed, mut last_try) = (None, None, scene.now);
@@ -308,7 +308,7 @@ fn a_failed_renewal_is_repeated_soon_and_extends_nothing_until_the_deadline_kill
     }
     assert_eq!(stopped, Some((StopReason::LeaseAtRisk, renewed + D * 7 / 10)));
     assert_eq!(killed, Some(renewed + D * 8 / 10));
-    // It is not gone, and the host ends itself.
+    // The instance is not gone, so the host ends itself.
     let aborted = std::iter::repeat_with(|| scene.wakes())
         .find(|effects| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. })));
     assert!(aborted.is_some());
@@ -316,11 +316,11 @@ fn a_failed_renewal_is_repeated_soon_and_extends_nothing_until_the_deadline_kill
 }
 
 #[test]
-fn a_pause_after_a_kill_gives_it_its_time_once_more() {
+fn kill_gets_its_time_again_once_after_pause() {
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
-    // It cannot hear meanwhile that the instance is gone.
+    // Meanwhile the host cannot learn that the instance is gone.
     scene.now = scene.now + D * 2;
     let woken = scene.now;
     let aborts = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. }));
@@ -328,7 +328,7 @@ fn a_pause_after_a_kill_gives_it_its_time_once_more() {
     while !aborts(&scene.wakes()) {}
     assert_eq!(scene.now, woken + D * 13 / 100);
 
-    // Whoever is paused again and again ends all the same.
+    // A host under repeated pauses ends all the same.
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
@@ -343,9 +343,9 @@ fn a_pause_after_a_kill_gives_it_its_time_once_more() {
 }
 
 #[test]
-fn what_the_system_alone_can_end_is_left_to_it_with_the_lease() {
+fn dying_process_is_left_to_system_and_lease_expires() {
     let is_abort = |effect: &Effect| matches!(effect, Effect::Abort { .. });
-    // It has come to its end by itself, at any moment, and a minute later its process is there still.
+    // The process has ended by itself at any moment, and a minute later the system still holds it.
     for ends in [Input::Dying, Input::StepDown { reason: "it asked for it".to_string() }] {
         let mut scene = Scene::leading();
         let (began, mut renewed) = (scene.now, scene.sent);
@@ -365,7 +365,7 @@ fn what_the_system_alone_can_end_is_left_to_it_with_the_lease() {
                 lost.get_or_insert(scene.now);
             }
         }
-        // What nobody can end is not led with for ever.
+        // A node does not lead forever with an instance that cannot be ended.
         assert_eq!(lost, Some(renewed + D * 93 / 100), "{ends:?}");
         let before = scene.told.len();
         assert!(scene.input(Input::Gone { end: End::Killed }).is_empty());
@@ -374,7 +374,7 @@ fn what_the_system_alone_can_end_is_left_to_it_with_the_lease() {
 }
 
 #[test]
-fn a_host_that_ends_does_not_wait_for_what_the_system_alone_can_end() {
+fn shutdown_does_not_wait_for_dying_process() {
     let mut scene = Scene::leading();
     let mut effects = scene.input(Input::Shutdown);
     loop {
@@ -393,7 +393,7 @@ fn a_host_that_ends_does_not_wait_for_what_the_system_alone_can_end() {
 }
 
 #[test]
-fn leases_of_one_host_are_renewed_at_the_same_moments_and_another_hosts_at_others() {
+fn renewals_coincide_within_host_and_differ_between_hosts() {
     let [moments, others] = ["this/1", "other/1"].map(|incarnation| {
         let mut moments = Vec::new();
         for late in 0..12 {
@@ -422,7 +422,7 @@ fn leases_of_one_host_are_renewed_at_the_same_moments_and_another_hosts_at_other
 }
 
 #[test]
-fn a_known_loss_kills_at_once() {
+fn known_loss_kills_at_once() {
     let mut scene = Scene::leading();
     scene.wakes();
     let effects = scene.answer(Err(StoreError::Lost("taken".to_string())));
@@ -433,11 +433,11 @@ fn a_known_loss_kills_at_once() {
 }
 
 #[test]
-fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
+fn known_loss_kills_at_once_when_superseded_write_fails() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
     let superseded = scene.pending;
-    // Another version is wanted before the write of the first is answered, so that what is there is read.
+    // Another version is wanted before the first write is answered, so the record is read.
     let asked = scene.input(Input::Plan(plan(2, None)));
     assert_eq!(only_request(&asked), Op::Read);
     scene.pending = superseded;
@@ -449,7 +449,7 @@ fn a_known_loss_kills_at_once_though_what_was_refused_is_not_wanted_any_more() {
 }
 
 #[test]
-fn a_reading_that_shows_no_lease_that_can_be_renewed_shows_that_it_is_lost() {
+fn lease_is_lost_when_reading_shows_it_not_renewable() {
     for (lease, is_lost) in [
         (LeaseState::Free, true),
         (LeaseState::Breaking, true),
@@ -464,7 +464,7 @@ fn a_reading_that_shows_no_lease_that_can_be_renewed_shows_that_it_is_lost() {
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // The claim was carried out before.
+        // The claim was carried out.
         let found = Snapshot::Object { lease, version: Version("v3".to_string()), record: Some(claimed) };
         let effects = scene.answer(Ok(Reply::Read(found)));
         let is_stopped =
@@ -474,7 +474,7 @@ fn a_reading_that_shows_no_lease_that_can_be_renewed_shows_that_it_is_lost() {
 }
 
 #[test]
-fn a_note_names_no_term_whose_lease_it_does_not_name() {
+fn note_keeps_its_term_when_later_lease_length_is_unknown() {
     let mut scene = Scene::new();
     let of_another = Record { lease: SECOND * 10, ..record(5, "other") };
     scene.acquires(object(LeaseState::Broken, Some(of_another.clone())));
@@ -505,21 +505,21 @@ fn a_note_names_no_term_whose_lease_it_does_not_name() {
 }
 
 #[test]
-fn a_term_that_is_given_up_while_it_is_written_is_named_with_who_began_it_and_when() {
+fn mark_names_whole_term_when_shutdown_follows_its_write() {
     let mut scene = Scene::new();
     scene.wall = SECOND * 7;
     let of_another = Record { lease: SECOND * 10, failures: 2, ..record(1, "other") };
     scene.acquires(object(LeaseState::Free, Some(Record { released: true, ..of_another.clone() })));
     let begun = written_record(&scene.answer(Ok(Reply::Done)));
     assert_ne!((&begun.node, begun.lease, begun.since), (&of_another.node, SECOND * 10, of_another.since));
-    // The write was carried out, and its answer is not there yet.
+    // The write was carried out, but its answer has not arrived.
     assert_eq!(only_request(&scene.input(Input::Shutdown)), Op::Read);
     let mark = written_record(&scene.answer(Ok(Reply::Read(held("v2", begun.clone())))));
     assert_eq!(mark, Record { released: true, ..begun });
 }
 
 #[test]
-fn a_write_that_is_refused_because_the_release_was_carried_out_does_not_undo_that() {
+fn release_stands_when_superseded_write_is_refused() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
@@ -537,7 +537,7 @@ fn a_write_that_is_refused_because_the_release_was_carried_out_does_not_undo_tha
 }
 
 #[test]
-fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_wanted() {
+fn record_with_shorter_lease_than_wait_loses_lease() {
     for (found, is_enough) in [(D, false), (SECOND * 30, true), (SECOND * 60, true)] {
         let mut scene = Scene::new();
         let mut of_another = record(3, "other");
@@ -549,7 +549,7 @@ fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_w
         while !scene.asked_to_read {
             scene.wakes();
         }
-        // The record was deleted, and what it had asked to be made before, when less was known, has arrived since.
+        // The record was deleted. An earlier create by this holder, with a shorter lease, has arrived since.
         scene.answer(Ok(Reply::Read(held("v2", Record { lease: found, ..note.clone() }))));
         let is_lost = matches!(scene.told.last(), Some(Report::Standby { .. }));
         assert_eq!(is_lost, !is_enough, "{found:?}: {:?}", scene.told);
@@ -557,7 +557,7 @@ fn a_record_that_names_a_shorter_lease_than_is_to_be_waited_out_is_not_the_one_w
 }
 
 #[test]
-fn an_orderly_end_asks_waits_and_releases_last() {
+fn shutdown_asks_waits_and_releases_last() {
     let mut scene = Scene::leading();
     let effects = scene.input(Input::Shutdown);
     assert!(matches!(effects[..], [Effect::Stop { reason: StopReason::Shutdown, .. }]), "{effects:?}");
@@ -567,13 +567,13 @@ fn an_orderly_end_asks_waits_and_releases_last() {
 }
 
 #[test]
-fn who_gives_the_lease_up_follows_once_that_is_carried_out() {
+fn node_follows_only_after_release_is_carried_out() {
     let mut scene = Scene::leading();
     assert!(!scene.elector.follows());
     scene.input(Input::Plan(Plan::default()));
     let marks = scene.input(Input::Gone { end: End::Done });
     assert!(written_record(&marks).released);
-    // The store is busy: between two tries nothing is asked for, and the lease is not released yet.
+    // The store is busy. Between two tries no request is pending, and the lease is not released yet.
     scene.answer(Err(unknown()));
     assert!(!scene.elector.follows() && scene.pending.is_none());
     let Op::Read = only_request(&scene.wakes()) else { panic!("it reads what became of the mark") };
@@ -585,7 +585,7 @@ fn who_gives_the_lease_up_follows_once_that_is_carried_out() {
     scene.wakes();
     scene.answer(Ok(Reply::Done));
     assert!(scene.elector.follows(), "{:?}", scene.told);
-    // A lease that was asked for may be held before it is known to be.
+    // A requested lease may be held before the node knows it.
     scene.input(Input::Plan(plan(0, None)));
     scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
     scene.answer(Err(unknown()));
@@ -593,7 +593,7 @@ fn who_gives_the_lease_up_follows_once_that_is_carried_out() {
 }
 
 #[test]
-fn a_second_signal_skips_the_grace_and_keeps_the_order() {
+fn second_signal_skips_grace_and_keeps_order() {
     let mut scene = Scene::leading();
     scene.input(Input::Shutdown);
     assert!(matches!(scene.input(Input::SkipGrace)[..], [Effect::Kill { .. }]));
@@ -602,7 +602,7 @@ fn a_second_signal_skips_the_grace_and_keeps_the_order() {
 }
 
 #[test]
-fn lease_counts_as_released_when_the_answer_to_its_release_was_lost() {
+fn lease_counts_as_released_when_release_answer_was_lost() {
     for (doubts, is_released) in [(0, false), (1, true), (2, true)] {
         let mut scene = Scene::leading();
         scene.input(Input::Shutdown);
@@ -620,7 +620,7 @@ fn lease_counts_as_released_when_the_answer_to_its_release_was_lost() {
 }
 
 #[test]
-fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
+fn second_signal_allows_one_more_try_during_release() {
     for is_marked in [false, true] {
         let ending = || {
             let mut scene = Scene::leading();
@@ -631,13 +631,13 @@ fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
             }
             scene
         };
-        // The one that is under way.
+        // The try that is under way.
         let mut scene = ending();
         assert_eq!(scene.input(Input::SkipGrace), []);
         assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 
-        // The next, at once.
+        // The next try, at once.
         let mut scene = ending();
         assert_eq!(scene.answer(Err(unknown())), []);
         let hurried = only_request(&scene.input(Input::SkipGrace));
@@ -645,7 +645,7 @@ fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
             assert!(matches!(hurried, Op::Release { .. }), "{hurried:?}");
             assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
         } else {
-            // Whether the mark was written is read first.
+            // The outcome of the mark is read first.
             assert_eq!(hurried, Op::Read);
             assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         }
@@ -653,7 +653,7 @@ fn a_second_signal_while_the_lease_is_released_waits_for_one_more_try() {
 }
 
 #[test]
-fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_read() {
+fn refusal_is_reported_once_and_retried_less_often() {
     let refused = || Err(StoreError::Misconfigured("not allowed".to_string()));
     for nothing in [true, false] {
         let mut scene = Scene::with(OnDone::Repeat);
@@ -671,8 +671,7 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // A node that may take the lease has it. Nobody needs to create the object any more, and this node may still not
-        // acquire the lease.
+        // Another node holds the lease, so no object is needed. This node may still be refused the lease.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
         assert_eq!(troubles(&scene), if nothing { 2 } else { 1 }, "{:?}", scene.told);
         scene.acquires(object(LeaseState::Free, Some(record(2, "other"))));
@@ -683,12 +682,12 @@ fn what_is_refused_is_said_once_and_asked_for_ever_more_seldom_though_it_can_be_
 }
 
 #[test]
-fn what_people_must_correct_is_told_once_whatever_met_it() {
+fn misconfiguration_is_reported_once_for_all_requests() {
     for (error, told) in [(StoreError::Misconfigured("no rights".to_owned()), 1), (unknown(), 2)] {
         let mut scene = Scene::with(OnDone::Repeat);
         scene.reads(Snapshot::Nothing);
         assert_eq!(scene.answer(Err(error.clone())), []);
-        // Another node has made it, and does not hold it yet.
+        // Another node has created the object, but does not hold the lease yet.
         scene.acquires(object(LeaseState::Free, Some(record(0, "other"))));
         assert_eq!(scene.answer(Err(error)), []);
         let troubles: Vec<_> =
@@ -698,7 +697,7 @@ fn what_people_must_correct_is_told_once_whatever_met_it() {
 }
 
 #[test]
-fn failed_reading_is_told_after_an_acquire_failed_likewise() {
+fn failed_reading_is_reported_after_same_acquire_failure() {
     let refused = || Err(StoreError::Misconfigured("no rights".to_owned()));
     let mut scene = Scene::with(OnDone::Repeat);
     scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
@@ -721,7 +720,7 @@ fn failed_reading_is_told_after_an_acquire_failed_likewise() {
 }
 
 #[test]
-fn node_that_reads_too_slowly_does_not_take_the_lease() {
+fn node_does_not_acquire_when_readings_are_too_slow() {
     let mut scene = Scene::new();
     let free = object(LeaseState::Free, Some(record(1, "other")));
     let slow = D / 12 + SECOND / 10;
@@ -742,7 +741,7 @@ fn node_that_reads_too_slowly_does_not_take_the_lease() {
 }
 
 #[test]
-fn node_that_cannot_start_an_instance_gives_way_and_judges_no_version() {
+fn unable_node_steps_down_and_judges_no_version() {
     let mut scene = Scene::on_probation();
     let unable = || Input::Gone { end: End::Unable("no secret".to_string()) };
     let rejects = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Reject { .. }));
@@ -757,7 +756,7 @@ fn node_that_cannot_start_an_instance_gives_way_and_judges_no_version() {
 }
 
 #[test]
-fn reclaim_in_doubt_is_not_released_at_the_end() {
+fn shutdown_does_not_release_reclaim_in_doubt() {
     let mut scene = Scene::new();
     let dead = object(LeaseState::Reclaimable { holder: LeaseId::from_random(7) }, Some(record(6, "this")));
     assert!(matches!(only_request(&scene.reads(dead)), Op::Reclaim { .. }));
@@ -766,9 +765,9 @@ fn reclaim_in_doubt_is_not_released_at_the_end() {
 }
 
 #[test]
-fn an_outside_client_that_comes_again_after_another_has_held_the_lease_is_told_again() {
+fn outside_client_is_reported_again_after_another_holder() {
     let mut scene = Scene::new();
-    // A node that waits another's lease out writes a record without a holder.
+    // A node that waits for another instance writes a record without a holder.
     let waits = Record { node: None, ..record(3, "other") };
     for lease in [LeaseState::HeldForever, LeaseState::HeldForever, LeaseState::Held, LeaseState::HeldForever] {
         assert_eq!(scene.reads(object(lease, Some(waits.clone()))), []);
@@ -778,7 +777,7 @@ fn an_outside_client_that_comes_again_after_another_has_held_the_lease_is_told_a
 }
 
 #[test]
-fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
+fn finished_election_is_recorded_before_release_and_stays_over() {
     let mut scene = Scene::leading_with(OnDone::Finish);
     let noted = scene.input(Input::Gone { end: End::Done });
     let Op::Write { record, .. } = only_request(&noted) else { panic!("{noted:?}") };
@@ -790,7 +789,7 @@ fn a_finished_election_is_recorded_before_the_release_and_not_started_again() {
 }
 
 #[test]
-fn an_acquire_in_doubt_is_repeated_though_the_election_is_over_by_then_and_released_at_once() {
+fn acquire_in_doubt_is_repeated_when_election_is_over() {
     let mut scene = Scene::new();
     scene.input(Input::Plan(plan(1, None)));
     let id = scene.acquires(object(LeaseState::Free, Some(over(3))));
@@ -807,7 +806,7 @@ fn an_acquire_in_doubt_is_repeated_though_the_election_is_over_by_then_and_relea
 }
 
 #[test]
-fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends() {
+fn free_lease_ends_cool_off_after_fatal_failure() {
     let mut scene = Scene::leading();
     let noted = scene.input(Input::Gone { end: End::Fatal("no".to_string()) });
     let Op::Write { record, .. } = only_request(&noted) else { panic!("{noted:?}") };
@@ -827,7 +826,7 @@ fn a_fatal_failure_is_counted_and_followed_by_a_cool_off_that_a_free_lease_ends(
 }
 
 #[test]
-fn a_cool_off_and_its_growth_outlast_a_while_without_anything_to_serve() {
+fn cool_off_and_its_growth_outlast_time_without_module() {
     let mut scene = Scene::leading();
     let wait = |scene: &mut Scene| {
         scene.input(Input::StepDown { reason: "asked".to_string() });
@@ -849,23 +848,21 @@ fn a_cool_off_and_its_growth_outlast_a_while_without_anything_to_serve() {
     assert!(first < SECOND * 13 && second > SECOND * 14, "{first:?}, {second:?}");
 }
 
-// ---- scenes ----
-
 #[test]
-fn another_version_takes_over_under_the_same_lease_once_its_term_is_written() {
+fn new_version_takes_over_once_its_term_is_written() {
     let mut scene = Scene::leading();
     let asked = scene.input(Input::Plan(plan(1, None)));
     let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
     assert_eq!((record.term, record.module.as_deref()), (3, Some("sha256:1")));
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, next: Some(3), .. }]), "{stopped:?}");
-    // The store is not asked in between.
+    // Nothing is requested from the store in between.
     let started = scene.input(Input::Gone { end: End::Done });
     assert!(matches!(&started[..], [Effect::Start { term: 3, version, .. }] if *version == module(1)), "{started:?}");
 }
 
 #[test]
-fn of_ten_versions_in_a_row_the_last_is_served() {
+fn last_of_ten_planned_versions_is_served() {
     let mut scene = Scene::leading();
     for number in 1..=5 {
         scene.input(Input::Plan(plan(number, None)));
@@ -878,7 +875,7 @@ fn of_ten_versions_in_a_row_the_last_is_served() {
             None => scene.wakes(),
         };
     }
-    // These come during the change-over.
+    // These plans arrive during the swap.
     for number in 6..=10 {
         scene.input(Input::Plan(plan(number, None)));
     }
@@ -888,7 +885,7 @@ fn of_ten_versions_in_a_row_the_last_is_served() {
 }
 
 #[test]
-fn another_version_waits_while_the_lease_is_not_renewed() {
+fn new_version_waits_while_renewals_fail() {
     let mut scene = Scene::leading();
     while scene.pending.is_none() {
         scene.wakes();
@@ -901,9 +898,9 @@ fn another_version_waits_while_the_lease_is_not_renewed() {
 }
 
 #[test]
-fn a_change_over_that_does_not_come_about_leaves_the_count_of_failures() {
+fn aborted_swap_keeps_failure_count() {
     let failed = || Input::Gone { end: End::Failed("no".to_string()) };
-    // It is gone after the rollback, or before it.
+    // The instance ends after the rollback, or before it.
     for is_gone_first in [false, true] {
         let mut scene = Scene::leading();
         scene.input(failed());
@@ -922,14 +919,14 @@ fn a_change_over_that_does_not_come_about_leaves_the_count_of_failures() {
         } else {
             scene.input(failed())
         };
-        // What ends on the way to another version counts for neither.
+        // An instance that ends during a swap counts for neither version.
         let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
         assert_eq!((record.module.as_deref(), record.failures), (Some("sha256:0"), 1));
     }
 }
 
 #[test]
-fn health_that_nobody_saw_before_the_instance_was_gone_is_noted_though_another_version_follows() {
+fn late_health_is_noted_when_another_version_follows() {
     let mut scene = Scene::leading();
     scene.input(Input::Gone { end: End::Failed("no".to_string()) });
     scene.run_until_started();
@@ -953,7 +950,7 @@ fn health_that_nobody_saw_before_the_instance_was_gone_is_noted_though_another_v
 }
 
 #[test]
-fn a_bad_version_gives_way_to_the_one_before_under_the_same_lease() {
+fn bad_version_is_rolled_back_under_same_lease() {
     let failed = |why: &str| End::Failed(why.to_string());
     for (ends, reason) in [
         (vec![End::Crashed("unreachable".to_string())], "unreachable"),
@@ -975,14 +972,14 @@ fn a_bad_version_gives_way_to_the_one_before_under_the_same_lease() {
             _ => None,
         });
         assert_eq!(rejected, Some((module(1), reason, Some(module(0)))));
-        // A plan that was made before is no way back.
+        // An older plan does not bring the version back.
         scene.input(Input::Plan(plan(1, Some(0))));
         assert_eq!(scene.run_until_started(), module(0));
     }
 }
 
 #[test]
-fn a_version_that_stalls_within_its_probation_is_replaced_and_later_ones_step_down() {
+fn stall_replaces_version_only_within_probation() {
     let mut scene = Scene::on_probation();
     let stopped = scene.input(Input::Stalled { reason: "no progress".to_string() });
     assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::Replaced, next: None, .. }]), "{stopped:?}");
@@ -994,7 +991,7 @@ fn a_version_that_stalls_within_its_probation_is_replaced_and_later_ones_step_do
 }
 
 #[test]
-fn an_instance_that_stalls_while_it_is_replaced_does_not_cost_the_lease() {
+fn stall_during_swap_keeps_lease() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, Some(0))));
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
@@ -1006,7 +1003,7 @@ fn an_instance_that_stalls_while_it_is_replaced_does_not_cost_the_lease() {
 }
 
 #[test]
-fn a_version_that_does_well_for_thirty_seconds_is_proven() {
+fn version_is_proven_after_thirty_good_seconds() {
     let mut scene = Scene::on_probation();
     let started = scene.now;
     let proven = loop {
@@ -1016,24 +1013,24 @@ fn a_version_that_does_well_for_thirty_seconds_is_proven() {
         }
     };
     assert!((SECOND * 30..SECOND * 31).contains(&proven), "{proven:?}");
-    // From now on it is a version like any other.
+    // From now on the version is like any other.
     let effects = scene.input(Input::Gone { end: End::Fatal("late".to_string()) });
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Reject { .. })), "{effects:?}");
 }
 
 #[test]
-fn a_probation_counts_from_when_the_instance_has_begun() {
+fn probation_counts_from_begin_of_instance() {
     let is_proof = |effect: &Effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1));
-    // It may take its time, and is proven no earlier for that.
+    // An instance may begin late, and is not proven earlier for that.
     let mut scene = Scene::about_to_begin();
     assert_eq!(scene.goes_on_for(SECOND * 50), []);
     assert_eq!(scene.input(Input::Begun), []);
     assert_eq!(scene.goes_on_for(SECOND * 29), []);
-    // That it is told again moves nothing.
+    // A repeated `Begun` moves nothing.
     scene.input(Input::Begun);
     assert!(scene.goes_on_for(SECOND).iter().any(is_proof));
 
-    // One that never does is as bad as any that crashes.
+    // An instance that never begins is as bad as one that crashes.
     let mut scene = Scene::about_to_begin();
     scene.goes_on_for(SECOND * 50);
     let effects = scene.input(Input::Gone { end: End::Crashed("it had not begun".to_string()) });
@@ -1041,19 +1038,19 @@ fn a_probation_counts_from_when_the_instance_has_begun() {
 }
 
 #[test]
-fn an_instance_that_has_not_begun_proves_nothing_of_a_version_that_has_failed_before() {
+fn failed_version_is_not_proven_before_next_instance_begins() {
     let mut scene = Scene::on_probation();
     scene.goes_on_for(SECOND * 5);
     scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
     assert_eq!(scene.run_until_started(), module(1));
     assert_eq!(scene.goes_on_for(SECOND * 40), []);
-    // What was heard of the one before counts, once this one runs, too.
+    // The previous instance's time counts too, once this one runs.
     let effects = scene.input(Input::Begun);
     assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
 }
 
 #[test]
-fn that_an_instance_has_begun_says_nothing_where_there_is_none() {
+fn begun_is_ignored_without_instance() {
     let mut scene = Scene::on_probation();
     scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
     assert_eq!(scene.input(Input::Begun), []);
@@ -1064,7 +1061,7 @@ fn that_an_instance_has_begun_says_nothing_where_there_is_none() {
 }
 
 #[test]
-fn a_probation_that_ends_as_a_plan_comes_is_over_first() {
+fn probation_ends_before_plan_of_same_moment() {
     for planned in [plan(1, Some(0)), plan(2, Some(1))] {
         let mut scene = Scene::on_probation();
         let proven_at = scene.now + SECOND * 30;
@@ -1082,7 +1079,7 @@ fn a_probation_that_ends_as_a_plan_comes_is_over_first() {
 }
 
 #[test]
-fn a_node_without_a_module_gives_the_lease_up_and_does_not_contend() {
+fn node_without_module_gives_lease_up_and_does_not_contend() {
     let mut scene = Scene::leading();
     let stopped = scene.input(Input::Plan(Plan::default()));
     assert!(matches!(stopped[..], [Effect::Stop { reason: StopReason::StepDown, .. }]), "{stopped:?}");
@@ -1096,7 +1093,7 @@ fn a_node_without_a_module_gives_the_lease_up_and_does_not_contend() {
 }
 
 #[test]
-fn what_waits_for_one_version_does_not_keep_another_waiting() {
+fn pause_of_one_version_does_not_delay_another() {
     let mut scene = Scene::leading();
     assert!(written_record(&scene.input(Input::Gone { end: End::Done })).rests_until.is_some());
     assert!(matches!(scene.told.last(), Some(Report::Pausing { .. })), "{:?}", scene.told);
@@ -1106,14 +1103,14 @@ fn what_waits_for_one_version_does_not_keep_another_waiting() {
 }
 
 #[test]
-fn pause_goes_on_at_the_next_leader_and_a_death_in_it_is_no_failure() {
+fn pause_continues_at_next_leader_and_death_is_no_failure() {
     let paused = |until: u64| Record { rests_until: Some(SECOND * until as u32), ..record(6, "other") };
     let holder = LeaseId::from_random(7);
     for (lease, until, wait) in [
         (LeaseState::Free, 4, SECOND * 4),
         (LeaseState::Expired, 4, SECOND * 4),
         (LeaseState::Abandoned { holder }, 4, SECOND * 4),
-        // Another clock may be ahead by years.
+        // Another node's clock may be years ahead.
         (LeaseState::Free, 1_000_000, SECOND * 10),
         (LeaseState::Free, 0, Duration::ZERO),
     ] {
@@ -1131,11 +1128,11 @@ fn pause_goes_on_at_the_next_leader_and_a_death_in_it_is_no_failure() {
 }
 
 #[test]
-fn a_free_lease_is_taken_at_once_only_if_its_record_is_marked_as_released() {
+fn free_lease_is_taken_at_once_only_if_record_is_marked() {
     for (found, wait) in [
         (object(LeaseState::Free, Some(record(3, "other"))), Duration::ZERO),
         (object(LeaseState::Expired, Some(record(3, "other"))), Duration::ZERO),
-        // Any write without a lease id frees a lease that is broken or has run out.
+        // Any write without a lease id frees a lease that is broken or expired.
         (freed(record(3, "other")), D),
         (freed(Record { node: None, ..record(0, "other") }), D),
         (object(LeaseState::Broken, Some(Record { released: true, ..record(3, "other") })), D),
@@ -1154,8 +1151,8 @@ fn a_free_lease_is_taken_at_once_only_if_its_record_is_marked_as_released() {
 }
 
 #[test]
-fn a_record_that_names_a_lower_term_than_anything_else_is_no_witness_of_a_release() {
-    // A lease that was restored, or a record that was written again, looks like any other.
+fn record_with_lower_term_does_not_prove_release() {
+    // A restored lease, or a record that was written again, looks like any other.
     for lease in [LeaseState::Free, LeaseState::Expired] {
         let older = || object(lease, Some(record(3, "other")));
         let mut scene = Scene::new();
@@ -1166,7 +1163,7 @@ fn a_record_that_names_a_lower_term_than_anything_else_is_no_witness_of_a_releas
         assert_eq!(scene.run_until_written().term, 6);
         assert!(scene.now.since(acquired) >= D);
 
-        // How long the lease is of a term that only state or announcements name is not known.
+        // If only the state or announcements name a term, the length of its lease is unknown.
         let mut scene = Scene::new();
         assert!(matches!(only_request(&scene.reads_and_recalls(older(), Ok(Reply::Term(5)))), Op::Acquire { .. }));
         let acquired = scene.now;
@@ -1177,7 +1174,7 @@ fn a_record_that_names_a_lower_term_than_anything_else_is_no_witness_of_a_releas
 }
 
 #[test]
-fn nothing_at_all_is_nothing_only_if_state_and_announcements_name_no_term() {
+fn election_is_new_only_if_nothing_names_a_term() {
     let mut scene = Scene::new();
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease, record.released), (0, D, true));
@@ -1190,7 +1187,7 @@ fn nothing_at_all_is_nothing_only_if_state_and_announcements_name_no_term() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.lease, record.released), (7, SECOND * 60, false));
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
-    // Any other node that reads this record waits, too, whatever that node knows.
+    // Any other node that reads this record waits too.
     for mut scene in [scene, Scene::new()] {
         scene.acquires(freed(record.clone()));
         let acquired = scene.now;
@@ -1201,13 +1198,13 @@ fn nothing_at_all_is_nothing_only_if_state_and_announcements_name_no_term() {
 }
 
 #[test]
-fn what_cannot_be_recalled_is_told_once_with_the_time_that_it_may_take() {
+fn failed_recall_is_reported_once_with_its_wait() {
     let is_missing = || StoreError::Misconfigured("a file is missing".to_string());
     for comes_back in [false, true] {
         let mut scene = Scene::new();
         let effects = scene.reads_and_recalls(object(LeaseState::Free, Some(record(3, "other"))), Err(is_missing()));
         assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
-        // The record's own write is wanted meanwhile, and renewals go on: none of them says anything of that file.
+        // Meanwhile the record is written and the lease renewed. These answers say nothing about the missing file.
         scene.answer(Ok(Reply::Done));
         let acquired = scene.now;
         scene.recalled = Err(is_missing());
@@ -1241,14 +1238,14 @@ fn what_cannot_be_recalled_is_told_once_with_the_time_that_it_may_take() {
 }
 
 #[test]
-fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
+fn failed_recall_is_repeated_or_waited_out() {
     let free = || object(LeaseState::Free, Some(record(3, "other")));
     let mut scene = Scene::new();
     assert_eq!(scene.reads_and_recalls(free(), Err(unknown())), []);
     assert!(matches!(scene.told.last(), Some(Report::StoreTrouble { asked: "recall", .. })), "{:?}", scene.told);
     assert_eq!(only_request(&scene.wakes()), Op::Read);
 
-    // What is not answered for D is not waited for any more. But then the lease is waited out.
+    // After D without an answer the node requests the lease, but then must wait.
     let contends = || {
         let mut scene = Scene::new();
         loop {
@@ -1267,8 +1264,9 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
         scene
     };
     assert!(contends().now >= Time::default() + D);
-    // It may be any: that of the record is perhaps not the last one's. If no later term is told of meanwhile, it is; if
-    // nobody tells, the next one leaves out all that there may have been, by a clock that may be slow or far ahead.
+    // The wait must cover any lease, since the record's may not be the last one's. If a recall then names no later
+    // term, the record's was the last. If it fails, the next term skips all that may have begun, by a clock that may be
+    // slow or far ahead.
     let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
     for (mut scene, told, least, (wall, term)) in [
         (contends(), Ok(3), D, (0, 4)),
@@ -1289,10 +1287,10 @@ fn what_cannot_be_recalled_is_asked_for_again_or_waited_out() {
 }
 
 #[test]
-fn a_term_that_is_told_of_while_a_lease_is_waited_out_is_gone_beyond() {
+fn term_announced_during_wait_is_exceeded() {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(7, "other"))));
-    // Term 8 began, the record was deleted, and only then did its node tell of it.
+    // Term 8 began, the record was deleted, and only then did its node announce the term.
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     scene.answer(Ok(Reply::Version(Version("v1".to_string()))));
     scene.acquires(freed(record));
@@ -1300,12 +1298,12 @@ fn a_term_that_is_told_of_while_a_lease_is_waited_out_is_gone_beyond() {
     scene.answer(Ok(Reply::Done));
     scene.recalled = Ok(8);
     assert_eq!(scene.run_until_written().term, 9);
-    // Its lease may be longer than any that was recorded.
+    // The lease of term 8 may be longer than any that was recorded.
     assert!(scene.now.since(acquired) >= SECOND * 60, "{:?}", scene.now.since(acquired));
 }
 
 #[test]
-fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_term_begins() {
+fn lease_is_shortened_to_d_before_term_begins() {
     let longer = SECOND * 45;
     let broken = object(LeaseState::Broken, Some(Record { lease: longer, ..record(3, "other") }));
     for answers in [vec![Ok(Reply::Done)], vec![Err(unknown()), Ok(Reply::Done)], vec![Err(StoreError::Conflict)]] {
@@ -1342,7 +1340,7 @@ fn a_lease_under_which_a_longer_one_was_waited_out_has_the_length_of_d_before_a_
 }
 
 #[test]
-fn the_place_of_a_holder_that_is_gone_is_taken_at_once_and_its_end_is_a_failure() {
+fn dead_holder_is_replaced_at_once_and_counts_as_failure() {
     let mut scene = Scene::new();
     let holder = LeaseId::from_random(7);
     let effects = scene.reads(object(LeaseState::Abandoned { holder }, Some(record(6, "other"))));
@@ -1353,13 +1351,13 @@ fn the_place_of_a_holder_that_is_gone_is_taken_at_once_and_its_end_is_a_failure(
     assert_eq!((under, record.term, record.failures), (id, 7, 1));
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(started[..], [Effect::Start { term: 7, .. }]), "{started:?}");
-    // It is counted once.
+    // The death is counted once.
     let effects = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert_eq!(written_record(&effects).failures, 2);
 }
 
 #[test]
-fn another_module_has_no_part_in_the_end_of_a_host() {
+fn host_death_does_not_count_for_another_module() {
     let mut scene = Scene::new();
     scene.input(Input::Plan(plan(1, None)));
     let holder = LeaseId::from_random(7);
@@ -1369,7 +1367,7 @@ fn another_module_has_no_part_in_the_end_of_a_host() {
 }
 
 #[test]
-fn what_ends_one_host_after_the_other_is_not_taken_over_at_once() {
+fn takeover_waits_when_hosts_die_in_succession() {
     for failures in [1, 2, 10, u32::MAX] {
         let mut scene = Scene::new();
         let holder = LeaseId::from_random(7);
@@ -1391,19 +1389,19 @@ fn what_ends_one_host_after_the_other_is_not_taken_over_at_once() {
 }
 
 #[test]
-fn the_end_of_a_holder_that_waited_for_another_says_nothing_of_that() {
+fn dead_waiting_holder_is_not_replaced_before_expiry() {
     for record in [None, Some(Record { node: None, ..record(6, "other") })] {
         let mut scene = Scene::new();
         let holder = LeaseId::from_random(7);
         for _ in 0..20 {
             assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, record.clone())), []);
         }
-        // As long as the lease lasts, and no longer.
+        // The lease is held until it expires, and no longer.
         scene.acquires(object(LeaseState::Expired, record));
     }
 }
 
-/// Lets a standby read that, and answers that it goes on with the lease.
+/// Lets a standby read a dead holder's lease, and answers its reclaim.
 fn reclaims(scene: &mut Scene, failures: u32) -> (LeaseId, Vec<Effect>) {
     let holder = LeaseId::from_random(7);
     let record = Record { failures, ..record(6, "this") };
@@ -1415,7 +1413,7 @@ fn reclaims(scene: &mut Scene, failures: u32) -> (LeaseId, Vec<Effect>) {
 }
 
 #[test]
-fn reclaimed_lease_has_fresh_id_and_previous_end_is_a_failure() {
+fn reclaimed_lease_has_fresh_id_and_death_is_a_failure() {
     let mut scene = Scene::new();
     let (reclaimed, written) = reclaims(&mut scene, 0);
     assert!(
@@ -1431,7 +1429,7 @@ fn reclaimed_lease_has_fresh_id_and_previous_end_is_a_failure() {
 }
 
 #[test]
-fn who_comes_back_again_and_again_gives_way() {
+fn host_that_dies_repeatedly_steps_down() {
     for failures in [1, 4, u32::MAX] {
         let mut scene = Scene::new();
         let (reclaimed, written) = reclaims(&mut scene, failures);
@@ -1446,20 +1444,20 @@ fn who_comes_back_again_and_again_gives_way() {
 }
 
 #[test]
-fn another_module_has_no_part_in_what_comes_back_again_and_again() {
+fn repeated_deaths_do_not_count_for_another_module() {
     let mut scene = Scene::new();
     scene.input(Input::Plan(plan(1, None)));
     assert_eq!(written_record(&reclaims(&mut scene, 3).1).failures, 0);
 }
 
 #[test]
-fn what_the_store_does_not_let_a_node_go_on_with_is_waited_out() {
+fn refused_reclaim_waits_for_expiry() {
     for refused in [StoreError::Held, StoreError::Lost("it is another's".to_string())] {
         let mut scene = Scene::new();
         let holder = LeaseId::from_random(7);
         let dead = object(LeaseState::Reclaimable { holder }, Some(record(6, "this")));
         assert!(matches!(only_request(&scene.reads(dead.clone())), Op::Reclaim { .. }));
-        // The request may have been lost before.
+        // The request may have been lost before it arrived.
         scene.answer(Err(unknown()));
         assert!(matches!(only_request(&scene.wakes()), Op::Reclaim { .. }));
         assert_eq!(only_request(&scene.answer(Err(refused))), Op::Read);
@@ -1471,7 +1469,7 @@ fn what_the_store_does_not_let_a_node_go_on_with_is_waited_out() {
 }
 
 #[test]
-fn a_lease_is_gone_on_with_only_where_nothing_is_unclear() {
+fn lease_is_reclaimed_only_if_nothing_is_unclear() {
     let of = |change: fn(Record) -> Record| Some(change(record(6, "this")));
     let known = || Ok(Reply::Term(0));
     for (what, record, recalled) in [
@@ -1493,7 +1491,7 @@ fn a_lease_is_gone_on_with_only_where_nothing_is_unclear() {
 }
 
 #[test]
-fn who_learns_what_to_serve_looks_at_once_where_a_holder_was_gone() {
+fn new_plan_triggers_reading_when_holder_was_dead() {
     for lease in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
         let mut scene = Scene::new();
         scene.input(Input::Plan(Plan::default()));
@@ -1504,7 +1502,7 @@ fn who_learns_what_to_serve_looks_at_once_where_a_holder_was_gone() {
 }
 
 #[test]
-fn a_holder_that_is_gone_does_not_make_a_record_that_was_set_back_clear() {
+fn reset_record_stays_unclear_when_holder_is_dead() {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(9, "other"))));
     let holder = LeaseId::from_random(7);
@@ -1516,7 +1514,7 @@ fn a_holder_that_is_gone_does_not_make_a_record_that_was_set_back_clear() {
 }
 
 #[test]
-fn a_hint_makes_a_reading_earlier_and_many_do_not_make_many() {
+fn hints_make_readings_earlier_at_limited_rate() {
     let mut scene = Scene::new();
     let held = object(LeaseState::Held, Some(record(6, "other")));
     scene.reads(held.clone());
@@ -1532,7 +1530,7 @@ fn a_hint_makes_a_reading_earlier_and_many_do_not_make_many() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=20).contains(&readings), "{readings}");
-    // A store that has trouble is left alone.
+    // A store in trouble is left alone.
     scene.now = scene.now + SECOND;
     assert_eq!(only_request(&scene.input(Input::Tick)), Op::Read);
     scene.answer(Err(unknown()));
@@ -1541,7 +1539,7 @@ fn a_hint_makes_a_reading_earlier_and_many_do_not_make_many() {
 }
 
 #[test]
-fn of_one_death_all_that_tells_of_it_is_read_after_at_once() {
+fn three_hints_are_each_followed_by_reading_at_once() {
     let mut scene = Scene::new();
     let held = object(LeaseState::Held, Some(record(6, "other")));
     scene.reads(held.clone());
@@ -1553,7 +1551,7 @@ fn of_one_death_all_that_tells_of_it_is_read_after_at_once() {
 }
 
 #[test]
-fn a_hint_while_a_standby_reads_has_it_read_again() {
+fn hint_during_reading_triggers_another() {
     let mut scene = Scene::new();
     let held = object(LeaseState::Held, Some(record(6, "other")));
     scene.reads(held.clone());
@@ -1563,12 +1561,12 @@ fn a_hint_while_a_standby_reads_has_it_read_again() {
 }
 
 #[test]
-fn a_hint_has_a_holder_renew_at_once_and_many_do_not_make_many_renewals() {
+fn hints_make_renewals_earlier_at_limited_rate() {
     let mut scene = Scene::leading();
     scene.now = scene.now + SECOND;
     let hint = || Input::Hint(Hint::Look);
     assert!(matches!(only_request(&scene.input(hint())), Op::Renew { .. }));
-    // One that is under way may have been too early.
+    // The renewal under way may have been too early.
     assert_eq!(scene.input(hint()), []);
     let sent = scene.sent;
     scene.answer(Ok(Reply::Done));
@@ -1584,31 +1582,31 @@ fn a_hint_has_a_holder_renew_at_once_and_many_do_not_make_many_renewals() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=17).contains(&renewals), "{renewals}");
-    // Renewals that fail keep their pace.
+    // Failing renewals keep their pace.
     scene.now = scene.now + SECOND;
     scene.input(hint());
     scene.answer(Err(unknown()));
     assert_eq!(scene.input(hint()), []);
-    // What a renewal finds counts as ever.
+    // The result of a hinted renewal counts as usual.
     assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
     let effects = scene.answer(Err(StoreError::Lost("the file was moved".to_string())));
     assert!(matches!(effects[..], [Effect::Stop { .. }, Effect::Kill { .. }]), "{effects:?}");
 }
 
-/// A standby that has read who leads.
+/// A standby that has read the leader's record.
 fn following() -> Scene {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
     scene
 }
 
-/// What the node says that the record names.
+/// A hint from the leader that the record names.
 fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
     Input::Hint(Hint::Leads { from: record(6, "other").incarnation, term, age, place })
 }
 
 impl Scene {
-    /// Reads what it has read before whenever that is due until then, and says when it did.
+    /// Reads the same snapshot whenever a reading is due before `end`. Returns the times of the readings.
     fn reads_until(&mut self, end: Time) -> Vec<Time> {
         let mut readings = Vec::new();
         while self.elector.next_wakeup().is_some_and(|wakeup| wakeup < end) || self.pending.is_some() {
@@ -1623,13 +1621,13 @@ impl Scene {
         readings
     }
 
-    /// It hears something, and asks for nothing at once but what there is.
+    /// Passes a hint in, which may cause a reading or a survey and nothing else.
     fn hears(&mut self, hint: Input) {
         let effects = self.input(hint);
         assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
     }
 
-    /// Answers a reading, or a survey, which also finds that term.
+    /// Answers a reading, or a survey with `term`.
     fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
         let is_survey = self.asked_to_survey;
         self.answer(Ok(if is_survey { Reply::Surveyed { read, term, steering: None } } else { Reply::Read(read) }))
@@ -1637,7 +1635,7 @@ impl Scene {
 }
 
 #[test]
-fn a_standby_that_hears_its_leader_reads_every_ten_seconds_and_after_its_silence_every_second() {
+fn standby_reads_rarely_while_it_hears_its_leader() {
     let mut scene = following();
     let mut readings = 0;
     for _ in 0..60 {
@@ -1649,13 +1647,13 @@ fn a_standby_that_hears_its_leader_reads_every_ten_seconds_and_after_its_silence
     let after = scene.reads_until(scene.now + SECOND * 20);
     assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
     assert!(after.windows(2).all(|two| two[1].since(two[0]) <= SECOND * 3 / 2), "{after:?}");
-    // One that renewed long ago is no reason to wait.
+    // An old renewal is no reason to wait.
     scene.hears(leads(6, D / 3, None));
     assert!(scene.reads_until(scene.now + SECOND * 5).len() >= 3);
 }
 
 #[test]
-fn a_link_that_ends_has_a_standby_read_at_once_and_then_as_ever() {
+fn standby_reads_at_once_when_link_ends() {
     let mut scene = following();
     scene.hears(leads(6, Duration::ZERO, None));
     scene.now = scene.now + SECOND / 2;
@@ -1667,7 +1665,7 @@ fn a_link_that_ends_has_a_standby_read_at_once_and_then_as_ever() {
 }
 
 #[test]
-fn the_first_successors_read_at_once_when_a_lease_is_given_up_and_the_others_a_second_later() {
+fn first_successors_read_at_once_when_lease_is_given_up() {
     let from = record(6, "other").incarnation;
     for (place, first, least, most) in
         [(Some(0), 0, 8, 13), (Some(2), 0, 8, 13), (Some(3), 1000, 1, 2), (None, 1000, 1, 2)]
@@ -1676,7 +1674,6 @@ fn the_first_successors_read_at_once_when_a_lease_is_given_up_and_the_others_a_s
         scene.hears(leads(6, Duration::ZERO, place));
         scene.now = scene.now + SECOND / 2;
         let heard = scene.now;
-        // However often.
         for _ in 0..10 {
             scene.hears(Input::Hint(Hint::GivesUp { from: from.clone(), place }));
         }
@@ -1689,7 +1686,7 @@ fn the_first_successors_read_at_once_when_a_lease_is_given_up_and_the_others_a_s
 }
 
 #[test]
-fn what_a_leader_gives_up_is_surveyed_once_and_judged_like_what_is_read_and_recalled() {
+fn survey_is_judged_like_reading_and_recall() {
     let called = || {
         let mut scene = following();
         let from = record(6, "other").incarnation;
@@ -1701,7 +1698,7 @@ fn what_a_leader_gives_up_is_surveyed_once_and_judged_like_what_is_read_and_reca
         let asks = called().sees(marked(lease), 6);
         assert!(matches!(only_request(&asks), Op::Acquire { version: read, .. } if read == version), "{asks:?}");
     }
-    // It is not marked yet, or what names a later term says that its record was set back.
+    // The record is not marked yet, or a later term shows that it was set back.
     for (read, term) in [(object(LeaseState::Held, Some(record(6, "other"))), 6), (marked(LeaseState::Held), 7)] {
         let mut scene = called();
         assert_eq!(scene.sees(read, term), []);
@@ -1710,7 +1707,7 @@ fn what_a_leader_gives_up_is_surveyed_once_and_judged_like_what_is_read_and_reca
     let mut scene = called();
     let acquired = scene.sees(marked(LeaseState::Free), 7);
     assert!(matches!(only_request(&acquired), Op::Acquire { length, .. } if length == SECOND * 60), "{acquired:?}");
-    // Where it cannot be had, this node reads and recalls as ever, and says what is wrong by what those say.
+    // If the survey fails, the node reads and recalls as usual, and reports the errors of these.
     for error in [unknown(), StoreError::Misconfigured("no right to list".to_string())] {
         let mut scene = called();
         let told = scene.told.len();
@@ -1720,7 +1717,7 @@ fn what_a_leader_gives_up_is_surveyed_once_and_judged_like_what_is_read_and_reca
         scene.answer(Err(error));
         assert!(matches!(scene.told[told..], [Report::StoreTrouble { asked: "recall", .. }]), "{:?}", scene.told);
     }
-    // Who has nothing to serve reads, and nothing else.
+    // A node without a module only reads.
     let mut scene = following();
     scene.input(Input::Plan(Plan::default()));
     let from = record(6, "other").incarnation;
@@ -1732,7 +1729,7 @@ fn what_a_leader_gives_up_is_surveyed_once_and_judged_like_what_is_read_and_reca
 }
 
 #[test]
-fn a_leader_that_leads_again_before_a_standby_has_read_has_not_given_its_lease_up() {
+fn leader_that_leads_again_has_not_given_up() {
     let mut scene = following();
     let from = record(6, "other").incarnation;
     scene.hears(Input::Hint(Hint::GivesUp { from, place: None }));
@@ -1743,7 +1740,7 @@ fn a_leader_that_leads_again_before_a_standby_has_read_has_not_given_its_lease_u
 }
 
 #[test]
-fn the_first_successors_are_there_when_a_lease_must_have_run_out() {
+fn first_successors_read_when_lease_must_have_expired() {
     let mut scene = following();
     scene.reads_until(scene.now + D);
     scene.hears(leads(6, SECOND, Some(1)));
@@ -1755,7 +1752,7 @@ fn the_first_successors_are_there_when_a_lease_must_have_run_out() {
 }
 
 #[test]
-fn what_others_say_and_a_term_in_it_are_reasons_to_read_and_nothing_else() {
+fn hints_of_others_cause_readings_and_nothing_else() {
     let of_nobody = || "somebody".to_string();
     let hints = [
         Hint::Leads { from: of_nobody(), term: 6, age: Duration::ZERO, place: Some(0) },
@@ -1776,7 +1773,7 @@ fn what_others_say_and_a_term_in_it_are_reasons_to_read_and_nothing_else() {
 }
 
 #[test]
-fn a_leader_tells_what_it_has_renewed_and_that_it_gives_the_lease_up_once_that_is_marked() {
+fn leader_announces_renewals_and_release_once_marked() {
     let mut scene = Scene::leading();
     assert_eq!(scene.words, [Word::Leads { term: 2, renewed: scene.sent }]);
     while scene.pending.is_none() {
@@ -1795,12 +1792,12 @@ fn a_leader_tells_what_it_has_renewed_and_that_it_gives_the_lease_up_once_that_i
 }
 
 #[test]
-fn a_lease_that_is_given_up_is_asked_for_once_before_it_is_read_to_be_free() {
-    // Its own predecessor's, too: a release may be under way that this has sent.
+fn given_up_lease_is_requested_once_before_it_is_free() {
+    // The lease of its own dead predecessor too, which may have sent a release.
     for held in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
         let mut scene = Scene::new();
         let used = scene.acquires(marked(held));
-        // The release has not been carried out yet. It may have been since.
+        // The release has not been carried out yet, but may be by now.
         let looks = scene.answer(Err(StoreError::Held));
         assert_eq!(only_request(&looks), Op::Read);
         for _ in 0..20 {
@@ -1814,7 +1811,7 @@ fn a_lease_that_is_given_up_is_asked_for_once_before_it_is_read_to_be_free() {
 }
 
 #[test]
-fn what_is_given_up_is_neither_asked_for_nor_looked_into_again_where_it_is_not_clear_or_not_wanted() {
+fn given_up_lease_is_left_alone_after_unclear_or_unsent_try() {
     let unclear = |scene: &mut Scene| {
         let recalls = scene.answer(Ok(Reply::Read(marked(LeaseState::Held))));
         assert_eq!(only_request(&recalls), Op::Recall);
@@ -1838,7 +1835,7 @@ fn what_is_given_up_is_neither_asked_for_nor_looked_into_again_where_it_is_not_c
 }
 
 #[test]
-fn a_successor_that_was_too_early_is_there_when_the_lease_is_released() {
+fn early_successor_reads_when_lease_is_released() {
     let mut scene = following();
     scene.hears(leads(6, Duration::ZERO, Some(0)));
     let gives_up = |place| Input::Hint(Hint::GivesUp { from: record(6, "other").incarnation, place: Some(place) });
@@ -1853,7 +1850,7 @@ fn a_successor_that_was_too_early_is_there_when_the_lease_is_released() {
         assert!(scene.now.since(rested) <= SECOND / 10);
     }
     assert_eq!(scene.answer(Ok(Reply::Read(marked(LeaseState::Held)))), []);
-    // Others have left the order since, and this node has kept its place.
+    // Others have left the order since, but this node has kept its place.
     scene.now = scene.now + SECOND / 100;
     scene.hears(gives_up(7));
     assert!(scene.pending.is_some(), "it is released");
@@ -1861,11 +1858,11 @@ fn a_successor_that_was_too_early_is_there_when_the_lease_is_released() {
 }
 
 #[test]
-fn an_early_acquire_of_unknown_outcome_is_repeated_though_the_lease_is_held_yet() {
+fn early_acquire_in_doubt_is_repeated_while_lease_is_held() {
     let mut scene = Scene::new();
     let asked = scene.acquires(marked(LeaseState::Held));
     assert_eq!(scene.answer(Err(unknown())), []);
-    // The one before may be carried out once the lease is released: nobody but its sender could use what it gets.
+    // The earlier request may be carried out once the lease is released, and only its sender could use that lease.
     for _ in 0..3 {
         let again = only_request(&scene.wakes());
         assert!(matches!(again, Op::Acquire { id, .. } if id == asked), "{again:?}");
@@ -1877,13 +1874,13 @@ fn an_early_acquire_of_unknown_outcome_is_repeated_though_the_lease_is_held_yet(
 }
 
 #[test]
-fn a_term_that_was_written_ahead_is_not_served_once_the_lease_was_in_doubt() {
+fn term_written_ahead_is_not_served_after_lease_doubt() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
-    // The next term is written, the old instance is asked to stop, and is not gone.
+    // The next term is written, and the old instance is asked to stop but is not gone.
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     assert!(matches!(stopped[..], [Effect::Stop { next: Some(3), .. }]), "{stopped:?}");
-    // A renewal is sent in time, and answered when the lease may have run out in between.
+    // A renewal is sent in time, but answered when the lease may have expired in between.
     while scene.pending.is_none() {
         scene.wakes();
     }
@@ -1894,14 +1891,14 @@ fn a_term_that_was_written_ahead_is_not_served_once_the_lease_was_in_doubt() {
 }
 
 #[test]
-fn a_length_that_is_read_in_doubt_is_not_forgotten() {
+fn lease_length_read_in_doubt_is_remembered() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
     let longer = Record { lease: SECOND * 45, ..record(2, "other") };
-    // Then the object is deleted, and what is made anew says nothing of it.
+    // The object is then deleted, and its successor does not name that length.
     scene.answer(Ok(Reply::Read(held("v5", longer))));
     assert_eq!(scene.reads(held("v9", record(3, "other"))), []);
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
@@ -1909,7 +1906,7 @@ fn a_length_that_is_read_in_doubt_is_not_forgotten() {
 }
 
 #[test]
-fn a_term_that_was_tried_and_never_seen_may_have_been_anothers() {
+fn tried_term_may_have_been_anothers() {
     let tries_term_4 = || {
         let mut scene = Scene::new();
         scene.acquires(object(LeaseState::Expired, Some(record(3, "other"))));
@@ -1917,7 +1914,7 @@ fn a_term_that_was_tried_and_never_seen_may_have_been_anothers() {
         scene.answer(Err(StoreError::Lost("the lease was broken".to_string())));
         scene
     };
-    // Somebody led it for longer than any record says, and the record was set back or deleted.
+    // Another node led that term under a longer lease than any recorded, and the record was set back or deleted.
     let mut scene = tries_term_4();
     scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
     let acquired = scene.now;
@@ -1931,7 +1928,7 @@ fn a_term_that_was_tried_and_never_seen_may_have_been_anothers() {
 }
 
 #[test]
-fn a_holder_that_cannot_write_gives_up_within_its_lease_and_cools_off() {
+fn holder_that_cannot_write_gives_up_and_cools_off() {
     let mut scene = Scene::new();
     scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
     scene.answer(Ok(Reply::Done));
@@ -1950,7 +1947,7 @@ fn a_holder_that_cannot_write_gives_up_within_its_lease_and_cools_off() {
 }
 
 #[test]
-fn a_lease_whose_record_cannot_be_marked_is_left_to_run_out() {
+fn lease_expires_when_record_cannot_be_marked() {
     let mut scene = Scene::leading();
     scene.input(Input::Shutdown);
     scene.input(Input::Gone { end: End::Done });
@@ -1973,23 +1970,21 @@ fn a_lease_whose_record_cannot_be_marked_is_left_to_run_out() {
 struct Scene {
     elector: Elector,
     now: Time,
-    /// What the wall clock says.
     wall: Duration,
-    /// The request that waits for an answer.
+    /// The request without an answer.
     pending: Option<RequestId>,
-    /// Whether that is a write of the record.
+    /// True if `pending` is a write.
     asked_to_write: bool,
-    /// Whether that is a reading.
+    /// True if `pending` is a reading.
     asked_to_read: bool,
-    /// Whether that asks what else names a term, and what does once a lease was waited out.
+    /// True if `pending` is a recall. `recalled` is the answer to a recall after a wait.
     asked_to_recall: bool,
     asked_to_survey: bool,
     recalled: Result<Term, StoreError>,
-    /// When the last acquire or renewal was sent.
+    /// The time at which the last acquire or renewal was sent.
     sent: Time,
-    /// What people were told.
     told: Vec<Report>,
-    /// What other nodes were told.
+    /// Messages to other nodes.
     words: Vec<Word>,
 }
 
@@ -2036,7 +2031,6 @@ impl Scene {
         }
     }
 
-    /// A node that has just started its instance.
     fn leading() -> Self {
         Self::leading_with(OnDone::Repeat)
     }
@@ -2050,14 +2044,14 @@ impl Scene {
         scene
     }
 
-    /// The same, whose instance is of a version that another follows if it is bad, and runs.
+    /// A leader whose instance runs a version on probation.
     fn on_probation() -> Self {
         let mut scene = Self::about_to_begin();
         scene.input(Input::Begun);
         scene
     }
 
-    /// The same, whose guest does not run yet.
+    /// A leader whose instance of a version on probation has not begun.
     fn about_to_begin() -> Self {
         let mut scene = Self::leading();
         scene.input(Input::Plan(plan(1, Some(0))));
@@ -2067,7 +2061,7 @@ impl Scene {
         scene
     }
 
-    /// Renews without trouble for so long, and returns what else was to be done.
+    /// Renews for `length` without trouble, and returns the other effects.
     fn goes_on_for(&mut self, length: Duration) -> Vec<Effect> {
         let until = self.now + length;
         let mut done = Vec::new();
@@ -2080,7 +2074,7 @@ impl Scene {
         done
     }
 
-    /// Answers whatever is asked until an instance starts, and returns its version.
+    /// Answers all requests until an instance starts, and returns its version.
     fn run_until_started(&mut self) -> ModuleVersion {
         loop {
             let effects = match self.pending {
@@ -2096,7 +2090,7 @@ impl Scene {
         }
     }
 
-    /// Gives an input now and returns what is to be done, without what people are told.
+    /// Passes an input in, and returns the effects, without reports and messages.
     fn input(&mut self, input: Input) -> Vec<Effect> {
         self.elector.handle(Now { time: self.now, least: self.now.0, wall: self.wall }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
@@ -2129,25 +2123,25 @@ impl Scene {
         self.input(Input::Answer { id, result })
     }
 
-    /// The record is marked as released, and nothing else is asked for before that is written. Returns what follows.
+    /// Checks that the only request marks the record as released, answers it, and returns the effects.
     fn marks(&mut self, effects: &[Effect]) -> Vec<Effect> {
         only_request(effects);
         assert!(written_record(effects).released, "{effects:?}");
         self.answer(Ok(Reply::Version(Version("v-marked".to_string()))))
     }
 
-    /// Sleeps until the elector wants to be woken.
+    /// Sleeps until the next wake-up.
     fn wakes(&mut self) -> Vec<Effect> {
         self.now = self.elector.next_wakeup().expect("something is due").max(self.now);
         self.input(Input::Tick)
     }
 
-    /// Lets the standby read that, and returns what follows. Nothing else in the store names a term.
+    /// Lets a standby read the snapshot, and returns the effects. Nothing else in the store names a term.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
         self.reads_and_recalls(snapshot, Ok(Reply::Term(0)))
     }
 
-    /// The same, where what else the store names is asked for, and answered so.
+    /// Lets a standby read the snapshot, answers a recall with `recalled`, and returns the effects.
     fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, StoreError>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
@@ -2163,14 +2157,14 @@ impl Scene {
         if effects.iter().any(is_recall) { self.answer(recalled) } else { effects }
     }
 
-    /// The same, where an acquire must follow; returns its id.
+    /// Lets a standby read the snapshot, and returns the id of the acquire that must follow.
     fn acquires(&mut self, snapshot: Snapshot) -> LeaseId {
         let effects = self.reads(snapshot);
         let Op::Acquire { id, .. } = only_request(&effects) else { panic!("{effects:?}") };
         id
     }
 
-    /// Has what is asked for answered without trouble, and where nothing is, the next moment come.
+    /// Answers the pending request without trouble. Without one, sleeps until the next wake-up.
     fn goes_on(&mut self) -> Vec<Effect> {
         match self.pending {
             Some(_) if self.asked_to_write => self.answer(Ok(Reply::Version(Version("v2".to_string())))),
@@ -2192,24 +2186,24 @@ impl Scene {
     }
 }
 
-/// What a standby finds. What is free was released.
+/// A standby's reading. If the lease is free, it was released.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A record that says that its lease is given up.
+/// A record with the mark, under that lease.
 fn marked(lease: LeaseState) -> Snapshot {
     let record = Some(Record { released: true, ..record(6, "other") });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A lease that is free, though nobody has released it.
+/// A lease that is free although nobody released it.
 fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// What a holder finds, as of that version.
+/// A holder's reading.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
@@ -2269,7 +2263,7 @@ fn written_record(effects: &[Effect]) -> Record {
 
 fn written_term(effects: &[Effect]) -> Option<Term> {
     effects.iter().find_map(|effect| match effect {
-        // A record without a holder notes that a lease is being waited out.
+        // A record without a holder notes a wait for another instance.
         Effect::Request { op: Op::Write { record, .. }, .. } if record.node.is_some() => Some(record.term),
         _ => None,
     })

@@ -1,4 +1,4 @@
-//! LibFuzzer on one of the host's readers of foreign bytes, the one that `BATON_FUZZ_READER` names: see `make fuzz`.
+//! Runs libFuzzer on one of the host's readers of untrusted bytes, named by `BATON_FUZZ_READER`: see `make fuzz`.
 
 #![no_main]
 

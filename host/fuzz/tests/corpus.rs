@@ -1,4 +1,4 @@
-//! Every reader of foreign bytes on all that is kept for it, and on each beginning of that.
+//! Runs every reader of untrusted bytes on its corpus, and on prefixes of each file.
 
 #![allow(clippy::expect_used, reason = "a test may panic")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-/// So many beginnings of one file are tried.
+/// Number of prefixes that are tried for a file.
 const BEGINNINGS: usize = 256;
 
 fn corpus() -> PathBuf {
@@ -19,7 +19,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 #[test]
-fn every_reader_has_bytes_that_are_kept() {
+fn every_reader_has_a_corpus() {
     let names: BTreeSet<PathBuf> = baton::foreign::readers().map(|reader| corpus().join(reader.name)).collect();
     assert_eq!(entries(&corpus()).collect::<BTreeSet<_>>(), names);
     for folder in names {
@@ -28,7 +28,7 @@ fn every_reader_has_bytes_that_are_kept() {
 }
 
 #[test]
-fn what_is_kept_is_read_as_it_should_be() {
+fn every_corpus_file_is_read_without_a_panic() {
     let mut failed = Vec::new();
     for reader in baton::foreign::readers() {
         for path in entries(&corpus().join(reader.name)) {

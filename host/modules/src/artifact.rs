@@ -1,7 +1,7 @@
 //! Compiled code on its way from the process that made it, or from the cache, into this one.
 //!
-//! Code is run as it is, so nobody may be able to change it once it was looked at: an [`Artifact`] is a file in
-//! memory that is sealed first and compared with its checksum then.
+//! Wasmtime runs the code as it is, so nobody may be able to change the code after it was checked. An [`Artifact`] is
+//! an in-memory file that is sealed first, and then compared with its checksum.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,21 +14,21 @@ use sha2::{Digest as _, Sha256};
 use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
-/// Changes when the same module is to be compiled anew though wasmtime's version and settings are the same:
-/// when a core module is wrapped in another way, or an artifact holds something else.
+/// Version of the artifact's format. Raise it if the same module must be compiled again although wasmtime's version and
+/// settings are unchanged: if core modules are wrapped differently, or if an artifact holds something else.
 const WRAPPING: u32 = 3;
 
-/// The length of the checksum behind the outline that follows the code, in bytes.
+/// Length of the checksum that follows the code and its outline, in bytes.
 const CHECKSUM: u64 = 32;
 
-/// More is no code of a module, in bytes.
+/// Upper bound on the size of an artifact, in bytes.
 pub(super) const LARGEST_ARTIFACT: u64 = 2 << 30;
 
-/// What code is made of and made for: a module, and this very program's engine.
+/// Identifies compiled code by its module and by the engine of this very program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ArtifactKey(String);
 
-/// Code that is whole, and can no longer change.
+/// Compiled code that is complete and can no longer change.
 pub(super) struct Artifact {
     file: File,
     checksum: [u8; CHECKSUM as usize],
@@ -43,7 +43,7 @@ impl ArtifactKey {
         Self(format!("{}.{:016x}", digest.hex(), hasher.finish()))
     }
 
-    /// As a file's name.
+    /// The key as a file name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -55,7 +55,7 @@ impl ArtifactKey {
     /// Writes code and its outline as an artifact of this key.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Any error of the writer.
     pub fn write(&self, code: &[u8], outline: Outline, mut to: impl Write) -> io::Result<()> {
         let outline = outline.to_bytes();
         to.write_all(code)?;
@@ -66,18 +66,18 @@ impl ArtifactKey {
 }
 
 impl Artifact {
-    /// A file in memory for one to be written to.
+    /// Creates an empty in-memory file for an artifact.
     ///
     /// # Errors
-    /// Where the system has no more of them.
+    /// If the system is out of descriptors or memory.
     pub fn blank() -> io::Result<File> {
         Ok(File::from(rustix::fs::memfd_create("baton-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
     }
 
-    /// Takes what was written to a blank file, if it is whole and was written for this key.
+    /// Seals a file that an artifact was written to, and checks that it is complete and belongs to this key.
     ///
     /// # Errors
-    /// Where it is not, or cannot be read.
+    /// If the file is damaged, belongs to another key, or cannot be read.
     pub fn seal(mut file: File, key: &ArtifactKey) -> io::Result<Self> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
@@ -105,25 +105,25 @@ impl Artifact {
         Ok(Self { file, checksum: written, outline: Outline::from_bytes(outline) })
     }
 
-    /// The checksum of its key and all that it holds.
+    /// The checksum of the key and of the artifact's content.
     pub fn checksum(&self) -> &[u8] {
         &self.checksum
     }
 
-    /// Copies it to a file of the disk.
+    /// Copies the artifact to a file on disk.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Any I/O error.
     pub fn copy_to(&self, to: &mut File) -> io::Result<()> {
         let mut from = &self.file;
         from.rewind()?;
         io::copy(&mut from, to).map(drop)
     }
 
-    /// The module that it was made of, which has these bytes.
+    /// The module with this code. `bytes` is the module's binary.
     ///
     /// # Errors
-    /// Where the system has no more descriptors.
+    /// If the system is out of descriptors.
     pub fn module(&self, bytes: &[u8]) -> io::Result<Module> {
         Ok(Module::new(bytes, self.outline, self.file.try_clone()?))
     }

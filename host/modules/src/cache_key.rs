@@ -1,7 +1,7 @@
-//! The key of the cache: what shows that an entry was made by a host of this user.
+//! The key of the cache. A tag made with it proves that a host of this user wrote an entry.
 //!
-//! A checksum anybody can compute. The key is in a file of its own, which nobody else can read and which is not where
-//! the entries are: somebody who can write an entry, be it through this user's own hosts, cannot sign it.
+//! A checksum would not do, since anybody can compute one. The key is in a file that no other user can read, outside
+//! the folder of entries. Somebody who can write an entry, even through this user's own hosts, cannot sign it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -14,22 +14,21 @@ use ring::hmac;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The length of a key, in bytes.
+/// Length of the key, in bytes.
 const KEY: usize = 32;
 
-/// The length of what it makes, in bytes.
+/// Length of a tag, in bytes.
 pub(super) const TAG: usize = 32;
 
-/// Knows the entries that hosts of this user have made, by HMAC-SHA256.
+/// Recognizes the entries that hosts of this user have written, by HMAC-SHA256.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKey(Arc<hmac::Key>);
 
-/// Why there is no key.
+/// An error from opening the key.
 #[derive(Debug)]
 pub(super) enum KeyError {
-    /// The system says so.
     Unusable(io::Error),
-    /// There is something, and it is not a key that only this user can read.
+    /// The file exists, but is not a key that only this user can read.
     NotPrivate,
 }
 
@@ -40,11 +39,11 @@ impl From<io::Error> for KeyError {
 }
 
 impl CacheKey {
-    /// The key in a file, which is made if it is missing. Of hosts that make it at a time, one is first, and all of them
-    /// have its key.
+    /// Opens the key in a file, and creates the file if it is missing. If several hosts create it at once, one succeeds
+    /// and all of them use its key.
     ///
     /// # Errors
-    /// [`KeyError`] where there is none to be had.
+    /// [`KeyError`] if the key cannot be read or created, or is not private.
     pub fn open(path: &Path) -> Result<Self, KeyError> {
         let key = match read(path) {
             Err(KeyError::Unusable(error)) if error.kind() == io::ErrorKind::NotFound => {
@@ -56,12 +55,12 @@ impl CacheKey {
         Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &key))))
     }
 
-    /// What goes with an entry of this checksum.
+    /// The tag of an entry with this checksum.
     pub fn tag(&self, checksum: &[u8]) -> hmac::Tag {
         hmac::sign(&self.0, checksum)
     }
 
-    /// Whether that goes with it.
+    /// True if `tag` is the tag of an entry with this checksum.
     pub fn knows(&self, checksum: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.0, checksum, tag).is_ok()
     }
@@ -85,7 +84,7 @@ fn read(path: &Path) -> Result<[u8; KEY], KeyError> {
     Ok(key)
 }
 
-/// Makes a key, unless there is one by then. It appears whole.
+/// Creates a key, unless another process is faster. The hard link makes the file appear complete.
 fn make(path: &Path) -> io::Result<()> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent() {
@@ -96,7 +95,7 @@ fn make(path: &Path) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{}.{}.new", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
     let unfinished = PathBuf::from(unfinished);
-    // What a process of this number left behind when it was killed.
+    // Left over from a killed process with the same id.
     let _ = std::fs::remove_file(&unfinished);
     let written = OpenOptions::new()
         .write(true)
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_that_start_together_have_one_key() {
+    fn hosts_that_start_together_share_one_key() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("state/cache.key");
         let (hosts, barrier) = (16, Barrier::new(16));
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_have_read_or_put_there_is_no_key() {
+    fn key_is_refused_unless_it_is_a_private_file_of_32_bytes() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("cache.key");
         CacheKey::open(&path).unwrap();

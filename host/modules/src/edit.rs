@@ -1,4 +1,4 @@
-//! Changing an election's list of versions: operators push, nodes judge.
+//! Changes an election's list of versions. Operators push, and nodes judge.
 
 use baton_election::ElectionName;
 use baton_store::clock::wall;
@@ -7,28 +7,28 @@ use baton_store::{ObjectStore, VersionedObject};
 
 use super::version_list::{ListedVersion, VersionList, VersionListError};
 
-/// Reads what an election is told about its modules; none if nothing ever was.
+/// Reads an election's list of versions, if there is one.
 ///
 /// # Errors
-/// [`EditError`] where it cannot be read.
+/// [`EditError`] if the list cannot be read.
 pub async fn read_versions(store: &dyn ObjectStore, election: &ElectionName) -> Result<Option<VersionList>, EditError> {
     let found = Edit::of(store, VersionedObject::Control, election).read().await?;
     Ok(found.map(|content| VersionList::decode(&content)).transpose()?)
 }
 
-/// Changes it in one conditional write, or in none where `change` changes nothing. `change` is called anew
-/// whenever somebody else was faster; what it returned for what was written is returned. Dropping the future
-/// may leave the request under way.
+/// Changes the list in one conditional write, or in none if `change` changes nothing. If another writer was faster,
+/// `change` is called again. Returns the value that `change` returned for the written list. If the future is dropped, a
+/// request may still be under way.
 ///
 /// # Errors
-/// Those of `change`, and [`EditError`]: nothing was changed, or it says that this is unknown.
+/// Those of `change`, and [`EditError`]. Nothing was changed, unless the error says that the outcome is unknown.
 pub async fn edit_versions<T, E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
     mut change: impl FnMut(&mut VersionList) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut edit = Edit::of(store, VersionedObject::Control, election);
-    // One for all tries, so that each makes the same version of what it publishes.
+    // The same start for all tries, so that each publishes the same version.
     let begun = VersionList::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
     loop {
@@ -41,7 +41,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
         let mut next = before.clone();
         let answer = change(&mut next).map_err(|why| edit.forbidden(why))?;
         if next == before {
-            // An earlier try was written, or somebody else did the same.
+            // An earlier try was written, or another writer made the same change.
             return Ok(doubt.map_or(answer, |doubt| doubt.answer));
         }
         match edit.write(next.encode()).await.map_err(EditError::from)? {
@@ -55,16 +55,16 @@ pub async fn edit_versions<T, E: From<EditError>>(
     }
 }
 
-/// Why it was not read or changed.
+/// An error from reading or changing the list.
 pub type EditError = edit::EditError<VersionListError>;
 
 impl Unusable for VersionListError {
     const IN_DOUBT: &'static str = "the change may or may not have been written: check with `baton modules`";
 }
 
-/// A try that was written perhaps, or may yet be. Once what it was computed from is gone, it will not be.
+/// A try that may have been written, or may still be, until the list that it was based on is replaced.
 struct Doubt<T> {
-    /// The version that it made the newest. Other changes can be made twice: that changes nothing.
+    /// The version that the try made the newest, if any. Any other change can be repeated without effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

@@ -1,4 +1,4 @@
-//! A module in a file, which may be replaced in any of the ways in which files are.
+//! A module in a file, in whatever way the file is replaced.
 
 use std::collections::BTreeSet;
 
@@ -19,45 +19,44 @@ use crate::way::Way;
 use baton_runtime::{FileError, ModuleError, is_complete, read_file, read_module};
 use baton_store::{Digest, foreign_file_system};
 
-/// What is longer is no signature, in bytes.
+/// Upper bound on the size of a signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
 
-/// A module in a file, with its minisign signature in `FILE.minisig` beside it where there is one.
+/// A module in a file, with its minisign signature in `FILE.minisig` next to it, if there is one.
 ///
-/// What is offered was read in one go, from a file that did not change for a moment before nor while it was read.
-/// Whether it changed is asked of the file system, after inotify's hints and by and by without one.
+/// An offer is read in one go, and only if the file did not change shortly before or during the read. The source checks
+/// the files after hints from inotify, and now and then without one.
 pub struct FileSource {
     path: PathBuf,
     pace: Pace,
     watch: Option<Arc<Watch>>,
-    /// How long it rests at most, for where the file is.
+    /// Longest wait between two checks, depending on the file system.
     rests: Duration,
-    /// It looks then, or when there is a hint.
+    /// Time of the next check, unless a hint comes first.
     looks_at: Option<Instant>,
-    /// What was there when it was last read.
+    /// The stamps of the files when they were last read.
     known: Option<Sight>,
-    /// What is there instead, and since when it is seen unchanged.
+    /// The changed stamps of the files, and since when they have been stable.
     settling: Option<(Sight, Instant)>,
-    /// It is being read, however long that takes.
+    /// The read in progress, which may take any time.
     reading: Option<BoxFuture<'static, Result<FoundFile, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
 }
 
-/// How long it waits for what.
+/// Intervals of a [`FileSource`].
 #[derive(Clone, Copy)]
 struct Pace {
-    /// Changes come in crowds: so long after the first of them it looks.
+    /// Delay from the first hint to the check, because changes come in bursts.
     calm: Duration,
-    /// What has not changed for so long is complete, if it looks like it.
+    /// Time without a change after which a file that looks complete counts as complete.
     settle: Duration,
-    /// What does not look complete may be still being written, but not for ever.
+    /// The same for a file that looks half-written.
     patience: Duration,
-    /// It looks so often without a hint, though each change gives one.
+    /// Longest interval between checks if every change gives a hint.
     poll: Duration,
-    /// As often on a network file system: other machines' changes give none.
+    /// Longest interval on a network file system, where changes by other machines give no hint.
     shared: Duration,
-    /// As often where hints cannot be had.
     unwatched: Duration,
 }
 
@@ -71,7 +70,7 @@ const PACE: Pace = Pace {
 };
 
 impl FileSource {
-    /// The module at this path. Touches nothing yet.
+    /// Creates a source for the module at this path. Does no I/O.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -94,7 +93,7 @@ impl Source for FileSource {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         let is_first = self.offered.is_none() && self.said.is_none();
         if is_first && self.watch.is_none() {
-            // Without it, it looks more often.
+            // Without a watch, the source checks more often.
             self.watch = Watch::new().ok().map(Arc::new);
         }
         loop {
@@ -131,13 +130,13 @@ impl Source for FileSource {
                     self.settling = None;
                     let is_news = self.offered.as_ref() != Some(&found.identity);
                     self.offered = Some(found.identity);
-                    // A follower that was told that there is nothing is told that there is something again.
+                    // After an error, the follower must hear that the module is back.
                     if self.said.take().is_some() || is_news {
                         return Ok(found.offer);
                     }
                 }
                 Err(error) if unsure.is_zero() && self.said.as_ref() != Some(&error) => {
-                    // What was there may come back as if it had never been away.
+                    // The same file may come back with the same stamps.
                     self.known = None;
                     self.said = Some(error.clone());
                     return Err(error);
@@ -150,7 +149,7 @@ impl Source for FileSource {
 }
 
 impl FileSource {
-    /// Watches whatever folders matter by now, and then looks: so what changes afterwards gives a hint.
+    /// Sets the watch to the folders that matter now, then checks the files. So every later change gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let pace = self.pace;
@@ -171,12 +170,12 @@ impl FileSource {
         sight
     }
 
-    /// Looks again after so long, or where it is to look more often, sooner.
+    /// Schedules the next check in `longest`, or earlier if the source checks more often.
     fn look_after(&mut self, longest: Duration) {
         self.looks_at = Some(Instant::now() + longest.min(self.rests));
     }
 
-    /// Until it is time to look, or there is a hint. A caller that drops this and calls it again rests no longer.
+    /// Waits until the next check is due or there is a hint. A caller that drops this and calls again waits no longer.
     async fn rest(&mut self) {
         let Some(at) = self.looks_at else { return };
         let hint = async {
@@ -194,18 +193,17 @@ impl FileSource {
     }
 }
 
-/// What the file system says of module and signature without reading them.
+/// The stamps of module and signature, taken without reading the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sight {
     module: Option<Stamp>,
     signature: Option<Stamp>,
 }
 
-/// What was read.
 struct FoundFile {
     offer: Offer,
     identity: (Digest, Option<String>),
-    /// Whether it ends where WebAssembly says that it does: a half-written file does not.
+    /// True if the module ends where WebAssembly says that it does. A half-written file does not.
     is_complete: bool,
 }
 
@@ -227,7 +225,7 @@ fn source_error(error: ModuleError) -> SourceError {
     if is_lasting { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
 }
 
-/// Whether somebody must do something about it; else it is the file system that fails.
+/// True if the error lasts until somebody fixes it. Otherwise, the file system has failed.
 fn is_lasting(error: &io::Error) -> bool {
     let kinds = [ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ELOOP)
@@ -255,11 +253,11 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
             return Err(SourceError::Unusable(text));
         }
     };
-    // Bytes that are no text are no signature either, as their verification will say.
+    // Bytes that are not text are not a signature either, as the verification will report.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// The folders in which a change can make `path` name another file: its own, and that of each link on the way.
+/// The folders in which a change can make `path` name another file: that of the file, and that of each link.
 fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
     let lookups = Way::to(path).map(|way| way.lookups).unwrap_or_default();
     lookups.into_iter().filter(|lookup| lookup.decides).map(|lookup| lookup.folder).collect()

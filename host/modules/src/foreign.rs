@@ -1,4 +1,4 @@
-//! What following modules reads of others' bytes, for [`crate::foreign`].
+//! Readers of untrusted bytes in this crate, for fuzzing.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{Judgement, ModuleSource, Publication, Verdict, VersionList, check_el
 use baton_store::Digest;
 use baton_store::foreign::{Reader, text};
 
-/// These.
+/// The readers of this crate.
 pub const READERS: &[Reader] = &[
     Reader { name: "control", read: control },
     Reader { name: "manifest", read: oci::foreign::manifest },
@@ -26,7 +26,7 @@ fn control(bytes: &[u8]) {
     assert_eq!(VersionList::decode(&control.encode()), Ok(control.clone()), "it is written as it is read");
     let (current, fallback) = (control.current().cloned(), control.fallback().cloned());
     assert!(fallback.is_none() || current != fallback);
-    // Whatever is there can be gone on with.
+    // Every list that can be read can also be changed.
     let goes_on = |change: &dyn Fn(&mut VersionList)| {
         let mut changed = control.clone();
         change(&mut changed);
@@ -57,7 +57,6 @@ fn signature(bytes: &[u8]) {
     }
 }
 
-/// What a compiler says of a module that it was given to look at.
 fn inspection(bytes: &[u8]) {
     match compile::inspection(bytes) {
         Ok(said) => {

@@ -1,17 +1,15 @@
-//! Modules on their way to an instance: where they come from, whether they may run here, and which of them
-//! does.
+//! The way of a module from its source to an instance: fetching, verifying, compiling, and choosing the version to run.
 //!
-//! A source **offers** bytes. They are verified, compiled and linked ahead (**prepared**), on every
-//! node; only then does a supervisor hear of them, in its **supply**. What becomes of a version once
-//! it runs is **judged**, and the judgement is kept in the election's [`VersionList`] so that every node knows it.
+//! A source **offers** bytes. On every node, the bytes are verified, compiled and linked ahead of time (**prepared**).
+//! Only then does a supervisor receive the version, in its **supply**. Running a version leads to a **judgement**,
+//! which is kept in the election's [`VersionList`] so that every node knows it.
 //!
-//! - `source` is where modules come from: `file`, `oci`, or the store itself. `watch` has hints that files change, [`way`]
-//!   the way to what a path names.
-//! - `follow` makes ready what a source names, in the order of the newest that is neither rejected nor refused.
-//! - `prepare` makes of offered bytes a module that can be started: `trust` has pins and signatures, `compile` the process
-//!   that compiles, `artifact` the code that comes of it, sealed and checked, `cache` the place where that is kept, and
-//!   `cache_key` the key that shows that an entry is our own.
-//! - `version_list` is what an election is told of its modules, and `edit` how anyone changes that.
+//! - `source` defines sources: `file`, `oci`, or the store itself. `watch` gives hints that files change, and [`way`]
+//!   resolves paths.
+//! - `follow` prepares what a source names: the newest version that is neither rejected nor refused.
+//! - `prepare` turns offered bytes into a module that can be started. `trust` checks pins and signatures, `compile`
+//!   runs the compiler's process, `artifact` holds its code, and `cache` stores code under a `cache_key`.
+//! - `version_list` is the list of an election's versions, and `edit` changes it.
 
 mod artifact;
 mod cache;
@@ -51,78 +49,76 @@ pub use version_list::{
 use baton_runtime::Module;
 use baton_store::{Digest, Listens};
 
-/// A version that is ready to be started: verified, compiled and linked.
+/// A version that is ready to start: verified, compiled and linked.
 #[derive(Clone)]
 pub struct Prepared {
-    /// Which publishing of the module it is.
+    /// Serial of the publication.
     pub serial: u64,
-    /// Its code, with the digest.
+    /// The module's code and digest.
     pub module: Module,
 }
 
 impl Prepared {
-    /// What the elector knows it by.
+    /// The version as the elector knows it.
     #[must_use]
     pub fn version(&self) -> ModuleVersion {
         ModuleVersion { digest: self.module.digest().to_string(), serial: self.serial }
     }
 }
 
-/// What a node could run in an election.
+/// The versions that a node could run in an election.
 #[derive(Clone, Default)]
 pub struct Supply {
-    /// What it runs as soon as it leads; none, and it does not contend.
+    /// The version to run as leader. Without one, the node does not contend.
     pub current: Option<Prepared>,
-    /// What it runs instead if the current one turns out to be bad. There is one only while that is on
-    /// probation.
+    /// The version to fall back on. Set only while the current one is on probation.
     pub fallback: Option<Prepared>,
 }
 
 impl Supply {
-    /// What the elector knows its current one by, and its fallback.
+    /// The current version and the fallback, as the elector knows them.
     #[must_use]
     pub fn versions(&self) -> [Option<ModuleVersion>; 2] {
         [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(Prepared::version))
     }
 }
 
-/// What a supervisor lets its node announce.
+/// The state that a supervisor wants its node to announce.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Presence {
-    /// The digest of what its instance runs; none while there is none.
+    /// Digest of the version that the instance runs, if there is an instance.
     pub runs: Option<Digest>,
-    /// The highest term that it has seen in the election; 0 before the first.
+    /// The highest term that the node has seen in the election; 0 before the first.
     pub term: Term,
-    /// What it was last asked to do, and why it would not take the lease now: as an
-    /// [`Announcement`](baton_store::Announcement) has them.
+    /// The last steering command to the node, as in an [`Announcement`](baton_store::Announcement).
     pub steered: Option<String>,
-    /// See above.
+    /// The reason why the node would not take the lease now, as in an `Announcement`.
     pub stays_out: Option<&'static str>,
-    /// Whether its host leads as many other elections as it should.
+    /// True if the host leads as many other elections as it should.
     pub leads_enough: bool,
-    /// Whom it listens to, over a link.
+    /// The leader that the node listens to over a link, if any.
     pub listens: Option<Listens>,
 }
 
-/// What a leader has found out about a version by running it.
+/// A leader's verdict on a version that it has run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Judgement {
     /// The version that was judged.
     pub version: ModuleVersion,
-    /// The term in which it turned out.
+    /// The term in which the verdict was reached.
     pub term: Term,
-    /// What was found out.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What running a version has shown of it. The recorder adds the node and the time.
+/// The result of running a version. The recorder adds the node and the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Its probation is over.
+    /// The version passed its probation.
     Good,
-    /// It must not run any more.
+    /// The version must not run any more.
     Rejected {
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Where a coordinator's modules come from, as people write it.
+//! The location of a coordinator's modules, as people write it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,38 +9,38 @@ use baton_election::ElectionName;
 use super::oci::{InvalidOciReference, OciReference};
 use baton_store::address::without_user;
 
-/// What the store's own modules begin with.
+/// Prefix of modules in the store.
 const STORE: &str = "store://";
-/// What those in registries begin with.
+/// Prefix of modules in registries.
 const OCI: &str = "oci://";
 
-/// Where a coordinator's modules come from.
+/// The location of a coordinator's modules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModuleSource {
-    /// A file, which is watched.
+    /// A file, which is watched for changes.
     File(PathBuf),
-    /// What is pushed for this election into the store that the lease is in.
+    /// Modules pushed for this election into the store that holds the lease.
     Published(ElectionName),
-    /// A registry.
+    /// A repository in an OCI registry.
     Oci(OciReference),
 }
 
-/// Why a text is no [`ModuleSource`].
+/// A reason why a text is not a [`ModuleSource`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidModuleSource {
-    /// It has no characters.
+    /// The text is empty.
     #[error("is empty: name the component's file")]
     Empty,
-    /// What follows `store://` is no election's name.
+    /// The text after `store://` is not an election's name.
     #[error(
         "`{STORE}{0}` does not contain the name of an election: write {STORE}ELECTION, with 1 to 63 of a-z, 0-9 and \
          hyphens, starting with a letter"
     )]
     Election(String),
-    /// What follows `oci://` names no module.
+    /// The text after `oci://` is not a reference to a module.
     #[error(transparent)]
     Oci(#[from] InvalidOciReference),
-    /// It is of a kind that this version does not know.
+    /// The text has a scheme that this version does not know.
     #[error("`{0}` is an unknown kind of source: write a path, {STORE}ELECTION or {OCI}REGISTRY/REPOSITORY:TAG")]
     Scheme(String),
 }
@@ -75,7 +75,7 @@ impl fmt::Display for ModuleSource {
 }
 
 impl ModuleSource {
-    /// What the module is called there, without what its kind puts around the name.
+    /// The module's bare name, without folder, extension, registry or tag.
     #[must_use]
     pub fn stem(&self) -> String {
         match self {
@@ -91,7 +91,7 @@ impl ModuleSource {
     }
 }
 
-/// Whether a text is a path, and not of the form `SCHEME://…`. A path of that form can be written as `./…`.
+/// True if a text is a path rather than `SCHEME://…`. A path of that form can be written as `./…`.
 pub fn is_path(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     scheme.is_empty() || !scheme.bytes().all(|c| c.is_ascii_alphanumeric())
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_written_as_it_is_read_and_has_a_name() {
+    fn source_round_trips_through_its_text_and_has_a_stem() {
         for (text, stem) in [
             ("heartbeat.wasm", "heartbeat"),
             ("/a/b/My_Job.v2.wasm", "My_Job.v2"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_told_what_would_be() {
+    fn invalid_source_is_refused_with_advice() {
         for (text, needs) in [
             ("", "name the component's file"),
             ("store://", "store://ELECTION"),

@@ -1,9 +1,8 @@
 //! Modules from OCI registries, where the ecosystem keeps them: `oci://REGISTRY/REPOSITORY:TAG`.
 //!
-//! A tag is followed: the digest of its manifest is asked for again and again, and only another one is pulled.
-//! A digest is pulled once, and then nobody is asked any more. `registry` says in words what it answers, and verifies
-//! it; `artifact` says what of it is a module. `client` asks, over the bounded `transport`; it is let in by `authorization`,
-//! with what `credentials` finds, as the registry's `challenge` wants it.
+//! A tag is followed: the source polls the digest of the tag's manifest, and pulls only if the digest changes. A digest
+//! is pulled once. `client` sends requests over the bounded `transport`. `authorization` answers the registry's
+//! `challenge` with what `credentials` finds. `registry` verifies and words responses, and `artifact` finds the module.
 
 mod artifact;
 mod authorization;
@@ -32,33 +31,32 @@ use baton_store::Digest;
 use baton_store::jitter::{between, doubled};
 use registry::{Failure, Registry};
 
-/// From one look at a tag to the next, at least and at most.
+/// Shortest and longest interval between polls of a tag.
 const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// The first wait after a failure, each further one is twice as long; and the longest. Chance adds a quarter.
+/// First and longest wait after a failure. Each wait doubles, and up to a quarter is added at random.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
 
 /// A module in a registry.
 pub struct OciSource {
     reference: OciReference,
     credentials: RegistryCredentials,
-    /// Hears of a module that takes long to come.
+    /// Called when a module takes long to pull.
     pulling: Pulling,
-    /// The look that is under way: it goes on while nobody waits for it, and ends with the source.
+    /// The poll in progress. It continues while nobody waits for it, and ends with the source.
     look: JoinSet<Looked>,
-    /// What earlier looks have found.
     known: Known,
-    /// The registry, to be asked again with the same credentials.
+    /// The registry, if the next poll can use the same credentials.
     registry: Option<Registry>,
-    /// What was returned last, unless it is over.
+    /// The last error that was returned, until it is over.
     told: Option<SourceError>,
     failures: u32,
     due: Instant,
 }
 
-/// Told of a module, by its digest.
+/// Receives a module's digest.
 type Pulling = Arc<dyn Fn(Digest) + Send + Sync>;
 
-/// What a look needs not pull again, each with the digest of its manifest.
+/// Results that need not be pulled again, each with the digest of its manifest.
 #[derive(Clone, Default)]
 struct Known {
     offered: Option<Digest>,
@@ -66,13 +64,13 @@ struct Known {
 }
 
 impl Known {
-    /// Whether nothing more can come of this manifest.
+    /// True if another poll of this manifest brings nothing new.
     fn settles(&self, manifest: Digest) -> bool {
         self.offered == Some(manifest) || self.unfit.as_ref().is_some_and(|(unfit, _)| *unfit == manifest)
     }
 }
 
-/// What comes of a look, and the registry, unless it wants other credentials.
+/// The registry, unless the next poll needs other credentials, and the result of the poll.
 type Looked = (Option<Registry>, Result<Finding, Failure>);
 
 enum Finding {
@@ -81,7 +79,7 @@ enum Finding {
 }
 
 impl OciSource {
-    /// A source of what this reference means, as long as it lives.
+    /// Creates a source that follows this reference.
     #[must_use]
     pub fn new(reference: OciReference, credentials: RegistryCredentials) -> Self {
         Self {
@@ -97,15 +95,15 @@ impl OciSource {
         }
     }
 
-    /// Tells of each module that takes long to come, while it does.
+    /// Sets a function to call with each module that takes long to pull.
     #[must_use]
     pub fn telling(self, pulling: impl Fn(Digest) + Send + Sync + 'static) -> Self {
         Self { pulling: Arc::new(pulling), ..self }
     }
 
-    /// Takes in what a look has found. Returns what there is to tell of it.
+    /// Records the result of a poll. Returns what the caller has to know, if anything.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
-        // A look does not panic, whatever is answered. Should it, that was printed where it happened.
+        // A poll does not panic, whatever the registry answers. If it did, the panic was printed where it happened.
         let (registry, found) = looked.unwrap_or_else(|_| {
             let registry = self.reference.registry();
             (None, Err(Failure::Refused(format!("the registry {registry} sent an invalid response"))))
@@ -166,7 +164,7 @@ impl Source for OciSource {
     }
 }
 
-/// Looks once, with the registry as it was reached before, or anew.
+/// Polls once, with the registry of an earlier poll if there is one.
 async fn look(
     reference: OciReference,
     credentials: RegistryCredentials,
@@ -174,10 +172,10 @@ async fn look(
     known: Known,
     pulling: Pulling,
 ) -> Looked {
-    // Whatever may have to do with credentials or certificates: there may be others by the next look.
+    // Any other error may be due to credentials or certificates, which may have changed by the next poll.
     let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
-        // Credentials end, and others are there by then.
+        // The credentials may have expired, and new ones may be there by now.
         match find(&reference, &mut registry, &known, &pulling).await {
             Err(Failure::Denied(_)) => {}
             found => return (kept(registry, &found), found),

@@ -1,36 +1,36 @@
-//! Where modules come from.
+//! Sources of modules.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// What a source names at the moment. Nothing of it is trusted yet.
+/// The module that a source names at the moment. It is untrusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// The module's bytes, never more than the largest module.
+    /// The module's bytes, at most `LARGEST_MODULE`.
     pub bytes: Bytes,
-    /// The text of its minisign signature, where there is one.
+    /// Text of the minisign signature, if any.
     pub signature: Option<String>,
 }
 
-/// A place outside of the store that names a module, now this one and then that.
+/// A place outside the store that names a module, and may name another one later.
 #[async_trait]
 pub trait Source: Send {
-    /// Waits until there is something new, and returns it: at first whatever is there. What has not changed
-    /// is not offered again. After an error it is asked again, and waits by itself before it tries; the same
-    /// error is not returned twice in a row. May be dropped at any time, and then nothing is lost.
+    /// Waits until there is something new, and returns it. The first call returns the current module. An unchanged
+    /// module is not offered again. After an error, the caller calls again, and the source itself waits before it
+    /// retries. It does not return the same error twice in a row. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`SourceError`] where there is nothing that could be offered. What was offered before stays.
+    /// [`SourceError`] if there is nothing to offer. An earlier offer stays valid.
     async fn next(&mut self) -> Result<Offer, SourceError>;
 }
 
-/// Why a source offers nothing.
+/// A reason why a source offers nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be reached at the moment; it is tried again.
+    /// The source cannot be reached at the moment. The next call retries.
     #[error("{0}")]
     Unreachable(String),
-    /// What is there can be no module, or may not be had; until somebody changes that.
+    /// The content cannot be a module, or may not be read, until somebody changes that.
     #[error("{0}")]
     Unusable(String),
 }

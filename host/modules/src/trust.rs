@@ -1,4 +1,4 @@
-//! Which modules may run here: those that are pinned, and those that somebody signed who is trusted.
+//! Decides which modules may run here, by pinned digests and by the signatures of trusted keys.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,27 +10,27 @@ use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
 use baton_store::Digest;
 
-/// No file of public keys is larger, in bytes.
+/// Upper bound on the size of a key file, in bytes.
 const LARGEST_KEY_FILE: u64 = 64 << 10;
 
-/// What a module must be to run here. By default, anything.
+/// The conditions that a module must meet to run here. By default, there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     pins: Vec<Digest>,
-    /// All clones have the same.
+    /// Shared by all clones.
     keys: Arc<RwLock<TrustedKeys>>,
     election: Option<ElectionName>,
 }
 
-/// Keys of which one must have signed a module; none, and nobody need have.
+/// Public keys, one of which must have signed a module. If there are none, modules need no signature.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedKeys(Arc<[PublicKey]>);
 
 impl TrustedKeys {
-    /// Those in these files.
+    /// Reads the keys in these files.
     ///
     /// # Errors
-    /// [`TrustError`] for a file that cannot be read, or that holds anything but minisign's public keys.
+    /// [`TrustError`] for a file that cannot be read, or that holds anything but minisign public keys.
     pub fn read(files: &[PathBuf]) -> Result<Self, TrustError> {
         let mut keys = Vec::new();
         for path in files {
@@ -40,60 +40,58 @@ impl TrustedKeys {
     }
 }
 
-/// Begins the words of a signature's trusted comment that name the elections it is for.
+/// Prefix of the words in a trusted comment that name the signature's elections.
 const ELECTION: &str = "election:";
 
-/// Why a file of keys cannot be used.
+/// A reason why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read public keys from {path}: {why}; `--trust` needs a file such as minisign.pub")]
 pub struct TrustError {
-    /// The file.
     path: PathBuf,
-    /// What is wrong with the file.
     why: String,
 }
 
-/// Why a module may not run here.
+/// A reason why a module may not run here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Distrust {
-    /// It is another one.
+    /// The module's digest is not pinned.
     #[error("the module is not among the pinned modules: to run it, start the host with `--pin {0}`")]
     NotPinned(Digest),
-    /// It has no signature, and needs one.
+    /// The module has no signature, but needs one.
     #[error(
         "the module is not signed, and this host runs only signed modules (`--trust`): sign it with \
          `minisign -Sm MODULE`, and publish it with the file MODULE.minisig"
     )]
     Unsigned,
-    /// What came with it is no signature.
+    /// The signature cannot be parsed.
     #[error("the signature is invalid ({0}): it must be the text of the file that `minisign -Sm MODULE` writes")]
     Unreadable(String),
-    /// Somebody else signed it.
+    /// No trusted key made the signature.
     #[error(
         "the module is not signed with a key that this host trusts (keys: {0}): sign it with a trusted key, or add its \
          key with `--trust`"
     )]
     UnknownKey(usize),
-    /// One that is trusted signed something else.
+    /// A trusted key signed other content.
     #[error("the signature does not match the module: sign the module's file again with `minisign -Sm MODULE`")]
     Wrong,
-    /// It is signed for other elections than this one.
+    /// The module is signed for other elections.
     #[error(
         "the module's signature is for other elections ({named}): to run the module in this election too, sign it \
          again with `minisign -Sm MODULE -t {}`",
         quoted(wanted)
     )]
     OtherElection {
-        /// What the signature names.
+        /// The elections that the signature names.
         named: String,
-        /// The comment that would do.
+        /// A trusted comment that would be accepted.
         wanted: String,
     },
 }
 
 impl Trust {
-    /// Trusts what has one of these digests, if there are any, and is signed with one of the keys in these
-    /// files, if there are any. The files are read once, here.
+    /// Trusts modules that have one of these digests and a signature by one of the keys in these files. An empty list
+    /// sets no condition. The files are read once, here.
     ///
     /// # Errors
     /// As for [`TrustedKeys::read`].
@@ -102,18 +100,18 @@ impl Trust {
         Ok(Self { pins, keys: Arc::new(RwLock::new(keys)), election: None })
     }
 
-    /// Trusts these keys from now on, here and in all clones. What was checked before stays as it was judged.
+    /// Replaces the trusted keys, here and in all clones. Earlier checks are not repeated.
     pub fn renew(&self, keys: TrustedKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// The same for the modules of an election. A signature that names elections is good for those alone.
+    /// Restricts trust to the modules of one election. A signature that names elections is valid for those alone.
     #[must_use]
     pub fn in_election(self, election: &ElectionName) -> Self {
         Self { election: Some(election.clone()), ..self }
     }
 
-    /// Whether a module may run here. Takes as long as hashing it does.
+    /// Checks whether a module may run here. Takes as long as hashing the module.
     ///
     /// # Errors
     /// [`Distrust`] says why not.
@@ -129,9 +127,9 @@ impl Trust {
         let signature = Signature::decode(signature).map_err(|error| Distrust::Unreadable(error.to_string()))?;
         let mut refused = Distrust::UnknownKey(keys.len());
         for key in keys.iter() {
-            // Signatures of old versions of minisign are over the bytes instead of their hash: both are sound.
+            // Old versions of minisign sign the bytes instead of their hash. Both are sound.
             match key.verify(bytes, &signature, true) {
-                // It covers the comment, too.
+                // The signature covers the comment, too.
                 Ok(()) => return check_election(&signature, self.election.as_ref()),
                 Err(minisign_verify::Error::UnexpectedKeyId) => {}
                 Err(_) => refused = Distrust::Wrong,
@@ -141,10 +139,10 @@ impl Trust {
     }
 }
 
-/// Whether a signature is for this election, by what it says itself.
+/// Checks that a signature is for this election, as the signature itself says.
 ///
 /// # Errors
-/// [`Distrust::OtherElection`] if it names some, and this is none of them.
+/// [`Distrust::OtherElection`] if the signature names elections, but not this one.
 pub fn check_election(signature: &Signature, election: Option<&ElectionName>) -> Result<(), Distrust> {
     let words = signature.trusted_comment().split_whitespace();
     let named: Vec<&str> = words.filter_map(|word| word.strip_prefix(ELECTION)).collect();
@@ -156,7 +154,7 @@ pub fn check_election(signature: &Signature, election: Option<&ElectionName>) ->
     Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
 }
 
-/// The keys in a file: one on each line, comments aside.
+/// Reads the keys in a file, one on each line. Skips comments.
 fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
     let text = match read_file(path, LARGEST_KEY_FILE) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string())?,

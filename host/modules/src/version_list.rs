@@ -1,8 +1,7 @@
-//! What an election is told about its modules: `ELECTION/control`.
+//! The list of an election's versions: the control object `ELECTION/control`.
 //!
-//! It is a list of versions in the order in which they were pushed. The **current** one is the newest that is
-//! not rejected: so a push, a rollback and a rejection are each one conditional write, and two at once end
-//! with one of them current and both kept.
+//! Versions are listed in the order in which they were pushed. The **current** one is the newest that is not rejected.
+//! So a push, a rollback and a rejection are each one conditional write. If two happen at once, both are kept.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,70 +12,68 @@ use serde::{Deserialize, Serialize};
 use super::{Judgement, Verdict};
 use baton_store::{Digest, DigestPrefix};
 
-/// The format that this version reads and writes. A change that adds a field raises it, since an older host would
-/// write the object without it.
+/// Format that this version reads and writes. Raise it with each new field, which an older host would drop.
 const FORMAT: u64 = 1;
-/// Nothing more is pushed once the object is as large, in bytes: every node reads it whole at each change.
+/// Size above which nothing more is pushed, in bytes: every node reads the whole object at each change.
 const LARGEST: usize = 512 << 10;
-/// What is larger nobody of Baton has written, in bytes: verdicts come on top of what is pushed. To read it as JSON would
-/// take many times as much.
+/// Upper bound on the size of a parsed object, in bytes: [`LARGEST`] and verdicts. Parsing takes many times as much.
 const LARGEST_READ: usize = 8 * LARGEST;
-/// No election gets as far, even if a million are pushed each second. A higher serial was not counted up to.
+/// Highest valid serial. Counting does not reach it, even with a million pushes each second.
 const HIGHEST_SERIAL: u64 = 1 << 62;
-/// So many rejections of modules that were not pushed are kept.
+/// Number of rejections that are kept for modules that were not pushed.
 const UNPUSHED: usize = 20;
-/// So much of a reason is kept, in characters: every judgement has room beyond [`LARGEST`].
+/// Length to which a reason is cut, in characters, so that every judgement fits beyond [`LARGEST`].
 const REASON: usize = 500;
 
 /// All versions of an election's coordinator.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VersionList {
-    /// The serial of the newest entry; each push and each rollback takes the next one.
+    /// Serial of the newest entry. Each push and each rollback takes the next one.
     pub serial: u64,
-    /// What was pushed, in that order; each digest once, at its last place.
+    /// The pushed versions, in order. Each digest occurs once, at its last position.
     pub pushed: Vec<ListedVersion>,
-    /// What was judged without having been pushed: modules from files and registries, the oldest first.
+    /// Rejected modules that were not pushed, from files and registries, oldest first.
     pub unpushed: Vec<ListedVersion>,
 }
 
-/// A version, and what is known of it.
+/// A version, and what is known about it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListedVersion {
-    /// What it is.
+    /// Digest of the module.
     pub digest: Digest,
-    /// Its size in bytes.
+    /// Size of the module, in bytes.
     pub size: u64,
-    /// Which publishing this is.
+    /// Serial of the publication.
     pub serial: u64,
-    /// Who did it, where that is known: `USER@HOST` of a push, a node's id of a judgement.
+    /// Author, if known: `USER@HOST` for a push, the node's id for a judgement.
     pub by: String,
-    /// When, in RFC 3339.
+    /// Time, in RFC 3339.
     pub at: String,
-    /// The text of its minisign signature.
+    /// Text of the minisign signature, if any.
     pub signature: Option<String>,
-    /// What has become of it; none as long as nobody knows.
+    /// The verdict, once there is one.
     pub verdict: Option<RecordedVerdict>,
 }
 
-/// What has become of a version that ran: a [`Verdict`] as it is stored, a rejection with who found out and when.
+/// A [`Verdict`] as it is stored. A rejection also names the node and the time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RecordedVerdict {
-    /// Its probation is over.
+    /// The version passed its probation.
     Good,
-    /// It is not run any more, until it is pushed again.
+    /// The version must not run until it is pushed again.
     Rejected {
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
-        /// The node that found out.
+        /// The node that rejected the version.
         node: String,
-        /// When, in RFC 3339.
+        /// Time, in RFC 3339.
         at: String,
     },
 }
 
-/// A module that is pushed.
+/// A module to push.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "those of the entry that it becomes")]
 pub struct Publication {
@@ -87,49 +84,49 @@ pub struct Publication {
     pub signature: Option<String>,
 }
 
-/// What a push has changed.
+/// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// It is the current version from now on.
+    /// The module is now the current version.
     Current,
-    /// It was already, and has another signature now.
+    /// The module was current already, and now has another signature.
     SignedAnew,
-    /// It was already.
+    /// The module was current already.
     Already,
 }
 
-/// What a rollback has changed.
+/// The result of a rollback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RolledBack {
-    /// This is the current version from now on.
+    /// This version is now current.
     To(Digest),
-    /// This was already.
+    /// This version was current already.
     Already(Digest),
-    /// This was rejected without having been pushed, and is not any more.
+    /// The rejection of this module, which was never pushed, is removed.
     Forgiven(Digest),
 }
 
-/// Why a control object cannot be used.
+/// A reason why a control object cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VersionListError {
-    /// It is damaged, or somebody else's.
+    /// The object is damaged, or another program's.
     #[error("the election's control object is damaged: {0}; `baton push` refuses to touch it, so repair or delete it")]
     Damaged(String),
-    /// It is of a later version of Baton.
+    /// The object has the format of a later version of Baton.
     #[error("the election's control object has format {0}, and this version of Baton reads 1: update this host")]
     Format(u64),
-    /// It has no room for one more version.
+    /// The object has no room for another version.
     #[error("too many versions are kept ({0}): remove old ones with `baton prune`, then try again")]
     Full(usize),
 }
 
-/// Why there is nothing to roll back to.
+/// A reason why a rollback is impossible.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RollbackError {
     /// Nothing was ever pushed.
     #[error("no module was pushed for this election to this store: correct the name, or run `baton push`")]
     Empty,
-    /// There is one version and no other, or all others are rejected.
+    /// No other version exists, or all others are rejected.
     #[error(
         "there is no other version, or all others are rejected: push a version, or name the digest of a rejected \
          version to retry it"
@@ -138,25 +135,25 @@ pub enum RollbackError {
     /// No version has such a digest.
     #[error("there is no version {0}: `baton modules` lists them")]
     Unknown(DigestPrefix),
-    /// Several have.
+    /// Several versions have such a digest.
     #[error("several versions begin with {0}: give more digits of the digest")]
     Ambiguous(DigestPrefix),
-    /// No host could read what would be written.
+    /// No host could read the resulting list.
     #[error(transparent)]
     Damaged(#[from] VersionListError),
 }
 
 impl VersionList {
-    /// That of an election of which nothing is stored at this time since the Unix epoch. Something may have been, and was
-    /// deleted: hosts that run remember its serials, and which of them they have rejected. So these go on from the time
-    /// in microseconds, which no count has come up to.
+    /// Returns the list of an election for which nothing is stored at this time since the Unix epoch. A list may have
+    /// existed and been deleted: running hosts remember its serials, and which of them they rejected. So serials start
+    /// at the time in microseconds, which no count has reached.
     #[must_use]
     pub fn begun(now: Duration) -> Self {
         let serial = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).min(HIGHEST_SERIAL / 2);
         Self { serial, ..Self::default() }
     }
 
-    /// From what is stored.
+    /// Decodes a stored list.
     ///
     /// # Errors
     /// [`VersionListError::Format`] and [`VersionListError::Damaged`].
@@ -174,7 +171,7 @@ impl VersionList {
         control.check().map(|()| control)
     }
 
-    /// As it is stored.
+    /// Encodes the list for the store.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let Self { serial, pushed, unpushed } = self;
@@ -182,24 +179,24 @@ impl VersionList {
         json.to_string().into()
     }
 
-    /// What every node should run: the newest that is not rejected.
+    /// The version that every node should run: the newest that is not rejected.
     #[must_use]
     pub fn current(&self) -> Option<&ListedVersion> {
         self.candidates().next()
     }
 
-    /// What it runs instead while the current one is on probation.
+    /// The version to fall back on while the current one is on probation.
     #[must_use]
     pub fn fallback(&self) -> Option<&ListedVersion> {
         let on_probation = self.current()?.verdict.is_none();
         self.candidates().nth(1).filter(|_| on_probation)
     }
 
-    /// Makes a module the current version. A rejection of it is over, and so are those of all that was not
-    /// pushed; what is known to be good stays so. Without a signature it keeps the one that it had.
+    /// Makes a module the current version. Removes a rejection of the module, and all rejections of unpushed modules. A
+    /// verdict of good stays. Without a new signature, the module keeps its old one.
     ///
     /// # Errors
-    /// [`VersionListError::Full`], and [`VersionListError::Damaged`] where no serial is left; then nothing is changed.
+    /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if no serial is left. Nothing is changed then.
     pub fn push(&mut self, new: Publication) -> Result<Pushed, VersionListError> {
         let Publication { digest, size, by, at, signature } = new;
         if let Some(current) = self.current().filter(|current| current.digest == digest) {
@@ -224,10 +221,10 @@ impl VersionList {
         Ok(Pushed::Current)
     }
 
-    /// Makes an earlier version the current one: this one, else the newest other that is not rejected.
+    /// Makes an earlier version current: `to`, or else the newest other version that is not rejected.
     ///
     /// # Errors
-    /// [`RollbackError`]; then nothing is changed.
+    /// [`RollbackError`]. Nothing is changed then.
     pub fn rollback(&mut self, to: Option<&DigestPrefix>) -> Result<RolledBack, RollbackError> {
         let current = self.current().map(|current| current.digest);
         let digest = match to {
@@ -248,9 +245,8 @@ impl VersionList {
         Ok(RolledBack::To(digest))
     }
 
-    /// Notes what was found out about a version that was pushed, and tells whether that is news. It is of no
-    /// meaning for a later publishing of the same digest. A rejection is the last word, but the only version
-    /// that is left is not rejected: there is nothing to run instead.
+    /// Records the verdict on a pushed version, but not on a later publication of the same digest. Returns true if that
+    /// changed the list. A rejection is final, but the last version that could run is not rejected.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
         let others = self.candidates().filter(|entry| entry.serial != version.serial).count();
@@ -268,8 +264,7 @@ impl VersionList {
         news
     }
 
-    /// Notes that a module from a file or a registry was rejected, of so many bytes, and tells whether that is
-    /// news. Of the others nothing is noted. The newest 20 are kept.
+    /// Records the rejection of an unpushed module of `size` bytes. Keeps the newest 20. Returns true on a change.
     pub fn judge_unpushed(&mut self, judgement: &Judgement, size: u64, node: &str, at: &str) -> bool {
         let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return false };
         let is_known = self.unpushed.iter().any(|entry| entry.digest == digest);
@@ -284,8 +279,8 @@ impl VersionList {
         true
     }
 
-    /// Removes all versions but the newest `keep`, the current one, its fallback and those in use, and returns
-    /// them, the oldest first.
+    /// Removes all versions except the newest `keep`, the current one, its fallback and those in use. Returns the
+    /// removed versions, oldest first.
     pub fn prune(&mut self, keep: usize, in_use: &BTreeSet<Digest>) -> Vec<ListedVersion> {
         let needed: BTreeSet<Digest> =
             [self.current(), self.fallback()].into_iter().flatten().map(|entry| entry.digest).collect();
@@ -298,7 +293,7 @@ impl VersionList {
         self.pushed.extract_if(.., removable).collect()
     }
 
-    /// Whether a change that made this version the newest is in here, whatever has been changed since.
+    /// True if the list includes the change that made this version the newest, even below later changes.
     pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }
@@ -307,7 +302,7 @@ impl VersionList {
         self.pushed.iter().rev().filter(|entry| !is_rejected(entry))
     }
 
-    /// Puts an entry last, under a new serial, without a rejection.
+    /// Appends an entry under a new serial, without a rejection.
     fn publish(&mut self, entry: ListedVersion) -> Result<(), VersionListError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
@@ -331,7 +326,7 @@ impl VersionList {
         }
     }
 
-    /// What every method here relies on.
+    /// Checks the invariants that the methods rely on.
     fn check(&self) -> Result<(), VersionListError> {
         let damaged = |problem: &str| Err(VersionListError::Damaged(problem.to_owned()));
         let digests: BTreeSet<Digest> = self.pushed.iter().map(|entry| entry.digest).collect();
@@ -350,7 +345,7 @@ impl VersionList {
 }
 
 impl ListedVersion {
-    /// Why it is not run any more; none if it is not rejected.
+    /// The reason for the rejection, if the version is rejected.
     #[must_use]
     pub fn rejection(&self) -> Option<&str> {
         match &self.verdict {
@@ -373,7 +368,7 @@ impl RecordedVerdict {
     }
 }
 
-/// What tells one format from another.
+/// The part that all formats share.
 #[derive(Deserialize)]
 struct Head {
     format: u64,

@@ -1,8 +1,7 @@
-//! Noticing that files change: hints from the kernel that it is time to look, and what to compare.
+//! Notices that files change, by hints from the kernel and by stamps to compare.
 //!
-//! The kernel is asked for them through `rustix` and tokio, and not through the crate `notify`. That has a thread of its
-//! own, which somebody would have to join, and tells what has happened to which file; a hint is all that is wanted here,
-//! since a source that gets one compares the files itself.
+//! Inotify is used through `rustix` and tokio. The crate `notify` starts a thread that somebody would have to join, and
+//! reports what happened to which file. A hint is enough here, since a source compares the files itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -16,34 +15,32 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Room for some of inotify's events, each with a name of up to 255 bytes.
+/// Size of the buffer for inotify events, in bytes. An event has a name of up to 255 bytes.
 const EVENTS: usize = 4096;
 
 /// Gives a hint when something changes in folders: a file appears, vanishes, is renamed or closed by a writer, or a
-/// folder itself goes. What happens on a network file system's other side gives none: a source that waits for hints looks
-/// without them, too, by and by.
+/// folder vanishes. Changes by other machines on a network file system give no hint.
 #[derive(Debug)]
 pub struct Watch {
     inotify: AsyncFd<OwnedFd>,
-    /// The kernel's numbers of what is watched.
     watched: Mutex<BTreeSet<i32>>,
 }
 
 impl Watch {
-    /// Watches nothing yet. Call it inside a tokio runtime.
+    /// Creates a watch of no folders. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// What the system says, where it has no such thing or its limits are met.
+    /// The system's error, if inotify is unavailable or a limit is reached.
     pub fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // SAFETY: an owned descriptor is open and stays the same until it is dropped, and this one is owned by the
-        // `AsyncFd` until that is dropped: it is lent out by shared reference only.
+        // SAFETY: an `OwnedFd` stays open and stays the same descriptor until it is dropped. The `AsyncFd` owns this
+        // one until it is dropped itself, and lends it out by shared reference only.
         let inotify = unsafe { AsyncFd::register(inotify) };
         Ok(Self { inotify: inotify.map_err(io::Error::from)?, watched: Mutex::default() })
     }
 
-    /// Watches these folders and no others, each as it is at its path now; to be called again when one may have
-    /// been replaced. Returns whether all of them can be watched. May block as long as the file system does.
+    /// Watches these folders and no others, each as it is at its path now. Call it again when a folder may have been
+    /// replaced. Returns true if all of them can be watched. May block as long as the file system does.
     pub fn set(&self, folders: &BTreeSet<PathBuf>) -> bool {
         let flags = WatchFlags::ONLYDIR
             | WatchFlags::CREATE
@@ -63,23 +60,23 @@ impl Watch {
         }
         let mut known = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         for gone in known.difference(&watched) {
-            // The kernel has done it already, where the folder is no more.
+            // Fails if the folder no longer exists, since the kernel has removed the watch by then.
             let _ = inotify::remove_watch(&self.inotify, *gone);
         }
         *known = watched;
         all
     }
 
-    /// Waits for a hint. Those that came before are one. Dropping the future loses none.
+    /// Waits for a hint. Several earlier hints count as one. Dropping the future loses none.
     pub async fn hint(&self) {
         loop {
             let Ok(mut ready) = self.inotify.readable().await else {
-                // The runtime is ending.
+                // The runtime is shutting down.
                 return std::future::pending().await;
             };
             match ready.try_io(|inotify| drain(inotify.get_ref())) {
                 Ok(Ok(())) => return,
-                // The waiting source looks without hints, too.
+                // The source also checks without hints.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_nothing) => {}
             }
@@ -87,10 +84,10 @@ impl Watch {
     }
 }
 
-/// Reads all events.
+/// Reads all pending events.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] where there are none.
+/// [`io::ErrorKind::WouldBlock`] if there are none.
 fn drain(inotify: &OwnedFd) -> io::Result<()> {
     let mut buffer = [MaybeUninit::uninit(); EVENTS];
     let mut events = inotify::Reader::new(inotify, &mut buffer);
@@ -104,8 +101,8 @@ fn drain(inotify: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// What the file system says of a file without reading it. Where the content differs, so does the stamp: nobody can
-/// choose the time of change, unlike the time of modification.
+/// A file's attributes, taken without reading the file. If the content differs, so does the stamp: unlike the time of
+/// modification, nobody can set the time of change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     device: u64,
@@ -116,7 +113,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of the file that a path leads to; none if the path leads to no file that can be seen. May block.
+    /// The stamp of the file that a path leads to, if such a file can be seen. May block.
     pub fn of(path: &Path) -> Option<Self> {
         Some(Self::from(&fs::metadata(path).ok()?))
     }
@@ -134,13 +131,13 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Does what may block, off the threads that others wait for.
+/// Runs blocking work off the runtime's worker threads.
 pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is ending.
+            // The runtime is shutting down.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,35 +1,35 @@
-//! The way to what a path names: each name that is looked up, and the folder that it is looked up in.
+//! The lookups that resolve a path: each name, and the folder in which it is looked up.
 //!
 //! A user who can change one of these folders decides where the path leads.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// So many links on the way to a file the kernel follows.
+/// Number of links that the kernel follows in a path.
 const LINKS: u32 = 40;
 
-/// The way to what a path names, as it is now.
+/// The lookups of a path, as it resolves now.
 pub struct Way {
     /// Each lookup, in order.
     pub lookups: Vec<Lookup>,
-    /// Where it ends: a path without links, dots or double dots, as far as there is something at it.
+    /// The end of the path, without links, `.` or `..`, as far as it exists.
     pub end: PathBuf,
 }
 
-/// One name that is looked up.
+/// The lookup of one name.
 pub struct Lookup {
-    /// The folder that it is looked up in, as plain a path as [`Way::end`].
+    /// The folder in which the name is looked up, in the form of [`Way::end`].
     pub folder: PathBuf,
-    /// Whether the name is that of a link, or the last one.
+    /// True if the name is that of a link, or the last one.
     pub decides: bool,
 }
 
 impl Way {
-    /// The way from the root, or from the working folder's place. What is not there has no links. May block as long
-    /// as the file system does.
+    /// Resolves a path from the root, or from the working folder. Takes names that do not exist literally. May block as
+    /// long as the file system does.
     ///
     /// # Errors
-    /// Where the path is empty, or seen from a working folder that is gone.
+    /// If the path is empty, or relative to a working folder that no longer exists.
     pub fn to(path: &Path) -> io::Result<Self> {
         let mut ahead = parts(&std::path::absolute(path)?);
         let (mut lookups, mut links, mut at) = (Vec::new(), 0, PathBuf::new());
@@ -40,7 +40,7 @@ impl Way {
             }
             let next = at.join(&part);
             let target = if links < LINKS { std::fs::read_link(&next).ok() } else { None };
-            // The root is found without a folder.
+            // The root is not looked up in a folder.
             if part.is_relative() {
                 lookups.push(Lookup { folder: at.clone(), decides: target.is_some() || ahead.is_empty() });
             }
@@ -56,7 +56,7 @@ impl Way {
     }
 }
 
-/// A path's parts, the last one first. The root is one, and joined to anything it is the root again.
+/// The parts of a path, last one first. The root is a part, and replaces any path that it is joined to.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .rev()
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_folder_that_decides_where_a_path_leads_is_on_the_way() {
+    fn way_lists_each_folder_that_decides_where_a_path_leads() {
         let base = tempfile::tempdir().unwrap();
         let base = base.path().canonicalize().unwrap();
         fs::create_dir_all(base.join("a/b")).unwrap();
@@ -89,11 +89,11 @@ mod tests {
         assert!(decide.eq([&*base.join("a/b"), &base.join("c")]));
         assert_eq!(way.end, base.join("c/file"));
 
-        // What is not there is taken as it is written.
+        // A part that does not exist is taken literally.
         let way = Way::to(&base.join("a/b/link/../none/file")).unwrap();
         assert_eq!(way.end, base.join("none/file"));
         assert_eq!(Way::to(Path::new("/")).unwrap().end, Path::new("/"));
-        // Nor is there an end to following links.
+        // A loop of links is followed only `LINKS` times.
         symlink("loop", base.join("loop")).unwrap();
         assert_eq!(Way::to(&base.join("loop")).unwrap().end, base.join("loop"));
     }

@@ -1,8 +1,8 @@
-//! A store of one's own, and the suite that shows that Baton can depend on it:
+//! A backend of your own, and the suite that shows that Baton can depend on it:
 //! `cargo run -p baton-store --example own_backend --features conformance`.
 //!
-//! This one keeps everything in memory and counts what it is asked. A real one would speak to a server; how it says what
-//! became of a request is what the suite is about.
+//! This one keeps everything in memory and counts its requests. A real one would speak to a server; the suite tests how
+//! it reports what became of a request.
 #![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use baton_store::{
 use bytes::Bytes;
 use time::OffsetDateTime;
 
-/// The store: clones are handles of the same.
+/// The store. Clones are handles of the same store.
 #[derive(Clone)]
 struct Counting {
     inner: MemoryStore,
@@ -112,7 +112,7 @@ impl OperatorStore for Counting {
     }
 }
 
-/// What the suite needs besides: an operator's hand, and time.
+/// The suite's access to the store, and to its time.
 struct Tested {
     store: Counting,
     milliseconds: Arc<AtomicU64>,

@@ -1,10 +1,11 @@
-//! Where an address or a host's name leads: the one place that judges it, for all of the host's packages.
+//! Classification of addresses and host names, for all packages of the host.
 //!
-//! There are two questions, which differ in what doubt is worth. A name that somebody else controls, as a coordinator's
-//! granted name or a registry's redirect, must not lead into this machine, its network, or to the place where a cloud
-//! gives out its machines' credentials: for [`kind`], [`kind_from_here`] and [`kind_of_host`] something is of this machine
-//! if it may be. What is sent in the clear must not leave this machine: for [`is_certainly_loopback`] it is of this machine
-//! only if it says so plainly.
+//! Two questions treat doubt in opposite ways:
+//!
+//! - A name that somebody else controls (a coordinator's granted name, a registry's redirect) must not lead to this
+//!   machine, its network, or a cloud's metadata service. So in doubt, [`kind`], [`kind_from_here`] and
+//!   [`kind_of_host`] classify it as such.
+//! - Unencrypted traffic must not leave this machine. So in doubt, [`is_certainly_loopback`] is false.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,10 +16,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use url::Host;
 
-/// Where clouds answer their machines, outside the ranges that are known as link-local. What is inside fc00::/7 would
-/// pass for a private network otherwise.
+/// Addresses of clouds' platform services outside the link-local ranges. Those in fc00::/7 would otherwise be private.
 const PLATFORMS: [IpAddr; 7] = [
-    // Azure's platform.
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     // Metadata of Alibaba, Google, Oracle, Scaleway and Akamai.
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -29,8 +28,7 @@ const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
 ];
 
-/// The text without the user and the password that may stand before its host, for people: `https://***@host/path`, and
-/// `***@host:1` where there is no scheme.
+/// Hides user and password before a host, for people: `https://***@host/path`, or `***@host:1` without a scheme.
 #[must_use]
 pub fn without_user(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
@@ -41,20 +39,20 @@ pub fn without_user(text: &str) -> String {
     }
 }
 
-/// What an address is to a client that asks for it by a name.
+/// The kind of an address, as a client that connects to it by name sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
-    /// On the internet.
+    /// An address on the internet.
     Public,
     /// This machine.
     Loopback,
     /// In a private network.
     Private,
-    /// Nothing that a name should stand for: link-local (where metadata is), multicast, reserved.
+    /// An address that no name should stand for: link-local (where metadata services are), multicast, reserved.
     Special,
 }
 
-/// The range that an address is in. One that carries another inside it is what that is.
+/// The kind of the range that an address is in. If the address embeds another address, that address counts.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
     let address = innermost(address);
@@ -65,10 +63,9 @@ pub fn kind(address: IpAddr) -> AddressKind {
     }
 }
 
-/// The kind of an address as seen from this machine, for an address whose range is public. The machine's own addresses are
-/// [`Loopback`](AddressKind::Loopback), and those on its IPv6 links are [`Private`](AddressKind::Private). Reads the
-/// interfaces and routes at each call, since they change. Does not find an address that a network translates into this
-/// machine's.
+/// The kind of an address as seen from this machine. The machine's own public addresses are
+/// [`Loopback`](AddressKind::Loopback), and public addresses on its IPv6 links are [`Private`](AddressKind::Private).
+/// Reads interfaces and routes each time. Misses an address that a network translates to this machine's.
 #[must_use]
 pub fn kind_from_here(address: IpAddr) -> AddressKind {
     match (kind(address), innermost(address)) {
@@ -78,12 +75,12 @@ pub fn kind_from_here(address: IpAddr) -> AddressKind {
     }
 }
 
-/// True if the address is this machine's, or if the kernel does not say.
+/// True if the address is this machine's, or if the kernel does not report the machine's addresses.
 fn is_own(address: IpAddr) -> bool {
     interface_addresses().map_or(true, |own| own.contains(&address)) || is_own_source(address)
 }
 
-/// The addresses of this machine's interfaces, secondary ones included.
+/// The addresses of this machine's interfaces, including secondary ones.
 fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first = ptr::null_mut();
     // SAFETY: `first` is valid for the write of one pointer.
@@ -92,32 +89,32 @@ fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: `getifaddrs` succeeded, so `next` is null or an entry of its list, which is unchanged until `freeifaddrs`.
+    // SAFETY: `getifaddrs` succeeded, so `next` is null or an entry of its list, which lives until `freeifaddrs`.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: the address of an entry is null, or a socket address of its own family, which lives as long as the list.
+        // SAFETY: until `freeifaddrs`, an entry's address is null or a socket address as long as its family says.
         found.extend(unsafe { ip_address(entry.ifa_addr) });
         next = entry.ifa_next;
     }
-    // SAFETY: `first` comes from `getifaddrs`, is freed once, and `found` holds copies only.
+    // SAFETY: `first` comes from `getifaddrs` and is freed once. `found` holds only copies.
     unsafe { libc::freeifaddrs(first) };
     Ok(found)
 }
 
-/// The IP address in a socket address, if there is one.
+/// The IP address in a socket address, if any.
 ///
 /// # Safety
-/// `address` must be null, or point to a socket address that is as long as its family says.
+/// `address` must be null, or point to a valid socket address that is as long as its family says.
 unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller promises that a pointer that is not null points to a socket address, which begins with its family.
+    // SAFETY: the caller promises that `address` is null or points to a socket address, which begins with its family.
     let family = unsafe { address.as_ref() }?.sa_family;
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says that there is a `sockaddr_in`; the read needs no alignment.
+            // SAFETY: by its family, the caller's socket address is a `sockaddr_in`. The read needs no alignment.
             let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that there is a `sockaddr_in6`; the read needs no alignment.
+            // SAFETY: by its family, the caller's socket address is a `sockaddr_in6`. The read needs no alignment.
             let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(Ipv6Addr::from(address.sin6_addr.s6_addr).into())
         }
@@ -125,10 +122,10 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if this machine would send to the address from the address itself. A local route does that without an interface
-/// that has the address; load balancers of clouds set such routes. Sends nothing.
+/// True if this machine would send to the address from the address itself. That is so for local routes without an
+/// interface that has the address, as clouds' load balancers set them. Sends nothing.
 fn is_own_source(address: IpAddr) -> bool {
-    /// Connecting needs a port, and any will do.
+    /// Arbitrary: connecting needs a port, but nothing is sent.
     const PORT: u16 = 9;
     let unspecified: SocketAddr = match address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -141,18 +138,17 @@ fn is_own_source(address: IpAddr) -> bool {
     };
     match source() {
         Ok(source) => source.ip() == address,
-        // A lack of descriptors or memory leaves it open. Any other error says that nothing can be sent there.
+        // A lack of descriptors or memory leaves it open: count it as own. After other errors, nothing can be sent.
         Err(error) => Errno::from_io_error(&error)
             .is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)),
     }
 }
 
-/// True if the address has the prefix of an interface or of an on-link route, so that it may be a neighbor's; or if the
-/// kernel's tables cannot be read.
+/// True if the address has the prefix of an interface or of an on-link route, or if the kernel's tables are unreadable.
 fn is_on_link(address: Ipv6Addr) -> bool {
     let is_within = |(prefix, length): (u128, u32)| (prefix ^ address.to_bits()).leading_zeros() >= length;
     let table = |path: &str| match std::fs::read_to_string(path) {
-        // Without IPv6 there are no such files.
+        // These files do not exist without IPv6.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         read => read,
     };
@@ -162,8 +158,7 @@ fn is_on_link(address: Ipv6Addr) -> bool {
     }
 }
 
-/// The lengths of prefixes that have neighbors. A shorter prefix is a tunnel's, which leads to the internet. A longer one is
-/// a single address.
+/// Lengths of prefixes that have neighbors. Shorter ones are tunnels to the internet; longer ones are single addresses.
 const LINK_PREFIXES: RangeInclusive<u32> = 32..=127;
 
 /// The addresses and prefix lengths in `/proc/net/if_inet6`. A line has the address, the interface's number, the prefix
@@ -177,9 +172,9 @@ fn interface_prefixes(interfaces: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. A line has the destination and its prefix
-/// length, the source and its prefix length, the gateway, the metric, two counters and the flags in hexadecimal, and the
-/// interface's name. Routes that reject are on `lo`.
+/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. A line has the destination and its
+/// prefix length, the source and its prefix length, the gateway, the metric, two counters and the flags in hexadecimal,
+/// and the interface's name. Routes that reject are on `lo`.
 fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -192,12 +187,12 @@ fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// The IPv4 address that is reached by an IPv6 address which carries one, or the address itself.
+/// The IPv4 address that an IPv6 address embeds, or the address itself.
 fn innermost(address: IpAddr) -> IpAddr {
     let address = address.to_canonical();
     let IpAddr::V6(v6) = address else { return address };
     match v6.segments() {
-        // Translated to IPv4 on the way, and tunnelled over it.
+        // NAT64 (RFC 6052) and 6to4 (RFC 3056).
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
             IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
         }
@@ -205,8 +200,7 @@ fn innermost(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What a URL's host leads to, as far as its own text says. The parser of URLs writes names in lower case, and every
-/// spelling of an IPv4 address as that address.
+/// The kind of a URL's host. The URL parser has lowercased names, and normalized all spellings of IPv4 addresses.
 #[must_use]
 pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     match host {
@@ -220,9 +214,8 @@ pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     }
 }
 
-/// Whether a URL's host is this machine and says so plainly. `localhost.` and names below `localhost` are not in the file of
-/// hosts, so that a server of names is asked for them; an address that carries a loopback one inside it is translated by
-/// this machine's kernel or by somebody else's.
+/// True if a URL's host is plainly this machine. `localhost.` and names below `localhost` are not in `/etc/hosts`, so a
+/// DNS server answers for them. An address that embeds a loopback address may be translated on another machine.
 #[must_use]
 pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
     match host {
@@ -235,9 +228,9 @@ pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
 fn kind_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
         [127, ..] => AddressKind::Loopback,
-        // The last is for carriers, and for the inside of some clouds.
+        // The last range is for carriers, and inside some clouds.
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => AddressKind::Private,
-        // "This network", link-local, protocols (Oracle's old metadata among them), examples, relays, benchmarks;
+        // "This network", link-local, protocols (and Oracle's old metadata), documentation, relays, benchmarks;
         // multicast, reserved, broadcast.
         [0, ..] | [169, 254, ..] | [192, 0, 0 | 2, _] | [192, 88, 99, _] => AddressKind::Special,
         [198, 18 | 19, ..] | [198, 51, 100, _] | [203, 0, 113, _] => AddressKind::Special,
@@ -249,14 +242,14 @@ fn kind_v4(address: Ipv4Addr) -> AddressKind {
 fn kind_v6(address: Ipv6Addr) -> AddressKind {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => AddressKind::Loopback,
-        // Teredo, and the other special ones of that block; examples.
+        // Teredo and other special ranges of that block; documentation.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => AddressKind::Special,
-        // Amazon's own: metadata, the identities of pods, names and time.
+        // Amazon: metadata, pod identities, DNS and time.
         [0xfd00, 0xec2, ..] => AddressKind::Special,
-        // Link-local addresses as a network's own translator writes them.
+        // Link-local IPv4 addresses behind a private NAT64 prefix.
         [0xfc00..=0xfdff, .., 0xa9fe, _] => AddressKind::Special,
         [0xfc00..=0xfdff, ..] => AddressKind::Private,
-        // All that is given out for the internet so far.
+        // Allocated for the internet so far.
         [0x2000..=0x3fff, ..] => AddressKind::Public,
         _ => AddressKind::Special,
     }
@@ -268,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_what_it_leads_to() {
+    fn kind_follows_range_and_embedded_address() {
         for (kind_wanted, addresses) in [
             (AddressKind::Public, &["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101"][..]),
             (
@@ -289,7 +282,7 @@ mod tests {
                 AddressKind::Special,
                 &["168.63.129.16", "100.100.100.200", "fd00:ec2::254", "2001::1", "64:ff9b:1::1", "fec0::1"],
             ),
-            // Credentials of a pod on EKS, metadata of Google, Scaleway, Oracle, Akamai and Alibaba.
+            // Credentials of pods on EKS; metadata services of Google, Scaleway, Oracle, Akamai and Alibaba.
             (AddressKind::Special, &["169.254.170.2", "169.254.170.23", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42"]),
             (AddressKind::Special, &["192.0.0.192", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:100::100:200"]),
             (AddressKind::Special, &["169.254.42.42", "169.254.0.23", "fe80::a9fe:a9fe", "fd12:64::a9fe:a9fe"]),
@@ -307,7 +300,7 @@ mod tests {
     fn own_addresses_are_loopback_unless_their_range_is_private() {
         let own = |address: &str| is_own(address.parse().unwrap());
         assert!(own("127.0.0.1"));
-        // For documentation (RFC 5737, RFC 3849).
+        // Documentation ranges (RFC 5737, RFC 3849).
         assert!(!own("192.0.2.1") && !own("2001:db8::1"));
         assert_eq!(kind_from_here([127, 0, 0, 1].into()), AddressKind::Loopback);
         assert_eq!(kind_from_here([169, 254, 169, 254].into()), AddressKind::Special);
@@ -354,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_this_machine_for_certain_or_only_leads_to_it() {
+    fn host_is_loopback_certainly_or_only_possibly() {
         for (host, leads_to, is_certain) in [
             ("localhost", AddressKind::Loopback, true),
             ("LOCALHOST", AddressKind::Loopback, true),
@@ -382,7 +375,7 @@ mod tests {
             ("notlocalhost", AddressKind::Public, false),
             ("128.0.0.1", AddressKind::Public, false),
         ] {
-            // As a setting, a grant, a reference or a redirect has it.
+            // The form of a setting, a grant, a reference or a redirect.
             let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
             let host = url.host().unwrap();
             assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");

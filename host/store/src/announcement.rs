@@ -1,5 +1,5 @@
-//! What a node says of itself in an election: `ELECTION/nodes/NODE`. People read it, and other
-//! nodes the term in it: a node that finds the record deleted, or an earlier one in its place, learns it here.
+//! Announcements: what a node publishes about itself in an election (`ELECTION/nodes/NODE`). People read them. Other
+//! nodes read the term: it survives if the record is deleted or replaced by an earlier one.
 
 use std::collections::BTreeMap;
 
@@ -13,97 +13,95 @@ use crate::Digest;
 use crate::clock::{rfc3339, wall};
 use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
 
-/// A node says what it has each minute. After so long without a word it may be gone.
+/// Age from which an announcement's node may be dead: three times the announcement interval.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
 
-/// What people know a node by: names and values.
+/// A node's labels, for people: names and values.
 pub type Labels = BTreeMap<String, String>;
 
-/// So many labels a node has at the most.
+/// The maximum number of labels of a node.
 pub const MOST_LABELS: usize = 16;
 
-/// So long is each name and each value of a label at the most, in bytes.
+/// The maximum length of a label's name and of its value, in bytes.
 pub const LONGEST_LABEL: usize = 63;
 
-/// Which modules a node has, and which term it has seen. It says so at each change and once a minute.
+/// A node's modules, state and highest term. The node announces itself at each change and once a minute.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Its id.
+    /// The node's id.
     pub node: String,
-    /// This start of it.
+    /// The node's start.
     pub incarnation: String,
-    /// When it said so, in RFC 3339.
+    /// Time of the announcement, in RFC 3339.
     pub at: String,
-    /// Where its modules come from; empty where it did not say.
+    /// The source of the node's modules. Empty if not announced.
     #[serde(default)]
     pub source: String,
-    /// What it could start at once: the current version and what it would fall back on.
+    /// The modules that the node could start at once: the current version and the version to fall back to.
     pub holds: Vec<Digest>,
-    /// What its instance is; none while it is a standby.
+    /// The module that the node's instance runs. None on a standby.
     pub runs: Option<Digest>,
-    /// What people know it by.
+    /// The node's labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The highest term that it has seen in the election, in this or an earlier start; 0 where it has seen none, or did
-    /// not say.
+    /// The highest term that the node has seen in the election, in any start. 0 if it has seen or announced none.
     #[serde(default)]
     pub term: Term,
-    /// The version of its host; empty where it did not say.
+    /// The version of the node's host. Empty if not announced.
     #[serde(default)]
     pub version: String,
-    /// The [mark](crate::steering::Steering::mark) of what it was last asked to do; none where it has not read that yet, or
-    /// cannot be asked, as hosts that do not know steering.
+    /// The [mark](crate::steering::Steering::mark) of the steering object that the node read last. None if it has not
+    /// read one yet, or if its host does not know steering.
     #[serde(default)]
     pub steered: Option<String>,
-    /// Why it would not take the lease now: `maintenance` (of its machine), `suspended`,
-    /// `stepped-down`, `transferring`, `cooling-off`; none where it would,
-    /// or did not say.
+    /// The reason why the node would not take the lease now: `maintenance` (of its machine), `suspended`,
+    /// `stepped-down`, `transferring` or `cooling-off`. None if it would, or did not announce a reason.
     #[serde(default)]
     pub stays_out: Option<String>,
-    /// How early it takes a lease that is free: one of 100 lets nobody be first. None where it did not say.
+    /// The priority with which the node takes a free lease, from 0 to 100 (without a wait). None if not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// Whether its host leads as many other elections as it should, so that it would take this lease only if nobody else
-    /// does.
+    /// True if the host leads enough other elections, and would take this lease only if no other node does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leads_enough: bool,
-    /// Another start of a host that says the same id, and was heard after this one had begun to speak.
+    /// Another start with the same node id, which announced itself after this start had begun to.
     #[serde(default)]
     pub rival: Option<String>,
-    /// Where others find its admin endpoint; empty where it has none, or none that is of use to others, or did not say. A
-    /// host that knows no such field says what it has anew without it.
+    /// The address of the node's admin endpoint. Empty if there is none, if it is of no use to others, or if not
+    /// announced. An older host drops the field when it announces the node again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub admin: String,
-    /// Whom it listens to, over a link; none where it asks the store alone, or did not say.
+    /// The leader that the node listens to over a link. None if it polls the store only, or did not announce one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listens: Option<Listens>,
-    /// Where and by what nodes of other machines know it; none where it has no links with these, or did not say.
+    /// The node's address and certificate for other machines' nodes. None if it has no links with them or announced
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerWord>,
 }
 
-/// Where nodes of other machines find one, and by what they know it. What this version does not know is left alone.
+/// A node's address for nodes of other machines, and the certificate that identifies it. Unknown fields are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerWord {
-    /// A host and a port.
+    /// Host and port.
     #[serde(default)]
     pub address: String,
-    /// The fingerprint of the certificate that it shows there.
+    /// The fingerprint of the certificate that the node presents there.
     #[serde(default)]
     pub certificate: String,
 }
 
-/// Whom a node listens to.
+/// The leader that a node listens to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Listens {
-    /// The node that leads.
+    /// The leading node.
     pub to: String,
-    /// Since when, in RFC 3339.
+    /// Start of listening, in RFC 3339.
     pub since: String,
 }
 
 impl Announcement {
-    /// What a node says now that has seen no term.
+    /// Creates the announcement of a node that has seen no term, as of now.
     #[must_use]
     pub fn now(node: &str, incarnation: &str, source: &str, holds: Vec<Digest>, runs: Option<Digest>) -> Self {
         let [node, incarnation, source] = [node, incarnation, source].map(str::to_owned);
@@ -128,37 +126,37 @@ impl Announcement {
         }
     }
 
-    /// As it is stored.
+    /// Encodes the announcement for the store.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         serde_json::json!(self).to_string().into()
     }
 
-    /// From what is stored; none if a node of Baton did not write it.
+    /// Decodes an announcement. None if a Baton node did not write it.
     #[must_use]
     pub fn decode(content: &[u8]) -> Option<Self> {
         serde_json::from_slice(content).ok()
     }
 
-    /// When it said so; none if it wrote no time.
+    /// Time of the announcement. None if the node wrote no valid time.
     #[must_use]
     pub fn when(&self) -> Option<OffsetDateTime> {
         OffsetDateTime::parse(&self.at, &Rfc3339).ok()
     }
 
-    /// Whether it may still be there, as far as is known `now`.
+    /// True if the node may still be alive at `now`.
     #[must_use]
     pub fn is_fresh(&self, now: OffsetDateTime) -> bool {
         self.when().is_some_and(|at| now - at <= SILENT)
     }
 }
 
-/// Takes back what a node has said, which named this `term`, unless nothing else may know of it: where the record, as it
-/// is now, names no term as high, because it was deleted or an earlier one was put in its place, or cannot be read. Returns
-/// whether it did.
+/// Withdraws a node's announcement, which named this `term`, unless the announcement may be the only object that names
+/// the term. That is so if the record names no term as high (it was deleted or replaced by an earlier one), or cannot
+/// be read. Returns true if the announcement was withdrawn.
 ///
 /// # Errors
-/// Those of the store. It may have been taken back only where the outcome is unknown.
+/// Those of the store. If the outcome is unknown, the announcement may have been withdrawn.
 pub async fn withdraw(
     leases: &dyn LeaseStore,
     modules: &dyn ObjectStore,
@@ -176,11 +174,11 @@ pub async fn withdraw(
 /// Age of an announcement from which its node counts as dead for good. A live node announces itself every minute.
 pub const GONE: time::Duration = time::Duration::hours(24);
 
-/// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they pile up where nodes come and go, and a
-/// takeover reads all of them. Returns how many it withdrew.
+/// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they pile up if nodes come and go, and
+/// each takeover reads all of them. Returns the number of withdrawn announcements.
 ///
-/// The caller has just announced itself. The age of an announcement is its distance from the newest one, so this machine's
-/// clock does not matter. A store that notes no times is of one machine: there, the nodes' own times count.
+/// The caller has just announced itself. An announcement's age is its distance from the newest one, so this machine's
+/// clock does not matter. A store that notes no times serves one machine: there, the nodes' own times count.
 ///
 /// # Errors
 /// Those of the store.
@@ -211,7 +209,7 @@ pub async fn withdraw_gone(
     Ok(withdrawn)
 }
 
-/// True unless an announcement may be the only thing that names this term.
+/// True unless an announcement may be the only object that names this term.
 async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, term: Term) -> bool {
     term == 0 || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term))
 }
@@ -229,7 +227,7 @@ mod tests {
     use crate::MemoryStore;
 
     #[test]
-    fn an_announcement_is_read_as_it_is_written() {
+    fn announcement_round_trips_through_its_encoding() {
         let digest = Digest::of(b"");
         let said = Announcement::now("web-3-0", "abc", "job.wasm", vec![digest], Some(digest));
         assert_eq!(Announcement::decode(&said.encode()), Some(said.clone()));
@@ -250,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn announcements_of_dead_nodes_are_withdrawn_unless_they_alone_name_a_term() {
+    async fn dead_announcement_is_kept_if_it_alone_names_a_term() {
         let hour = Arc::new(AtomicU64::new(0));
         let now = Arc::clone(&hour);
         let store = MemoryStore::new(Arc::new(move || Duration::from_secs(now.load(Ordering::Relaxed) * 3600)));
@@ -270,7 +268,7 @@ mod tests {
         store.request(&job, Op::Create { record }).await.unwrap();
         for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {
             hour.store(at, Ordering::Relaxed);
-            // The node's own clock does not count.
+            // The node's own clock does not count, since the store notes times.
             let said = Announcement { term, ..Announcement::now(node, "i", "", Vec::new(), None) };
             store.announce(&job, node, said.encode()).await.unwrap();
         }
@@ -281,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_node_may_say_more_and_what_is_none_is_left_alone() {
+    fn decoding_ignores_unknown_fields_and_refuses_damage() {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
         let said = Announcement::decode(more).unwrap();
         assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));

@@ -1,12 +1,11 @@
-//! The store for fleets: a blob for each election, in a container of an Azure storage account.
+//! The store for fleets: one blob per election, in a container of an Azure storage account.
 //!
-//! `ELECTION/lease` holds nothing but a lease and, as its metadata, the record. This file alone knows the
-//! crate `azure_storage_blobs`. Facts that it rests on:
+//! `ELECTION/lease` holds only a lease and, as its metadata, the record. This module alone uses the crate
+//! `azure_storage_blobs`. It relies on these facts:
 //!
-//! * Lease calls leave the ETag alone, so it is the version.
-//! * The crate's own retries are off: they outlast a lease. The elector decides what is tried again.
-//! * The answer to an acquire or renewal names the holder's id, and it must be compared: the emulator
-//!   renews an expired lease for any id that asks.
+//! * Lease operations leave the ETag unchanged, so the ETag is the version.
+//! * The crate's own retries are off, since they outlast a lease. The elector decides what to retry.
+//! * The holder's id in an answer must be compared: the emulator renews an expired lease for any id.
 
 mod access;
 mod answers;
@@ -42,30 +41,27 @@ use tokens::{KeptToken, TokenWatch};
 
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
-/// What is said where a renewal was answered with another's id, as the emulator does once a lease has expired. It counts
-/// as lost.
+/// The message if a renewal's answer names another id, as the emulator's may. The lease is then lost.
 pub const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
-/// The name of an election's blob in its folder.
 const LEASE_BLOB: &str = "/lease";
 
-/// The blob's content: empty ones are hard to read.
+/// The blob's content. An empty blob is hard to read: no range of it can be requested.
 const CONTENT: &str = "The lease of an election of Baton. Its record is the metadata. Do not delete it.\n";
 
-/// No connection takes longer to open.
+/// Limit on opening a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// No request takes longer, but for those that carry a module. The supervisor gives the lease's own requests up long
-/// before.
+/// Limit on each request, except those that carry a module. The supervisor gives up requests for the lease earlier.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// A look-up that takes longer is named where a request had no answer in time.
+/// Duration from which an unfinished DNS lookup is named as the reason for a timeout.
 const SLOW_STEP: Duration = Duration::from_millis(500);
 
-/// A container of blobs.
+/// A blob container.
 pub struct AzureStore {
     container: ContainerClient,
-    /// The same for requests that last as long as their content takes: `transfer` limits each.
+    /// A client without a limit per request, for transfers of modules: `transfer` sets the limit by size.
     transfers: ContainerClient,
     name: String,
     credentials: ShownCredentials,
@@ -73,25 +69,24 @@ pub struct AzureStore {
 }
 
 impl AzureStore {
-    /// The store in a container, where and with the credentials that the environment says. Asks it nothing yet.
+    /// Opens a container, with the endpoint and credentials of the environment. Sends no request yet.
     ///
     /// # Errors
-    /// [`CredentialError`] where the environment gives none that can be used.
+    /// [`CredentialError`] if the environment has no usable credentials.
     pub fn open(account: &str, container: &str) -> Result<Self, CredentialError> {
         Self::connect(AccountAccess::of_account(account, &access::of_process)?, container)
     }
 
-    /// The same on the local emulator, with its well-known key unless the environment gives another.
+    /// Opens a container of the local emulator, with its well-known key unless the environment has another.
     ///
     /// # Errors
-    /// As for [`Self::open`].
+    /// [`CredentialError`] if the environment's credentials cannot be used.
     pub fn emulator(address: &str, container: &str) -> Result<Self, CredentialError> {
         Self::connect(AccountAccess::of_emulator(address, &access::of_process)?, container)
     }
 
     fn connect(access: AccountAccess, container: &str) -> Result<Self, CredentialError> {
-        // Connections are kept between renewals. A proxy that the environment names is not used: nobody
-        // expects the lease to depend on one.
+        // The environment's proxy is not used: nobody expects the lease to depend on one.
         let http = || {
             reqwest::Client::builder()
                 .connect_timeout(CONNECT_WITHIN)
@@ -118,20 +113,20 @@ impl AzureStore {
         })
     }
 
-    /// Breaks an election's lease, for operators: at once if `period` is zero, else after that.
+    /// Breaks an election's lease after `period`, for operators. A zero period breaks it at once.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] if there is none.
+    /// [`StoreError::Lost`] if there is no lease.
     pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let period = period.min(LEASE_RANGE.1);
         let request = self.blob(election).break_lease().lease_break_period(period).into_future();
         request.await.map(drop).map_err(|error| self.store_error(Asked::OfLease, &error))
     }
 
-    /// Deletes the container with everything in it, leases held or not.
+    /// Deletes the container with everything in it, even if leases are held.
     ///
     /// # Errors
-    /// What any request can fail with.
+    /// Those of any request.
     pub async fn delete_container(&self) -> Result<(), StoreError> {
         self.container.delete().into_future().await.map_err(|error| self.store_error(Asked::OfContainer, &error))
     }
@@ -187,7 +182,7 @@ impl LeaseStore for AzureStore {
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
                 .map_err(|error| self.store_error(Asked::ToCreate, &error)),
-            // No answer of this store says that a holder is gone.
+            // `instead_of` is not used: this store cannot tell that a holder is dead.
             Op::Acquire { id, length, version, instead_of: _ } => {
                 check_length(length, LEASE_RANGE, &"an Azure store")?;
                 let response = blob
@@ -200,7 +195,7 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
-                // Repeated with the same proposed id, a change succeeds again. It does not extend the lease.
+                // A repeated change with the same proposed id succeeds. It does not extend the lease.
                 blob.blob_lease_client(azure_id(from)?)
                     .change(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0.clone()))
@@ -208,7 +203,7 @@ impl LeaseStore for AzureStore {
                     .await
                     .map_err(|error| self.store_error(Asked::OfLease, &error))?;
                 self.renew(&blob, id, Some(version)).await.map_err(|error| match error {
-                    // The id has changed already.
+                    // The id has already changed, so the outcome is unknown.
                     StoreError::Misconfigured(reason) => StoreError::Unknown(reason),
                     error => error,
                 })
@@ -273,7 +268,7 @@ impl LeaseStore for AzureStore {
     }
 }
 
-/// What an election's blob shows, read by itself or in a list.
+/// The snapshot of an election's blob, from its properties or from a listing.
 fn snapshot(blob: Blob) -> Result<Snapshot, StoreError> {
     let record = record::decode(blob.metadata.unwrap_or_default()).map_err(StoreError::Misconfigured)?;
     let properties = blob.properties;
@@ -290,20 +285,19 @@ fn snapshot(blob: Blob) -> Result<Snapshot, StoreError> {
     Ok(Snapshot::Object { lease, version: version(&properties.etag), record })
 }
 
-/// The version that an ETag names. A list leaves the quotation marks out that belong to one.
+/// The version that an ETag names. Listings omit the ETag's quotation marks.
 fn version(etag: &Etag) -> Version {
     let etag = etag.to_string();
     Version(if etag.ends_with('"') { etag } else { format!("\"{etag}\"") })
 }
 
 fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
-    // An id is a UUID by construction.
     id.to_string()
         .parse()
         .map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not a UUID: {error}")))
 }
 
-/// Azure counts whole seconds. Rounded up, a lease ends later there than its holder counts, never earlier.
+/// Rounds up to whole seconds, which Azure counts. The lease may then end later in the store than for its holder.
 fn whole_seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }

@@ -1,13 +1,12 @@
-//! The host's clock: elapsed time, by three clocks of the kernel, none of which is believed alone.
+//! The host's clock: elapsed time, from three clocks of the kernel. None of them is trusted alone.
 //!
-//! The boot clock counts suspends, and the daemon that keeps the machine's time may slew it: chrony does by up to 8.3%. The raw
-//! clock is slewed by nobody, and stands still in a suspend. The wall clock shows a pause that a hypervisor hid, once it
-//! is corrected. So there are two answers to how much time has passed. [`Clock::now`] says what has passed at the most,
-//! by the largest of the three: by it a node judges what it may still do itself. [`Clock::least`] says what has passed
-//! at the least, by the smaller of boot and raw: by it a node waits out what another may still do. The wall clock has
-//! no part in that, since anyone may step it.
+//! The boot clock counts suspends, but the time daemon may slew it (chrony by up to 8.3%). The raw clock is never
+//! slewed, but stands still in a suspend. The wall clock shows a pause that a hypervisor hid, once it is corrected.
 //!
-//! Both answers are summed from reading to reading, so that they are right for any two moments.
+//! So there are two answers to how much time has passed. [`Clock::now`] is the upper bound, by the largest of the
+//! three: it limits what this node may still do. [`Clock::least`] is the lower bound, by the smaller of boot and raw
+//! clock: by it, a node waits until another must have stopped. The wall clock has no part in the lower bound, since
+//! anyone may step it. Both are summed from reading to reading, so they are right for any two moments.
 
 mod alarm;
 mod wall;
@@ -21,27 +20,26 @@ use rustix::time::{ClockId, clock_gettime};
 pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, wall};
 
-/// Clocks that have moved by this much against each other were stepped or slewed, in nanoseconds; less is noise of the
-/// readings. So for any two moments the clock is right to twice as much, which the hundredth of the shortest lease that
-/// is left for waking late covers.
+/// Movement of two clocks against each other that is a step or a slew, in nanoseconds; less is noise. So for any two
+/// moments the clock is right to twice this, within the 1% of the shortest lease that is reserved for waking late.
 const STEP: i128 = 5_000_000;
 
-/// Readings that are further apart than this were interrupted, in nanoseconds.
+/// Gap between two readings from which the thread counts as preempted, in nanoseconds.
 const INTERRUPTED: i128 = 1_000_000;
 
-/// The clock of this host. Clones are the same clock.
+/// The clock of this host. Clones share one clock.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     elapsed: Arc<Mutex<Elapsed>>,
 }
 
 impl Clock {
-    /// The time now, which never says less than has passed. It never goes back.
+    /// The time now, by the upper bound of what has passed. It never goes back.
     pub fn now(&self) -> Time {
         Time(nanoseconds(self.read().most))
     }
 
-    /// The time that has passed at the least, which never says more. It never goes back.
+    /// The lower bound of the time that has passed. It never goes back.
     pub fn least(&self) -> Duration {
         nanoseconds(self.read().least)
     }
@@ -52,7 +50,7 @@ impl Clock {
         (Time(nanoseconds(elapsed.most)), nanoseconds(elapsed.least))
     }
 
-    /// What the boot clock alone says. It takes no lock, and all processes of a boot share it.
+    /// The time by the boot clock alone. It takes no lock, and all processes of a boot share it.
     pub fn boot(&self) -> Duration {
         nanoseconds(read(ClockId::Boottime))
     }
@@ -63,14 +61,14 @@ impl Clock {
     }
 
     fn read(&self) -> MutexGuard<'_, Elapsed> {
-        // Read under the lock: a reading from before a step that is noted after it would count it twice.
+        // Read under the lock: a reading from before a step that is taken in after the step would count it twice.
         let mut elapsed = self.elapsed.lock().unwrap_or_else(PoisonError::into_inner);
         elapsed.advance(Readings::together());
         elapsed
     }
 }
 
-/// What the kernel's clocks say at one moment, in nanoseconds.
+/// Readings of the kernel's clocks at one moment, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Readings {
     boot: i128,
@@ -79,7 +77,7 @@ struct Readings {
 }
 
 impl Readings {
-    /// A thread that is put aside between two readings would see a step that never was, so it reads again.
+    /// Reads again if the thread was preempted between two readings, since that would look like a step.
     fn together() -> Self {
         let mut boot = read(ClockId::Boottime);
         for _ in 0..4 {
@@ -94,14 +92,14 @@ impl Readings {
     }
 }
 
-/// Elapsed time, in nanoseconds: the boot clock's, corrected by how the others moved against it.
+/// Elapsed time, in nanoseconds: the boot clock's, corrected by how the other clocks moved against it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// By how much raw and wall clock were ahead of the boot clock, when that was last noted.
+    /// The lead of the raw and the wall clock over the boot clock, when last noted.
     noted: Option<[i128; 2]>,
-    /// What the boot clock had missed until then, of what any of the three has shown.
+    /// Time that another clock has shown and the boot clock has not, until then.
     missed: i128,
-    /// What it had shown that the raw clock has not.
+    /// Time that the boot clock has shown and the raw clock has not.
     extra: i128,
     most: i128,
     least: i128,
@@ -122,7 +120,7 @@ impl Elapsed {
     }
 }
 
-/// What one of the kernel's clocks says now, in nanoseconds: by it alone no time is judged.
+/// Reads one of the kernel's clocks, in nanoseconds. No time may be judged by it alone.
 pub fn nanoseconds_on(id: ClockId) -> u64 {
     u64::try_from(read(id)).unwrap_or(0)
 }
@@ -157,7 +155,7 @@ mod tests {
             machine
         }
 
-        /// Lets the clocks advance by so much each; returns how much `now` and `least` say.
+        /// Advances each clock, and returns by how much `now` and `least` advance.
         fn pass(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
             let Elapsed { most, least, .. } = self.elapsed;
             let clocks = &mut self.clocks;
@@ -166,7 +164,6 @@ mod tests {
             (self.elapsed.most - most, self.elapsed.least - least)
         }
 
-        /// The same in steps of 10 ms.
         fn pass_slowly(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
             let steps = raw.max(boot) / (10 * MILLISECOND);
             (0..steps).fold((0, 0), |(most, least), _| {
@@ -181,16 +178,15 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_agree_are_believed() {
+    fn agreeing_clocks_are_trusted() {
         assert_eq!(Machine::new().pass(SECOND, SECOND, SECOND), (SECOND, SECOND));
         assert_eq!(Machine::new().pass_slowly(60 * SECOND, 60 * SECOND, 60 * SECOND), (60 * SECOND, 60 * SECOND));
     }
 
     #[test]
-    fn whoever_slews_the_clocks_lengthens_no_lease_and_shortens_no_wait() {
+    fn slewed_clock_lengthens_no_lease_and_shortens_no_wait() {
         let fast = 60 * SECOND * 1083 / 1000;
         let slow = 60 * SECOND * 917 / 1000;
-        // Slewed are boot and wall clock alike.
         for pass in [Machine::pass, Machine::pass_slowly] {
             let (most, least) = pass(&mut Machine::new(), fast, 60 * SECOND, fast);
             assert!(is_about(most, fast) && is_about(least, 60 * SECOND), "fast: {most}, {least}");
@@ -200,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn slewing_to_and_fro_never_adds_up_to_less_or_more_than_has_passed() {
+    fn alternating_slew_keeps_both_bounds() {
         let mut machine = Machine::new();
         let (mut most, mut least) = (0, 0);
         for round in 0..100 {
@@ -212,32 +208,30 @@ mod tests {
     }
 
     #[test]
-    fn a_suspend_counts_for_its_holder_and_not_for_whoever_waits() {
+    fn suspend_counts_for_the_holder_and_not_for_a_waiting_node() {
         let mut machine = Machine::new();
         let slept = 30 * SECOND;
         assert_eq!(machine.pass(SECOND + slept, SECOND, SECOND + slept), (SECOND + slept, SECOND));
-        // What follows is judged anew.
         assert_eq!(machine.pass(SECOND, SECOND, SECOND), (SECOND, SECOND));
     }
 
     #[test]
-    fn a_forward_step_of_the_wall_clock_costs_its_holder_and_shortens_no_wait() {
+    fn wall_clock_step_forward_costs_holder_and_shortens_no_wait() {
         let mut machine = Machine::new();
         assert_eq!(machine.pass(SECOND, SECOND, 31 * SECOND), (31 * SECOND, SECOND));
         assert_eq!(machine.pass(SECOND, SECOND, SECOND), (SECOND, SECOND));
     }
 
     #[test]
-    fn a_backward_step_counts_for_nothing_and_hides_no_later_pause() {
+    fn wall_clock_step_back_hides_no_later_pause() {
         let mut machine = Machine::new();
         assert_eq!(machine.pass(SECOND, SECOND, -59 * SECOND), (SECOND, SECOND));
         assert_eq!(machine.pass(SECOND, SECOND, 11 * SECOND), (11 * SECOND, SECOND));
     }
 
     #[test]
-    fn a_suspend_hides_no_step_of_the_wall_clock_and_no_slew() {
+    fn suspend_hides_no_wall_clock_step_and_no_slew() {
         let mut machine = Machine::new();
-        // The machine slept, and its wall clock was set back meanwhile.
         assert_eq!(machine.pass(31 * SECOND, SECOND, -100 * SECOND), (31 * SECOND, SECOND));
         assert_eq!(machine.pass(SECOND, SECOND, 6 * SECOND), (6 * SECOND, SECOND));
         let slow = SECOND * 917 / 1000;
@@ -245,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_does_not_add_up_and_drift_does() {
+    fn drift_adds_up_and_noise_does_not() {
         let mut machine = Machine::new();
         let noise = STEP / 3;
         for _ in 0..1000 {
@@ -259,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_ever_goes_back() {
+    fn neither_bound_goes_back() {
         let mut machine = Machine::new();
         for (boot, raw, wall) in
             [(0, 0, 0), (-SECOND, 0, 0), (0, -SECOND, -SECOND), (1, -2 * STEP, 3 * STEP), (0, 9, 0)]
@@ -270,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn any_two_moments_are_told_apart_by_the_largest_and_by_the_smallest() {
-        // Whatever the clocks do, from whichever moment one counts.
+    fn bounds_hold_between_any_two_moments() {
+        // Whatever the clocks do, this holds from any moment on.
         let mut seed = 1_u64;
         let mut random = move |below: i128| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -301,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_clocks_are_read() {
+    fn clock_reads_the_kernels_clocks() {
         let clock = Clock::default();
         let (now, least) = (clock.now(), clock.least());
         assert!(now.0 > Duration::ZERO && least > Duration::ZERO);

@@ -1,4 +1,4 @@
-//! What a module is: the SHA-256 of its bytes.
+//! Digests of modules: the SHA-256 of their bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,13 +11,13 @@ use sha2::{Digest as _, Sha256};
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
-/// Why a text is no [`Digest`].
+/// The error for a text that is no [`Digest`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a digest: expected `sha256:` and 64 hexadecimal digits, as `baton check` prints")]
 pub struct InvalidDigest(String);
 
 impl Digest {
-    /// How many of its digits people are shown where they only have to tell a few modules apart.
+    /// Number of digits to show people who only have to tell a few modules apart.
     pub const SHOWN: usize = 12;
 
     /// The digest of these bytes.
@@ -26,30 +26,30 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Its bytes.
+    /// The digest's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Its 64 hexadecimal digits, in lower case.
+    /// The 64 hexadecimal digits, in lower case.
     #[must_use]
     pub fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Enough of a digest to tell it from others: 8 to 64 of its hexadecimal digits, with or without `sha256:`.
+/// The first 8 to 64 hexadecimal digits of a digest, with or without `sha256:`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DigestPrefix(String);
 
-/// Why a text is no [`DigestPrefix`].
+/// The error for a text that is no [`DigestPrefix`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a digest: give the first 8 or more hexadecimal digits that `baton modules` prints")]
 pub struct InvalidPrefix(String);
 
 impl DigestPrefix {
-    /// Whether the digest begins like that.
+    /// True if the digest begins with this prefix.
     #[must_use]
     pub fn fits(&self, digest: &Digest) -> bool {
         digest.hex().starts_with(&self.0)
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_read_as_it_is_written() {
+    fn digest_round_trips_through_its_text() {
         let digest = Digest::of(b"");
         assert_eq!(digest.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(digest.to_string().parse(), Ok(digest));
@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused() {
+    fn malformed_digest_is_refused() {
         for text in ["", "sha256:", "sha256:00", &"0".repeat(64), &format!("sha256:{}", "é".repeat(32))] {
             assert!(text.parse::<Digest>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_prefix_is_long_enough_to_mean_one_digest() {
+    fn prefix_has_at_least_8_digits() {
         let digest = Digest::of(b"");
         for text in ["e3b0c442", "sha256:e3b0c442", "E3B0C44298", &digest.hex(), &digest.to_string()] {
             assert_eq!(text.parse::<DigestPrefix>().map(|prefix| prefix.fits(&digest)), Ok(true), "{text}");

@@ -1,4 +1,4 @@
-//! Wakes a thread that waits for several things.
+//! Wakes a thread that waits for several events.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,25 +6,26 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// It is readable once it was rung, until that was heard. Says not what there is to see; who rings waits for nobody
-/// (eventfd(2)). Clones are the same one.
+/// A flag, readable from a ring until a thread has read it (eventfd(2)). Ringing never blocks. Clones share the flag.
 #[derive(Clone, Debug)]
 pub struct Doorbell(Arc<OwnedFd>);
 
 impl Doorbell {
+    /// Creates a doorbell.
+    ///
     /// # Errors
-    /// Where the system has no descriptors left.
+    /// If the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Wakes who waits at it, now or later.
+    /// Wakes the thread that waits for the doorbell, now or later.
     pub fn ring(&self) {
-        // It fails where nobody has heard it for 2^64 times.
+        // Fails only after 2^64 rings that no thread has read.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was rung since this was asked last. What was done before it was rung is seen from here on.
+    /// True if the doorbell was rung since the last call. Writes before the ring are visible afterwards.
     pub fn has_rung(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_often_it_is_rung_it_is_heard_once() {
+    fn several_rings_are_heard_once() {
         let bell = Doorbell::new().unwrap();
         let outside = bell.clone();
         assert!(!bell.has_rung());

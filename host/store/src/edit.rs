@@ -1,4 +1,4 @@
-//! Changing a versioned object, through conflict and doubt.
+//! Edits of a versioned object, despite conflicts and unknown outcomes.
 
 use std::time::Duration;
 
@@ -10,63 +10,60 @@ use crate::jitter::between;
 use crate::pace::{Pace, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 
-/// How often another's write may come first before the change is given up: a client that writes all the time
-/// leaves no gap on a store that is far away.
+/// Number of conflicts that an edit survives. On a distant store, a client that writes all the time leaves no gap.
 const CONFLICTS: u32 = 100;
-/// How long to wait at most after each such, so that many do not meet again at once.
+/// Longest random pause after a conflict, so that many writers do not collide again.
 const APART: Duration = Duration::from_millis(50);
 
-/// One change of an election's object: it is read, and written on top of what was read, until that succeeds or is given
-/// up.
+/// One edit of an election's object: reads it, and writes it under the version that was read, until that succeeds.
 pub struct Edit<'a> {
     store: &'a dyn ObjectStore,
     object: VersionedObject,
     election: &'a ElectionName,
     pace: Pace<'a>,
-    /// Of what was read last.
     version: Option<Version>,
     conflicts: u32,
     doubt: Option<StoreError>,
 }
 
-/// What came of a try to write.
+/// The outcome of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tried {
-    /// It is written.
+    /// The change was written.
     Written,
-    /// It is not: read again.
+    /// The change was not written: read again.
     Refused,
-    /// It may have been written, or may yet be, unless somebody else writes first: read again.
+    /// The change may have been written, or may still be, unless another client writes first: read again.
     InDoubt,
 }
 
-/// Why an edit was given up.
+/// The reason why an edit was given up.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GivenUp {
     /// Nothing was written.
     #[error(transparent)]
     Unwritten(StoreError),
-    /// An earlier try may have been written.
+    /// An earlier write may have succeeded.
     #[error(transparent)]
     InDoubt(StoreError),
 }
 
-/// What is wrong with an object's content where it cannot be edited.
+/// The error for content that cannot be edited.
 pub trait Unusable: std::error::Error + 'static {
-    /// What is to be done about a change that may have been written, or not.
+    /// The remedy if the outcome of a change is unknown, for messages.
     const IN_DOUBT: &'static str;
 }
 
-/// Why an object was not read or changed.
+/// The error if an object was not read or changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EditError<U: Unusable> {
-    /// What is stored cannot be used.
+    /// The stored content cannot be used.
     #[error(transparent)]
     Unusable(U),
     /// The store cannot be used.
     #[error(transparent)]
     Store(StoreError),
-    /// The store may have changed it.
+    /// The object may have been changed.
     #[error("{0}; {doubt}", doubt = U::IN_DOUBT)]
     Unknown(StoreError),
 }
@@ -87,16 +84,16 @@ impl<U: Unusable> From<GivenUp> for EditError<U> {
 }
 
 impl<'a> Edit<'a> {
-    /// Begins.
+    /// Starts an edit of an election's object.
     pub fn of(store: &'a dyn ObjectStore, object: VersionedObject, election: &'a ElectionName) -> Self {
         let pace = Pace::new(&|_| {});
         Self { store, object, election, pace, version: None, conflicts: 0, doubt: None }
     }
 
-    /// What the object is now; none if there is none.
+    /// Reads the object. None if it does not exist.
     ///
     /// # Errors
-    /// [`GivenUp`] if the store refuses that, or has not answered for long.
+    /// [`GivenUp`] if the store refuses the request, or does not answer for long.
     pub async fn read(&mut self) -> Result<Option<Bytes>, GivenUp> {
         loop {
             match tried(self.store.read(self.object, self.election, None)).await {
@@ -104,7 +101,7 @@ impl<'a> Edit<'a> {
                     self.version = Some(version);
                     return Ok(Some(content));
                 }
-                // To a reader that knows no version nothing is unchanged.
+                // Without a known version, the answer is never `Unchanged`.
                 Ok(Reading::Nothing | Reading::Unchanged) => {
                     self.version = None;
                     return Ok(None);
@@ -114,14 +111,14 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Tries to write it on top of what was read.
+    /// Tries to write `content` under the version that was read.
     ///
     /// # Errors
-    /// [`GivenUp`] if there should be no further try.
+    /// [`GivenUp`] if there should be no further write.
     pub async fn write(&mut self, content: Bytes) -> Result<Tried, GivenUp> {
         match tried(self.store.write(self.object, self.election, self.version.as_ref(), content)).await {
             Ok(_) => Ok(Tried::Written),
-            // Somebody else wrote, or an earlier try of this did: the next reading tells.
+            // Another client has written, or an earlier write of this edit succeeded: the next read shows it.
             Err(StoreError::Conflict) if self.conflicts < CONFLICTS => {
                 self.conflicts += 1;
                 sleep(between(Duration::ZERO, APART)).await;
@@ -138,7 +135,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Why the change was not made that is forbidden now: where an earlier try may have been written, that nobody knows.
+    /// The error if the change is no longer allowed: `why`, or an unknown outcome after an earlier write in doubt.
     pub fn forbidden<U: Unusable, E: From<EditError<U>>>(&self, why: E) -> E {
         self.doubt.clone().map_or(why, |error| EditError::Unknown(error).into())
     }

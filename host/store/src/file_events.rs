@@ -1,7 +1,7 @@
-//! What the kernel tells of files (inotify(7)), for those that look after them at once rather than later.
+//! File events of the kernel (inotify(7)), so that changes are noticed at once.
 //!
-//! Where the system has no inotify left, or a file system tells nothing, nothing is heard, and nobody waits for that. What a file
-//! has come to is asked of the file, on a thread that may block for as long as its disk does.
+//! The events are only hints. If the system has no inotify instances left, or a file system reports no events, changes
+//! are found by polling. A file's state is read from the file, on a thread that may block for as long as the disk does.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,16 +14,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
-/// Events of files that somebody waits for.
 pub(crate) struct FileEvents {
     queue: OnceCell<Arc<AsyncFd<Watches>>>,
-    /// Who has this permit asks the file system. One that hangs keeps others from asking, and nobody from anything else.
+    /// Permit for a blocking file system call. A call that hangs keeps only other such calls waiting.
     asks: Arc<Semaphore>,
-    /// Counts what was heard.
     heard: watch::Sender<u64>,
 }
 
-/// What the kernel is to tell of, and what it has told.
+/// An inotify instance: the watched files, and the queue of their events.
 pub(crate) struct Watches(OwnedFd);
 
 impl Default for FileEvents {
@@ -33,19 +31,19 @@ impl Default for FileEvents {
 }
 
 impl FileEvents {
-    /// How often something was heard, now and later.
+    /// The number of received events, for waiting on a change.
     pub(crate) fn heard(&self) -> watch::Receiver<u64> {
         self.heard.subscribe()
     }
 
-    /// None while the system has none left.
+    /// The inotify instance. None while the system has none left.
     pub(crate) async fn queue(&self) -> Option<&Arc<AsyncFd<Watches>>> {
         self.queue.get_or_try_init(async || queue().map(Arc::new)).await.ok()
     }
 
-    /// Asks the file system, which may take any time.
+    /// Runs a blocking file system call on another thread.
     pub(crate) async fn ask<T: Default + Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> T {
-        // The permit stays with the thread, also when nobody waits for the answer any more. Nobody closes the semaphore.
+        // The thread keeps the permit even if nobody waits for the answer any more. The semaphore is never closed.
         let permit = Arc::clone(&self.asks).acquire_owned().await;
         let asked = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -54,12 +52,12 @@ impl FileEvents {
         asked.await.unwrap_or_default()
     }
 
-    /// Waits until the kernel tells of any file, and lets everybody know.
+    /// Waits for an event, and counts it for all receivers.
     pub(crate) async fn hear(&self) {
         let Some(queue) = self.queue().await else { return std::future::pending().await };
         match queue.readable().await {
             Ok(mut readable) => {
-                // Of several that wait, the first hears it, and which file it was is asked of each.
+                // If several tasks wait, the first one drains the queue. Each then checks its own file.
                 let have_told = queue.get_ref().have_told();
                 readable.clear_ready();
                 if have_told {
@@ -71,7 +69,7 @@ impl FileEvents {
     }
 }
 
-/// The reason why this process gets no file events from the kernel, if so, and the remedy.
+/// The reason why the kernel reports no file events to this process, and the remedy. None if it does.
 #[must_use]
 pub fn no_file_events() -> Option<String> {
     let error = inotify::init(inotify::CreateFlags::CLOEXEC).err()?;
@@ -82,28 +80,27 @@ pub fn no_file_events() -> Option<String> {
 }
 
 fn queue() -> io::Result<AsyncFd<Watches>> {
-    // SAFETY: they are one and the same open descriptor until they are dropped, and only the drop of the registration gives
-    // them out of our hands.
+    // SAFETY: `Watches` owns one descriptor and always returns it from `as_raw_fd`. The descriptor stays open until
+    // `Watches` is dropped, which the `AsyncFd` owns and lends only by shared reference.
     Ok(unsafe { AsyncFd::register_with_interest(Watches::new()?, Interest::READABLE)? })
 }
 
 impl Watches {
-    /// None yet.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?))
     }
 
-    /// Hears of such events of what is at `path` now, until its number is given back, or it is gone.
+    /// Watches the file that is at `path` now for these events, until its number is removed or the file is deleted.
     pub(crate) fn add(&self, path: &Path, events: WatchFlags) -> io::Result<i32> {
         Ok(inotify::add_watch(&self.0, path, events)?)
     }
 
-    /// Hears of it no more. Harmless where the kernel has forgotten it, since the file is gone.
+    /// Stops watching a file. Does nothing if the file was deleted, since the kernel has then forgotten the number.
     pub(crate) fn remove(&self, number: i32) {
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// Whether the kernel has told of anything since this was asked last.
+    /// Drains the queue. True if it had events.
     pub(crate) fn have_told(&self) -> bool {
         let mut space = [0; 4096];
         let mut have_told = false;

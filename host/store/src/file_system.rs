@@ -1,4 +1,4 @@
-//! File systems whose locks and syncs are this machine's own. On others they may not be: two hosts could hold one lease.
+//! Detection of file systems whose locks and syncs are not local. On these, two hosts could hold one lease.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// The file system that a file or folder is on, if other machines may write to it, or if that is not known.
+/// The file system of a file or folder, if other machines may write to it or if that is unknown.
 ///
 /// # Errors
 /// The system's error.
@@ -14,26 +14,26 @@ pub fn foreign_file_system(path: &Path) -> io::Result<Option<String>> {
     foreign(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The same for an open file or folder.
+/// Does the same for an open file or folder.
 pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
-    // The field's type differs between machines; the numbers have 32 bits everywhere.
+    // The field's type differs between machines, but the numbers have 32 bits everywhere.
     let magic = fstatfs(&file)?.f_type as u32;
     if magic != OVERLAYFS {
         return Ok(unless_local(magic));
     }
-    // The upper layer takes the writes. A container usually does not see it; then the runtime has put it on a disk.
+    // The upper layer takes the writes. If it is invisible, as in most containers, it is on a local disk.
     let upper = upper_layer(&file).and_then(|upper| statfs(&upper).ok());
     Ok(upper.and_then(|upper| unless_local(upper.f_type as u32)))
 }
 
-/// The folder that takes the writes to a file of an overlay, by the kernel's list of mounts.
+/// The folder that takes the writes to a file of an overlay, from the kernel's mount list.
 fn upper_layer(file: impl AsFd) -> Option<PathBuf> {
     let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     upper_of(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, found.stx_mnt_id)
 }
 
-/// Reads `/proc/self/mountinfo` (proc_pid_mountinfo(5)): a line begins with the mount's id, and ends with the options of the
-/// file system, behind ` - `, its type and its source. Characters of a path may be written as three octal digits.
+/// Finds the upper folder in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A line begins with the mount's id. A lone
+/// hyphen precedes the file system's type, source and options. A path with an octal escape is not returned.
 fn upper_of(mounts: &str, mount: u64) -> Option<PathBuf> {
     let id = mount.to_string();
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id))?;
@@ -43,7 +43,7 @@ fn upper_of(mounts: &str, mount: u64) -> Option<PathBuf> {
     (!upper.contains('\\')).then(|| PathBuf::from(upper))
 }
 
-/// The name of a file system that is not known to be local, by its magic number.
+/// The name of a file system that is not known to be local, from its magic number.
 fn unless_local(magic: u32) -> Option<String> {
     if LOCAL.contains(&magic) {
         return None;
@@ -52,10 +52,10 @@ fn unless_local(magic: u32) -> Option<String> {
     Some(named.unwrap_or_else(|| format!("unknown (type {magic:#x})")))
 }
 
-/// See [`foreign`]. Numbers here and below are from the kernel's `magic.h` and the file systems' own sources.
+/// Numbers here and below are from the kernel's `magic.h` and the file systems' own sources.
 const OVERLAYFS: u32 = 0x794c_7630;
 
-/// File systems of disks and memory that one machine mounts at a time.
+/// File systems that one machine mounts at a time, on disks or in memory.
 const LOCAL: &[u32] = &[
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -75,7 +75,7 @@ const LOCAL: &[u32] = &[
     0x482b,      // HFS+
 ];
 
-/// File systems that other machines may write to, by their names for people.
+/// File systems that other machines may write to, and their names for people.
 const FOREIGN: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn upper_layer_of_an_overlay_is_found_by_its_mount() {
+    fn upper_folder_of_overlay_is_found_by_mount_id() {
         let mounts = "21 1 254:1 / / rw - ext4 /dev/vda rw\n\
                       36 21 0:52 / /merged rw shared:1 - overlay overlay rw,lowerdir=/l,upperdir=/srv/u,workdir=/srv/w\n\
                       37 21 0:53 / /other rw - overlay overlay rw,lowerdir=/l,upperdir=/a\\040b,workdir=/srv/w\n\

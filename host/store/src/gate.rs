@@ -1,5 +1,4 @@
-//! The gate: what every effect of an instance passes, the deadline that what has passed is held to once more if it has
-//! to wait, and the watchdog behind both.
+//! The gate that every effect of an instance passes, the deadline of effects that wait behind it, and the watchdog.
 
 mod watchdog;
 
@@ -12,13 +11,12 @@ use baton_election::timing::{Time, last_words_within};
 use crate::clock::Clock;
 pub use watchdog::Watchdog;
 
-/// Ends this process at once by SIGKILL. An abort could dump core, and the kernel signals the processes that die with this
-/// one only after the dump.
+/// Ends this process at once by SIGKILL. An abort could dump core first, which delays the end of dependent processes.
 pub fn end_this_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // The first process of a PID namespace ignores a SIGKILL from within the namespace (pid_namespaces(7)). The status is a
-    // shell's for a process that was killed.
-    // SAFETY: nothing of the process is used any more, and nothing in it needs to be put in order.
+    // The first process of a PID namespace ignores a SIGKILL from within it (pid_namespaces(7)). The status is a
+    // shell's for a killed process.
+    // SAFETY: `_exit` never returns, and it is sound at any point, since it runs no code of this process.
     unsafe { libc::_exit(137) }
 }
 
@@ -27,9 +25,8 @@ pub fn end_this_process() -> ! {
 #[error("the term is over: the host refuses this instance's effects")]
 pub struct Refused;
 
-/// Until when effects may leave this process. The gate of an instance has one; so has an effect that passed the gate
-/// and then waits in the process, such as a line that nobody has read yet: it is judged once more right before it leaves.
-/// Clones are the same deadline.
+/// The time from which no effect may leave this process. An instance's gate has one. So has an effect that waits behind
+/// the gate, such as a line that nobody has read yet: the deadline is checked again before it leaves. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     clock: Clock,
@@ -50,12 +47,12 @@ impl Deadline {
         Self { clock, shared: Arc::new(shared) }
     }
 
-    /// Whether it has passed, by the clock as it is now, or was ended.
+    /// True if the deadline has passed, by a fresh reading of the clock, or was ended.
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// The time until it passes.
+    /// The time until the deadline passes.
     pub fn remaining(&self) -> Duration {
         if self.has_ended() {
             return Duration::ZERO;
@@ -63,17 +60,16 @@ impl Deadline {
         Duration::from_nanos(self.nanoseconds().saturating_sub(nanoseconds(self.clock.now())))
     }
 
-    /// Moves it after a renewal. One that has ended stays so.
+    /// Moves the deadline after a renewal. A deadline that has ended stays so.
     pub fn extend(&self, at: Time) {
         self.shared.at.store(nanoseconds(at), Ordering::Release);
     }
 
-    /// Has it passed from now on, whatever the clock says.
+    /// Ends the deadline at once, whatever the clock reads.
     pub fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
     }
 
-    /// Whether it was ended.
     fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
     }
@@ -83,13 +79,13 @@ impl Deadline {
     }
 }
 
-/// The gate of one instance. It is open until its deadline or until it is closed, and then never again.
+/// The gate of one instance. It is open until its deadline passes or it is closed. It never reopens.
 #[derive(Debug)]
 pub struct Gate {
     deadline: Deadline,
     /// Nanoseconds of [`Time`].
     abort_at: AtomicU64,
-    /// When the process first found that it had been paused past the deadline; of no meaning while that is later.
+    /// Time at which a pause past the deadline was first noticed. Meaningless if before the deadline.
     woken: AtomicU64,
     refused: AtomicBool,
     dying: AtomicBool,
@@ -109,10 +105,10 @@ impl Gate {
         }
     }
 
-    /// Lets one effect pass, by the clock as it is now.
+    /// Lets one effect pass, by a fresh reading of the clock.
     ///
     /// # Errors
-    /// [`Refused`] from the deadline on, and once it is closed.
+    /// [`Refused`] from the deadline on, and after the gate was closed.
     pub fn pass(&self) -> Result<(), Refused> {
         if self.deadline.has_passed() {
             self.refused.store(true, Ordering::Release);
@@ -121,7 +117,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Whether it has refused an effect.
+    /// True if the gate has refused an effect.
     pub fn has_refused(&self) -> bool {
         self.refused.load(Ordering::Acquire)
     }
@@ -132,17 +128,17 @@ impl Gate {
         self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
     }
 
-    /// The deadline, unless it was closed before.
+    /// The deadline, even if the gate was closed before.
     pub fn deadline(&self) -> Time {
         Time(Duration::from_nanos(self.deadline.nanoseconds()))
     }
 
-    /// The time by its clock.
+    /// The time by the gate's clock.
     pub fn now(&self) -> Time {
         self.deadline.clock.now()
     }
 
-    /// Refuses everything from now on.
+    /// Refuses all effects from now on.
     pub fn close(&self) {
         self.deadline.end();
     }
@@ -152,9 +148,8 @@ impl Gate {
         self.deadline.remaining()
     }
 
-    /// Says that the process has found at `now` that it was paused. If that was past the deadline, no effect is caused
-    /// any more, since this gate refuses; so the kill may take from now on what it may take otherwise. That is given
-    /// once: a process that is paused again and again, or woken too late each time, would never end.
+    /// Notes that the process was paused until `now`. If that is past the deadline, the kill gets its usual time again,
+    /// counted from now. It gets that only once: a process that always wakes late would otherwise never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {
@@ -162,7 +157,7 @@ impl Gate {
         }
     }
 
-    /// From when on the instance counts as not gone in time.
+    /// The time from which the instance counts as not gone in time.
     fn overdue_at(&self) -> Time {
         let (abort_at, deadline) = (self.abort_at.load(Ordering::Acquire), self.deadline.nanoseconds());
         let woken = Some(self.woken.load(Ordering::Acquire)).filter(|woken| *woken >= deadline);
@@ -170,24 +165,22 @@ impl Gate {
         Time(Duration::from_nanos(woken.map_or(abort_at, |woken| abort_at.max(woken.saturating_add(room)))))
     }
 
-    /// See [`last_words_within`].
     fn last_words_within(&self) -> Duration {
         let room = self.abort_at.load(Ordering::Acquire).saturating_sub(self.deadline.nanoseconds());
         last_words_within(Duration::from_nanos(room))
     }
 
-    /// Says that nothing of the instance runs any more, though it may take the system a while until it is gone: no end of
-    /// this process would end anything more of it.
+    /// Notes that nothing of the instance runs any more, even if it is not reaped: ending this process would not help.
     pub fn set_dying(&self) {
         self.dying.store(true, Ordering::Release);
     }
 
-    /// Whether it is to be watched: something of the instance may still run.
+    /// True if the watchdog must watch the gate, since something of the instance may still run.
     fn is_watched(&self) -> bool {
         !self.gone.load(Ordering::Acquire) && !self.dying.load(Ordering::Acquire)
     }
 
-    /// Says that the instance is gone: nobody need watch it any more.
+    /// Notes that the instance is gone, and closes the gate. The watchdog stops watching.
     pub fn set_gone(&self) {
         self.close();
         self.gone.store(true, Ordering::Release);
@@ -203,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_from_the_deadline_on_and_never_reopens_once_closed() {
+    fn gate_refuses_after_deadline_and_stays_closed() {
         let clock = Clock::default();
         let past = clock.now();
         let future = past + Duration::from_secs(3600);

@@ -1,9 +1,8 @@
-//! What has become of an election's terms: `ELECTION/history`, for people alone. No rule reads it, and nothing waits for it.
+//! The history of an election's terms (`ELECTION/history`), for people only. No rule depends on it.
 //!
-//! Each node tells of the terms that it has served, soon after they began and ended. One that dies tells no more: its
-//! successor tells of its last term what the record says, and a term that another node's has followed is over. What its own
-//! node says of a term counts more than what another does, whichever comes first, so that nodes may tell late, at the same
-//! time, and more than once.
+//! Each node reports the terms that it has served, soon after they began and ended. If a node dies, its successor
+//! reports the node's last term from the record. A term that another node's term has followed is over. A report by the
+//! term's own node overrides those of others, so nodes may report late, at the same time, and more than once.
 
 use baton_election::{ElectionName, Record, StoreError, Term};
 use bytes::Bytes;
@@ -13,26 +12,24 @@ use crate::clock::rfc3339;
 use crate::edit::{Edit, GivenUp, Tried};
 use crate::{ObjectStore, VersionedObject};
 
-/// The format that this version reads and writes. A change that adds a field raises it, since an older host would
-/// write the object without it.
+/// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
 const FORMAT: u64 = 1;
 
-/// So many terms are kept, the last ones.
+/// The number of terms that are kept, the latest ones.
 pub const KEPT_TERMS: usize = 1000;
 
-/// Fewer are where they would take more, in bytes: the object is read and written whole.
+/// Limit on the object's size, in bytes, since it is read and written whole. Fewer terms are kept if they need more.
 const LARGEST: usize = 512 << 10;
 
-/// What is larger nobody of Baton has written, in bytes.
+/// The largest object that is read, in bytes. Baton writes none that is larger.
 const LARGEST_READ: usize = 2 * LARGEST;
 
-/// What stands between two terms.
 const SEPARATOR: &str = ",\n";
 
-/// So much of each text is kept, in characters.
+/// The maximum length of each text, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Whoever tells of a term after so many others is not late: the numbers were set back with the store.
+/// A report of a term with more later terms than this is not late: the term numbers were set back with the store.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -42,38 +39,37 @@ const GIVEN_UP: &str = "ended cleanly; its node has not reported the outcome, or
 /// One term. Times are those of the nodes' wall clocks, which may differ.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PastTerm {
-    /// Its number.
+    /// The term's number.
     pub term: Term,
     /// The node that served it.
     pub node: String,
-    /// This start of it.
+    /// The node's start.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
-    /// The digest of what ran.
+    /// The digest of the module that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// When it began, in RFC 3339.
+    /// Start of the term, in RFC 3339.
     pub begun: String,
-    /// When its instance was gone, in RFC 3339; where another node tells, when that took over. None as long as nobody has
-    /// told.
+    /// End of the instance, in RFC 3339. If another node reports it, the time of its takeover. None until reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// How its instance ended, in the words of the event `ended`; none where its node has not told.
+    /// The outcome of the instance, in the words of the event `ended`. None if its own node has not reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// Why it ended; none where the outcome says it all.
+    /// The reason for the end. None if the outcome says it all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How long nobody had led before, as its node saw it, in milliseconds; none where somebody had, or that is not known.
+    /// The leaderless time before the term, as its node saw it, in milliseconds. None if there was none, or if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaderless_ms: Option<u64>,
-    /// The node that told of its end, where it was not its own.
+    /// The node that reported the end, if not the term's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_by: Option<String>,
 }
 
 impl PastTerm {
-    /// What a record says of the term that it names; none where nobody has begun one.
+    /// The term that a record names. None if no node has begun one.
     #[must_use]
     pub fn of(record: &Record) -> Option<Self> {
         let Record { term, node, incarnation, since, module, .. } = record;
@@ -82,7 +78,7 @@ impl PastTerm {
         Some(Self { term: *term, node, incarnation, module, begun, ..Self::default() })
     }
 
-    /// What the successor tells of the term that it found in the record.
+    /// The term that a successor found in the record, closed by the successor.
     #[must_use]
     pub fn before(record: &Record, successor: &str, took_over: &str) -> Option<Self> {
         let reason = if record.released { GIVEN_UP } else { UNHEARD };
@@ -94,7 +90,6 @@ impl PastTerm {
         Self { ended: at, reason, closed_by: by, ..self }
     }
 
-    /// With no text longer than it may be.
     fn bounded(mut self) -> Self {
         let Self { node, incarnation, begun, module, ended, outcome, reason, closed_by, .. } = &mut self;
         let optional = [module, ended, outcome, reason, closed_by].into_iter().flatten();
@@ -107,20 +102,20 @@ impl PastTerm {
     }
 }
 
-/// The last terms of an election, in their order.
+/// The latest terms of an election, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct History {
     /// The terms.
     pub terms: Vec<PastTerm>,
 }
 
-/// Why a history cannot be read or written.
+/// The error if a history cannot be read or written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// It is damaged, or somebody else's.
+    /// The history is damaged, or another program wrote it.
     #[error("the election's history is damaged: {0}; the next term starts a new history")]
     Damaged(String),
-    /// It is of a later version of Baton.
+    /// A later version of Baton wrote the history.
     #[error("the election's history has format {0}, and this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
     /// The store cannot be used.
@@ -147,7 +142,7 @@ struct Stored {
 }
 
 impl History {
-    /// From what is stored.
+    /// Decodes a stored history.
     ///
     /// # Errors
     /// [`HistoryError::Format`] and [`HistoryError::Damaged`].
@@ -164,7 +159,7 @@ impl History {
         Ok(Self { terms: terms.into_iter().map(PastTerm::bounded).collect() })
     }
 
-    /// As it is stored: the last terms, as many as there is room for.
+    /// Encodes the latest terms, as many as there is room for.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut room = LARGEST;
@@ -179,17 +174,17 @@ impl History {
         format!("{{\"format\":{FORMAT},\"terms\":[\n{}\n]}}\n", kept.join(SEPARATOR)).into()
     }
 
-    /// Adds what is told of a term, or puts it in the place of what is known less well.
+    /// Adds a report of a term, or replaces an earlier report that knows less.
     pub fn tell(&mut self, told: PastTerm) {
         let told = told.bounded();
         let is_same = |known: &&mut PastTerm| known.term == told.term && known.incarnation == told.incarnation;
         match self.terms.iter_mut().rev().find(is_same) {
             None => self.insert(told),
             Some(known) if told.closed_by.is_none() && told.ended.is_some() => *known = told,
-            // Its node has told of its end before.
+            // The term's own node has already reported its end.
             Some(known) if known.ended.is_some() && known.closed_by.is_none() => {}
             Some(known) if told.ended.is_none() => {
-                // Of the beginning its node knows the most.
+                // The term's own node knows the most about its beginning.
                 let PastTerm { ended, reason, closed_by, .. } = std::mem::take(known);
                 *known = PastTerm { ended, reason, closed_by, ..told };
             }
@@ -206,8 +201,8 @@ impl History {
         self.terms.insert(if last - place > LATE { last } else { place }, told);
     }
 
-    /// Adds the term that a record names, if nobody has told of it yet. One that was given up is over, though the record
-    /// does not say when; its instance may never have begun.
+    /// Adds the term that a record names, if no node has reported it yet. If the lease was released, the term is over,
+    /// but the record does not say when, and its instance may never have begun.
     pub fn note(&mut self, record: &Record) {
         let is_told = |known: &PastTerm| known.term == record.term && known.incarnation == record.incarnation;
         if let Some(term) = PastTerm::of(record).filter(|_| !self.terms.iter().any(is_told)) {
@@ -216,7 +211,7 @@ impl History {
         }
     }
 
-    /// Ends what a term of another start has followed. Of its own terms each will tell itself.
+    /// Closes each open term that a term of another start has followed. A start reports the ends of its own terms.
     pub fn close(&mut self) {
         let mut successor = None;
         for at in (1..self.terms.len()).rev() {
@@ -231,7 +226,7 @@ impl History {
     }
 }
 
-/// Reads an election's history; none if nobody has told of a term.
+/// Reads an election's history. None if no node has reported a term.
 ///
 /// # Errors
 /// [`HistoryError`].
@@ -240,12 +235,12 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
     found.map(|content| History::decode(&content)).transpose()
 }
 
-/// Tells of terms in one conditional write, or in none where all is known. A history that is damaged is begun anew, and
-/// that it was is returned; one of a later version is left alone. Dropping the future may leave the request under way; it
-/// does no harm to tell again.
+/// Reports terms in one conditional write, or in none if all is known. Replaces a damaged history, and returns the
+/// damage. Fails for a later version's history. Dropping the future may leave the request under way. Repeating it is
+/// harmless.
 ///
 /// # Errors
-/// [`HistoryError`] where that was not written, or may not have been.
+/// [`HistoryError`] if the report was not written, or may not have been.
 pub async fn tell_terms(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -255,7 +250,7 @@ pub async fn tell_terms(
     let mut damage = None;
     loop {
         let (found, told) = (edit.read().await?, told.to_vec());
-        // A thousand terms take longer to read and write than any thread should be kept that also renews.
+        // Assembling a thousand terms would block a thread that also renews leases for too long.
         let next = tokio::task::spawn_blocking(move || with(found.as_deref(), told)).await;
         let (content, problem) =
             next.map_err(|error| StoreError::Unknown(format!("the history could not be assembled: {error}")))??;
@@ -267,7 +262,7 @@ pub async fn tell_terms(
     }
 }
 
-/// What is to be written in the place of what was found, and what was wrong with that.
+/// The content to write instead of `found`, and the damage in `found`. No content if nothing changes.
 fn with(found: Option<&[u8]>, told: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),

@@ -1,23 +1,22 @@
-//! Waits: random ones, so that many nodes do not ask, or write, at the same moment; those that several share, so that they
-//! ask at the same moment; and those after failures.
+//! Waits: random ones, so that nodes spread their requests; shared ones, so that tasks join theirs; and backoff.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A random time between these two; the first where the system has no random numbers.
+/// A random duration between two bounds. The lower bound if the system has no random numbers.
 pub fn between(least: Duration, most: Duration) -> Duration {
     let mut byte = [0];
     let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
     least + most.saturating_sub(least) * u32::from(random) / 256
 }
 
-/// When to do, again and again, what can wait a little. Clones have the same moments: a processor that is woken once for all
-/// who share them rests longer, and a store that can may answer all of them at once.
+/// Shared moments for repeated work that can wait a little. Clones have the same moments: a CPU that wakes once for all
+/// tasks sleeps longer, and a store may answer all of them at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
-    /// Others that began at the same time have other moments.
+    /// Random shift, so that other moments that began at the same time differ.
     before: Duration,
 }
 
@@ -30,8 +29,9 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// One of them that is `least` to `most` after the last was answered: in the middle, where that took no time to speak of.
-    /// Between two of them, where none is: whoever has begun at another time than the others meets them soon.
+    /// The next shared moment between `least` and `most` after the last answer. Shared moments are the middle of the
+    /// window apart, so prompt answers lead from one to the next. If none is in the window, the moment is random: so
+    /// tasks that began at other times soon meet the others.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
         let step = ((least + most) / 2).as_nanos().max(1);
@@ -41,8 +41,7 @@ impl Moments {
     }
 }
 
-/// How long to wait after a failure that so many in a row came before: the first wait, after each of them twice as long, and
-/// never longer than the other.
+/// Backoff after `failures` earlier failures in a row: the first wait, doubled for each of them, up to the longest.
 pub fn doubled((first, longest): (Duration, Duration), failures: u32) -> Duration {
     first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(longest)
 }
@@ -52,13 +51,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_wait_is_done_at_moments_that_are_shared() {
+    fn tasks_with_a_window_meet_at_shared_moments() {
         let window = (Duration::from_secs(2), Duration::from_secs(4));
         let step = Duration::from_secs(3);
         let begun = Instant::now();
         let moments = Moments::default();
         let is_shared = |at: Instant| (at - moments.begin + moments.before).as_nanos().is_multiple_of(step.as_nanos());
-        // Those who begin at different times meet.
+        // Tasks that begin at different times meet.
         for late in [0, 700, 1400, 2100, 2800] {
             let mut at = begun + Duration::from_millis(late);
             for _ in 0..100 {
@@ -69,7 +68,7 @@ mod tests {
                 at = next;
             }
             assert!(is_shared(at));
-            // Those who can wait for long meet the others, too.
+            // Tasks with a long window meet the others, too.
             for _ in 0..100 {
                 at = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
             }
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_until_they_are_as_long_as_they_may_be() {
+    fn waits_double_up_to_the_longest() {
         let pace = (Duration::from_millis(250), Duration::from_secs(3));
         let waits = [0, 1, 2, 3, 4, 31, 32, u32::MAX].map(|failures| doubled(pace, failures).as_millis());
         assert_eq!(waits, [250, 500, 1000, 2000, 3000, 3000, 3000, 3000]);

@@ -1,19 +1,18 @@
-//! What a lease does, without a store: the rules of an Azure blob lease, for stores that keep it themselves.
+//! The rules of an Azure blob lease, for stores that keep leases themselves.
 //!
-//! Nothing here reads a clock. A lease counts from its last change (an acquire, a renewal, a break), and
-//! the store says how much time has certainly passed since then, by whatever clock it trusts. A store
-//! that does not know says less, never more: then a lease ends late, which is safe.
+//! Nothing here reads a clock. A lease counts from its last change (an acquire, a renewal, a break), and the store says
+//! how much time has certainly passed since then. If the store says less, the lease ends late, which is safe.
 
 use std::time::Duration;
 
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 
-/// One election's object: its lease, and the record beside it.
+/// One election's object: its lease and its record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseObject {
     /// Changes with each write of the record, and with nothing else.
     pub version: Version,
-    /// None in an object that somebody else made.
+    /// None in an object that another client made.
     pub record: Option<Record>,
     /// The lease.
     pub lease: Lease,
@@ -22,22 +21,21 @@ pub struct LeaseObject {
 /// A lease, as of its last change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
-    /// Who holds it or held it last; none if it was never held or was released.
+    /// The id of the present or last holder; none if the lease was never held or was released.
     pub holder: Option<LeaseId>,
-    /// How long it lasts after its last change; none is without an end.
+    /// The time from the last change to the expiry; none for a lease without an end.
     pub length: Option<Duration>,
-    /// If it is being broken: how long after its last change it is broken.
+    /// If the lease is being broken: the time from its last change to the break.
     pub broken_after: Option<Duration>,
-    /// Whether its holder is known to be gone, with all that it began. That is found out anew in each reading, and kept
-    /// nowhere.
+    /// True if the holder is known to have exited, with all that it began. Observed at each reading, and never saved.
     pub is_abandoned: bool,
-    /// How often its count of time was started anew. Two readings with the same number saw no renewal
-    /// in between.
+    /// The number of changes that restarted the lease's time. Two readings with the same number saw no renewal in
+    /// between.
     pub changes: u64,
 }
 
 impl Lease {
-    /// Its state when at least `elapsed` has passed since its last change.
+    /// Returns the state if at least `elapsed` has passed since the last change.
     pub fn state(&self, elapsed: Duration) -> LeaseState {
         match (self.holder, self.broken_after, self.length) {
             (None, _, _) => LeaseState::Free,
@@ -50,10 +48,10 @@ impl Lease {
         }
     }
 
-    /// Breaks it `period` from now, or when it ends by itself if that is earlier. Zero breaks it at once.
+    /// Breaks the lease after `period`, or when it would have expired, if that is earlier. Zero breaks it at once.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] if nobody holds it.
+    /// [`StoreError::Lost`] if there is no lease to break.
     pub fn break_after(&mut self, period: Duration, elapsed: Duration) -> Result<(), StoreError> {
         let left = |end: Option<Duration>| end.map_or(period, |end| period.min(end.saturating_sub(elapsed)));
         let wait = match self.state(elapsed) {
@@ -85,7 +83,7 @@ impl Lease {
     ) -> Result<(), StoreError> {
         match self.state(elapsed) {
             LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
-            // An answer may have been lost: who repeats the request holds the lease already.
+            // An earlier answer may have been lost: a client that repeats the request holds the lease already.
             LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
             LeaseState::Abandoned { holder } if instead_of == Some(holder) => {}
             LeaseState::Held
@@ -103,7 +101,7 @@ impl Lease {
     fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
-            // Nobody has taken it since, or the holder would be another.
+            // No other client has acquired it since, or the holder would be another.
             LeaseState::Held
             | LeaseState::HeldForever
             | LeaseState::Abandoned { .. }
@@ -118,7 +116,7 @@ impl Lease {
 
     /// Replaces the holder's id, and renews the lease under the new one.
     fn reclaim(&mut self, from: LeaseId, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
-        // The answer to an earlier try was lost: this client holds the lease already.
+        // An earlier answer was lost: this client holds the lease already.
         if self.holder == Some(id) {
             return self.renew(id, elapsed);
         }
@@ -171,12 +169,11 @@ impl LeaseObject {
     }
 }
 
-/// Carries out one request on an election's object, which is none if there is nothing under its name.
+/// Carries out one request on an election's object, if there is one.
 ///
-/// `elapsed` is the time that has certainly passed since the lease's last change, `next` a version that
-/// was never used before. Of a recall and a survey the answer is what the object says, to be
-/// [completed](Reply::completed). If [`Lease::changes`] differs afterwards, the lease counts from now. After an
-/// error the object is as it was.
+/// `elapsed` is the time that has certainly passed since the lease's last change. `next` is a version that was never
+/// used before. The answer to a recall or a survey covers only the object, and must be [completed](Reply::completed).
+/// If [`Lease::changes`] differs afterwards, the lease counts from now. After an error, the object is unchanged.
 ///
 /// # Errors
 /// The [`StoreError`] that the request's contract names.
@@ -210,7 +207,7 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
         Op::Write { id, version, record } => {
-            // The lease first: a loss must end the instance at once, a conflict only makes its host read.
+            // The lease comes first: a loss must end the instance at once, but after a conflict its host only reads.
             row.lease.allows_writes(id, elapsed)?;
             if version != row.version {
                 return Err(StoreError::Conflict);
@@ -222,10 +219,10 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
     }
 }
 
-/// Writes the record of an election's object without a lease's id.
+/// Writes the record of an election's object for a client without a lease id.
 ///
 /// # Errors
-/// [`StoreError::Lost`] while the lease is held, or if there is nothing under the name.
+/// [`StoreError::Lost`] while the lease is held, or if there is no object.
 pub fn overwrite(
     object: &mut Option<LeaseObject>,
     record: Record,
@@ -239,7 +236,7 @@ pub fn overwrite(
     Ok(next)
 }
 
-/// The object that a client without a lease's id may change or remove.
+/// Returns the object if a client without a lease id may change or remove it.
 ///
 /// # Errors
 /// [`StoreError::Lost`] while the lease is held.

@@ -1,25 +1,23 @@
-//! What Baton keeps, and where: an election's lease and record, its coordinator's state, and modules.
+//! Storage for Baton: each election's lease and record, its coordinator's state, and modules.
 //!
-//! A store answers the elector's requests, each as one atomic step, and never decides anything itself:
-//! it does not retry, it does not interpret, and it maps its errors to the elector's [`StoreError`]s by
-//! their codes, never by status alone. Each backend passes the one conformance suite.
+//! A store carries out the elector's requests, each as one atomic step. It neither retries nor interprets. It maps
+//! errors to [`StoreError`]s by their codes, never by status alone. Each backend passes the conformance suite.
 //!
-//! This crate is the lowest of the host's: above the elector, below the runtime of coordinators. So it also has what all
-//! of them share: the [`clock`] by which a lease is judged, the one place where time is read; the [`gate`] that every
-//! effect of an instance passes, with the watchdog behind it; and where an [`address`] leads.
+//! This is the lowest of the host's crates: above the elector, below the runtime. So it also holds what the other
+//! crates share: the [`clock`], the only place where time is read; the [`gate`] that every effect of an instance
+//! passes, with its watchdog; and the classification of an [`address`].
 //!
-//! - [`LeaseStore`] is what keeps leases, [`ObjectStore`] what keeps all else, [`OperatorStore`] what is done to them from
-//!   outside. The backends of all three are [`sqlite`], [`azure`] and [`memory`]; [`lease`] has the rules of a lease, for those that keep it themselves. An answer is named
-//!   for the decision that follows from it.
-//! - [`state`] is a coordinator's state. [`ModuleStore`] has the modules under their [`Digest`]s, what an election is told
-//!   of them, and what each node says that it has ([`Announcement`]). A module is written once, and compared with its digest
-//!   at each reading.
-//! - `witness` is how a host of this machine is known to be gone; `reclaiming` goes on with the leases of one that was, in a
-//!   store that others reach, too.
-//! - [`steering`] is what operators ask of an election's nodes.
-//! - [`History`] is what has become of an election's terms, for people alone.
-//! - [`edit`] changes an object through conflict and doubt; `recall` is what all of these name of terms.
-//! - [`foreign`] reads the bytes of others, as `make fuzz` finds it; each package lists its own readers.
+//! - [`LeaseStore`] keeps leases, [`ObjectStore`] everything else. [`OperatorStore`] acts on an election from outside.
+//!   All three are implemented by [`sqlite`], [`azure`] and [`memory`]. [`lease`] has the rules of a lease, for stores
+//!   that implement leases themselves.
+//! - [`state`] is a coordinator's state. [`ModuleStore`] keeps modules under their [`Digest`]s, the control object of
+//!   each election, and the nodes' announcements ([`Announcement`]). Each reader checks a module's digest.
+//! - `witness` detects that a host of this machine is dead. `reclaiming` reclaims such a host's leases in a store that
+//!   other machines reach, too.
+//! - [`steering`] has the commands of operators to an election's nodes.
+//! - [`History`] lists an election's past terms, for people only.
+//! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in all objects.
+//! - [`foreign`] has the readers of untrusted bytes that `make fuzz` tests. Each package lists its own readers.
 
 pub mod address;
 mod announcement;
@@ -86,14 +84,13 @@ pub use url::{StoreUrl, StoreUrlError};
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub use witness::LockFile;
 
-/// A place that keeps leases and records.
+/// A store of leases and records.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// Carries out one request, or says why not. Dropping the future may leave the request under way:
-    /// a caller that does so must treat it as [`StoreError::Unknown`].
+    /// Carries out one request. A caller that drops the future must treat the outcome as [`StoreError::Unknown`].
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError>;
 
-    /// Breaks the lease at once, whoever holds it, for operators. Harmless where it is broken already.
+    /// Breaks the lease at once, whoever holds it, for operators. Succeeds if the lease is already broken.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease to break.
@@ -102,21 +99,20 @@ pub trait LeaseStore: Send + Sync {
     /// The names of all elections, sorted.
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Makes what must exist before the first request: the container, the folder. Harmless if it exists.
+    /// Creates what must exist before the first request: the container or the folder. Succeeds if it exists.
     async fn create(&self) -> Result<(), StoreError>;
 
-    /// The shortest and the longest lease that it keeps.
+    /// The shortest and the longest lease that the store supports.
     fn lease_range(&self) -> (Duration, Duration);
 
-    /// The step that requests wait for right now, if it takes long, for people: the look-up of a name, say. It outlives the
-    /// requests that were given up.
+    /// The slow step that requests wait for now, if any, for people: a DNS lookup, say. It may outlive a request.
     fn slow_step(&self) -> Option<String> {
         None
     }
 
-    /// Resolves when a reading of `election`, or a renewal of its lease, may show something new that nobody has asked for yet,
-    /// once for each reason. A store that finds nothing out by itself never resolves it. Nothing follows from it but that this
-    /// is asked for earlier. Cancel safe.
+    /// Resolves when a reading of `election`, or a renewal of its lease, may show something new, once for each reason.
+    /// A store that detects nothing by itself never resolves it. The hint is untrusted: it only makes the caller read
+    /// earlier. Cancel safe.
     async fn hint(&self, election: &ElectionName) {
         let _ = election;
         std::future::pending().await
@@ -131,11 +127,11 @@ pub struct OpenError {
     problem: String,
 }
 
-/// Opens the leases of the store at `url` for a host, like [`open`]. One that has a lock file finds out whether others of its
-/// machine are gone, and lets them find out whether it is.
+/// Opens the leases of the store at `url` for a host, like [`open`]. With a lock file, the store detects dead hosts of
+/// this machine, and other hosts can detect this host's death.
 ///
 /// # Errors
-/// [`OpenError`] where what it takes is not configured.
+/// [`OpenError`] if the store is not configured.
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<Arc<dyn LeaseStore>, OpenError> {
     match (url, lock_file) {
@@ -152,16 +148,16 @@ pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<A
     }
 }
 
-/// All that a store keeps.
+/// A store of everything that Baton keeps.
 pub trait Store: LeaseStore + ObjectStore + OperatorStore {}
 
 impl<T: LeaseStore + ObjectStore + OperatorStore> Store for T {}
 
-/// Opens the store at `url`. Asks it nothing yet. Each handle has connections and threads of its own: a caller
-/// that uses one for leases and another for state has no guest's commit in a renewal's way.
+/// Opens the store at `url`, without a request to it. Each handle has its own connections and threads. So a caller with
+/// one handle for leases and another for state keeps guests' commits from delaying renewals.
 ///
 /// # Errors
-/// [`OpenError`] where what it takes is not configured.
+/// [`OpenError`] if the store is not configured.
 pub fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     let unusable = |problem: String| OpenError { store: url.clone(), problem };
     match url {
@@ -188,7 +184,7 @@ fn opened(store: Result<AzureStore, azure::CredentialError>) -> Result<Arc<dyn S
     store.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|error| error.to_string())
 }
 
-/// Refuses a length that a store does not keep.
+/// Refuses a lease length that a store does not support.
 fn check_length(
     length: Duration,
     (shortest, longest): (Duration, Duration),

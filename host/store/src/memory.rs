@@ -1,7 +1,6 @@
-//! A store in this process's memory, for tests: its time is the test's, and requests get lost on demand.
+//! A store in this process's memory, for tests. The test sets the time and injects faults.
 //!
-//! It keeps leases by the same rules as the stores that keep them themselves, and passes the same
-//! conformance suite, so what is shown with it holds for them too.
+//! It keeps leases by the rules of [`lease`](crate::lease) and passes the conformance suite, like other stores.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -20,21 +19,21 @@ use crate::{Listed, Listing, ObjectStore, OperatorStore, PlainObject, Reading, V
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
-/// Says what time it is, since some fixed moment. It must not go back.
+/// A clock: returns the time since some fixed moment. It must not go back.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What becomes of one request. Its sender learns nothing: the answer is [`StoreError::Unknown`].
+/// A fault of one request. The sender gets [`StoreError::Unknown`] in each case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It never arrives.
+    /// The request never arrives.
     LoseRequest,
-    /// It is carried out and its answer does not arrive.
+    /// The request is carried out, but its answer is lost.
     LoseAnswer,
-    /// It arrives when [`MemoryStore::deliver`] says so.
+    /// The request arrives at the next [`MemoryStore::deliver`] or [`MemoryStore::deliver_writes`].
     Hold,
 }
 
-/// A store for the tests of one process. Clones are the same store.
+/// A store for tests in one process. Clones are the same store.
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: Clock,
@@ -42,32 +41,32 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store whose leases count by `clock`.
+    /// Makes an empty store whose leases count by `clock`.
     pub fn new(clock: Clock) -> Self {
         Self { clock, state: Arc::default() }
     }
 
-    /// Lets the next request that has no fault yet meet this one.
+    /// Injects a fault into the next request that has none yet.
     pub fn fail_next(&self, fault: Fault) {
         self.state().faults.push_back(fault);
     }
 
-    /// Carries out, in their order, all requests that were held, and returns what nobody was told.
+    /// Carries out the held requests in order, and returns the answers that were lost to their senders.
     pub fn deliver(&self) -> Vec<Result<Reply, StoreError>> {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held);
         held.into_iter().map(|(election, op)| state.carry_out(election, op, (self.clock)())).collect()
     }
 
-    /// The same for writes of state and of control objects.
+    /// Carries out the held writes of versioned objects in order, and returns their answers.
     pub fn deliver_writes(&self) -> Vec<Result<Version, StoreError>> {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held_writes);
         held.into_iter().map(|write| state.save(write)).collect()
     }
 
-    /// Breaks the lease of `election`: at once if `period` is zero, else after `period` or when it ends
-    /// by itself, if that is earlier.
+    /// Breaks the lease of `election` after `period`, or when it would expire, if that is earlier. Zero breaks it at
+    /// once.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease to break.
@@ -87,13 +86,12 @@ impl MemoryStore {
         self.state().objects.remove(election);
     }
 
-    /// Writes, or meets the next fault.
     fn write_or_fail(&self, write: Write) -> Result<Version, StoreError> {
         let mut state = self.state();
         match state.faults.pop_front() {
             None => return state.save(write),
             Some(Fault::LoseRequest) => {}
-            // That nobody learns the answer is the fault.
+            // The fault is that the answer is lost.
             Some(Fault::LoseAnswer) => drop(state.save(write)),
             Some(Fault::Hold) => state.held_writes.push(write),
         }
@@ -101,7 +99,7 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A step that panicked is a test that has failed already.
+        // If a step has panicked, its test has failed already.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,7 +120,7 @@ impl LeaseStore for MemoryStore {
         match state.faults.pop_front() {
             None => return state.carry_out(election.clone(), op, (self.clock)()),
             Some(Fault::LoseRequest) => {}
-            // That nobody learns the answer is the fault.
+            // The fault is that the answer is lost.
             Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
             Some(Fault::Hold) => state.held.push((election.clone(), op)),
         }
@@ -251,7 +249,6 @@ impl OperatorStore for MemoryStore {
     }
 }
 
-/// A conditional write of such an object.
 struct Write {
     place: (VersionedObject, ElectionName),
     version: Option<Version>,
@@ -263,7 +260,7 @@ struct State {
     objects: BTreeMap<ElectionName, Object>,
     versioned: BTreeMap<(VersionedObject, ElectionName), (Version, Bytes)>,
     held_writes: Vec<Write>,
-    /// With the time at which each was put.
+    /// Each with the time when it was put.
     plain: BTreeMap<PlainObject, (Duration, Bytes)>,
     versions: u64,
     faults: VecDeque<Fault>,
@@ -272,7 +269,6 @@ struct State {
 
 struct Object {
     row: LeaseObject,
-    /// When its lease last changed.
     changed: Duration,
 }
 
@@ -296,7 +292,7 @@ impl State {
         )
     }
 
-    /// Lets `step` change an election's object, with the time that has passed since its lease changed, and a new version.
+    /// Lets `step` change an election's object, given the time since its lease changed and a new version.
     fn change<T>(
         &mut self,
         election: &ElectionName,
@@ -317,7 +313,6 @@ impl State {
         answer
     }
 
-    /// The highest term that anything names beside the record, which names this one.
     fn recall(&self, election: ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let said = self
             .plain

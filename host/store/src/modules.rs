@@ -1,4 +1,4 @@
-//! What a store keeps of modules: the modules, what an election is told about them, and who has them.
+//! Modules in a store, the control objects of elections, and the nodes' announcements.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -11,19 +11,17 @@ use crate::{Digest, Listing, ObjectStore, PlainObject, Reading, VersionedObject}
 /// The number of announcements that a caller reads at the same time.
 pub const ANNOUNCEMENTS_AT_ONCE: usize = 32;
 
-/// No announcement is as long, in bytes.
 pub(crate) const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
 
-/// The objects of a store that concern modules, by what they are for. Each request fails as those of an
-/// [`ObjectStore`] do.
+/// Requests for modules, control objects and announcements, on top of an [`ObjectStore`]. They fail as its requests do.
 #[async_trait]
 pub trait ModuleStore: ObjectStore {
-    /// Reads what an election is told about its modules, unless it still has the version `known`.
+    /// Reads an election's control object, unless it still has the version `known`.
     async fn read_control(&self, election: &ElectionName, known: Option<&Version>) -> Result<Reading, StoreError> {
         self.read(VersionedObject::Control, election, known).await
     }
 
-    /// Writes what an election is told about its modules, if it has that version; without one, if there is none.
+    /// Writes an election's control object if it has this version, or if there is none and `version` is none.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -36,18 +34,17 @@ pub trait ModuleStore: ObjectStore {
         self.write(VersionedObject::Control, election, version, content).await
     }
 
-    /// The elections that are told of modules, sorted: there may be no lease of them yet.
+    /// The elections that have a control object, sorted. They may have no lease yet.
     async fn controlled(&self) -> Result<Vec<ElectionName>, StoreError> {
         self.elections_with(VersionedObject::Control).await
     }
 
-    /// Keeps a module under its digest.
+    /// Stores a module under its digest.
     async fn put_module(&self, digest: &Digest, content: Bytes) -> Result<(), StoreError> {
         self.put(&PlainObject::Module(*digest), content).await
     }
 
-    /// The first `limit` bytes of a module as they are stored; none if it is not there. The caller compares them with
-    /// the digest.
+    /// The first `limit` bytes of a stored module. None if it does not exist. The caller checks the digest.
     async fn get_module(&self, digest: &Digest, limit: u64) -> Result<Option<Bytes>, StoreError> {
         self.get(&PlainObject::Module(*digest), limit).await
     }
@@ -62,18 +59,17 @@ pub trait ModuleStore: ObjectStore {
         Ok(modules.collect())
     }
 
-    /// Removes a module, unless it was stored later than that, and tells whether it is gone. Harmless if there is
-    /// none.
+    /// Removes a module, unless it was stored after `stored_until`. Returns true if the module is now absent.
     async fn remove_module(&self, digest: &Digest, stored_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         self.remove(&PlainObject::Module(*digest), stored_until).await
     }
 
-    /// Says what a node has in an election, instead of what it said before.
+    /// Replaces a node's announcement in an election.
     async fn announce(&self, election: &ElectionName, node: &str, content: Bytes) -> Result<(), StoreError> {
         self.put(&announcement(election, node), content).await
     }
 
-    /// The nodes that have announced themselves in an election, in order.
+    /// The nodes that have announced themselves in an election, sorted.
     async fn announced_nodes(&self, election: &ElectionName) -> Result<Vec<String>, StoreError> {
         let listed = self.list(&Listing::Announcements(election.clone())).await?;
         let nodes = listed.into_iter().filter_map(|listed| match listed.object {
@@ -88,18 +84,17 @@ pub trait ModuleStore: ObjectStore {
         let nodes = self.announced_nodes(election).await?;
         let said = futures::stream::iter(nodes).map(|node| async move {
             let said = self.announced(election, &node).await?;
-            // None where it was withdrawn meanwhile.
             Ok(said.map(|said| (node, said)))
         });
         said.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |said| Ok(said)).try_collect().await
     }
 
-    /// What one node of an election has said; none if it has said nothing.
+    /// The announcement of one node. None if there is none.
     async fn announced(&self, election: &ElectionName, node: &str) -> Result<Option<Bytes>, StoreError> {
         self.get(&announcement(election, node), LONGEST_ANNOUNCEMENT).await
     }
 
-    /// Takes back what a node has said. Harmless if it has said nothing.
+    /// Withdraws a node's announcement. Succeeds if there is none.
     async fn withdraw(&self, election: &ElectionName, node: &str) -> Result<(), StoreError> {
         self.remove(&announcement(election, node), None).await.map(drop)
     }
@@ -110,11 +105,11 @@ impl<T: ObjectStore + ?Sized> ModuleStore for T {}
 /// A module in the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredModule {
-    /// What it is.
+    /// The module's digest.
     pub digest: Digest,
-    /// Its size in bytes.
+    /// The module's size in bytes.
     pub size: u64,
-    /// When it was stored last, as the store's clock says, to the second.
+    /// The time at which it was last stored, by the store's clock, to the second.
     pub stored: OffsetDateTime,
 }
 

@@ -1,8 +1,8 @@
-//! What a store keeps beside the leases: objects of bytes, under names.
+//! Objects in a store, in addition to leases: named bytes.
 //!
-//! Two kinds. A [`VersionedObject`], of which each election has at most one, is changed by conditional writes alone. A
-//! [`PlainObject`] has a name that no other writer uses, so that it is put without a look first. What the bytes mean is
-//! written once, on top of this: [`state`](crate::state), and [`ModuleStore`](crate::ModuleStore).
+//! There are two kinds. A [`VersionedObject`], at most one of each per election, is changed only by conditional writes.
+//! A [`PlainObject`] has a name that no other writer uses, so it is written unconditionally. The meaning of the bytes
+//! is defined in [`state`](crate::state) and [`ModuleStore`](crate::ModuleStore), for all backends.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -11,28 +11,28 @@ use time::OffsetDateTime;
 
 use crate::Digest;
 
-/// An object that each election has at most one of.
+/// An object of which each election has at most one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum VersionedObject {
-    /// Its coordinator's state: `ELECTION/state`.
+    /// The coordinator's state: `ELECTION/state`.
     State,
-    /// What it is told about its modules: `ELECTION/control`.
+    /// The election's modules: `ELECTION/control`.
     Control,
-    /// What operators ask of its nodes: `ELECTION/steering`.
+    /// Operators' commands: `ELECTION/steering`.
     Steering,
-    /// What has become of its terms: `ELECTION/history`.
+    /// Past terms: `ELECTION/history`.
     History,
 }
 
 impl VersionedObject {
-    /// All of them.
+    /// All versioned objects.
     pub const ALL: [Self; 4] = [Self::State, Self::Control, Self::Steering, Self::History];
 }
 
-/// An object whose name says who may put it, or what it holds.
+/// An object whose name says which node writes it, or what it holds.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PlainObject {
-    /// What one node says of itself in an election: `ELECTION/nodes/NODE`.
+    /// A node's announcement in an election: `ELECTION/nodes/NODE`.
     Announcement(ElectionName, String),
     /// A module, under its digest: `modules/sha256/DIGEST`.
     Module(Digest),
@@ -41,7 +41,7 @@ pub enum PlainObject {
 /// Plain objects that are listed together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listing {
-    /// What the nodes of an election have said.
+    /// The announcements of an election's nodes.
     Announcements(ElectionName),
     /// The modules of all elections.
     Modules,
@@ -52,30 +52,28 @@ pub enum Listing {
 pub struct Listed {
     /// The object's name.
     pub object: PlainObject,
-    /// Its size in bytes.
+    /// The object's size in bytes.
     pub size: u64,
-    /// When it was put last, by the store's clock, to the second; none where the store does not note it. Of modules
-    /// every store does.
+    /// Time of the last put, by the store's clock, to the second. Always noted for modules, otherwise perhaps none.
     pub put: Option<OffsetDateTime>,
 }
 
-/// The answer to a conditional reading.
+/// The answer to a conditional read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// It was never written.
+    /// The object was never written.
     Nothing,
-    /// It still has the version that the reader knows.
+    /// The object still has the version that the reader knows.
     Unchanged,
-    /// It has this version and content.
+    /// The object has this version and content.
     Found(Version, Bytes),
 }
 
-/// A place that keeps objects. Dropping a future may leave its request under way. Every request may fail with
-/// [`StoreError::Unknown`], which says of one that changes something that it may have been carried out, and with
-/// [`StoreError::Misconfigured`], which says that it was not.
+/// A store of objects. Dropping a future may leave its request under way. Every request may fail with
+/// [`StoreError::Unknown`] (a change may have been carried out) and with [`StoreError::Misconfigured`] (it was not).
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// Reads an election's object, unless it still has the version `known`: then that costs next to nothing.
+    /// Reads an election's object. If it still has the version `known`, the read costs next to nothing.
     async fn read(
         &self,
         object: VersionedObject,
@@ -83,8 +81,8 @@ pub trait ObjectStore: Send + Sync {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError>;
 
-    /// Writes an election's object whole, only if it still has that version; without one, only if there is none.
-    /// Returns its new version, which no other write has.
+    /// Writes an election's object if it has this version, or if it does not exist and `version` is none. Returns the
+    /// new version, which no other write has.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -96,10 +94,10 @@ pub trait ObjectStore: Send + Sync {
         content: Bytes,
     ) -> Result<Version, StoreError>;
 
-    /// Deletes an election's object, only if it still has that version. Harmless if there is none.
+    /// Deletes an election's object if it has this version. Succeeds if it does not exist.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it has another.
+    /// [`StoreError::Conflict`] if it has another version.
     async fn delete(
         &self,
         object: VersionedObject,
@@ -110,18 +108,16 @@ pub trait ObjectStore: Send + Sync {
     /// The elections that have such an object, sorted.
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Keeps an object under its name, instead of what was there. A module that is there already stays as it is, and
-    /// counts as put now: who puts it is about to name it.
+    /// Writes an object, replacing an earlier one. An existing module stays as it is, but counts as put now, since its
+    /// writer is about to name it.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
-    /// An object's bytes, of which only the first `limit` are read; none if it is not there. A caller that must tell
-    /// an object of `limit` bytes from a larger one asks for one byte more.
+    /// The first `limit` bytes of an object, if it exists. To tell whether it is larger, request one byte more.
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError>;
 
-    /// The objects of a listing, in the order of their names.
+    /// The objects of a listing, sorted by name.
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError>;
 
-    /// Removes an object, unless it is a module that was put later than `put_until`, and tells whether it is gone.
-    /// Harmless if there is none.
+    /// Removes an object, unless it is a module put after `put_until`. Returns true if the object is now absent.
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError>;
 }

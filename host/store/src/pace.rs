@@ -1,4 +1,4 @@
-//! How requests for state, and for what is like it, are tried, and tried again.
+//! Time limits and retries of requests for state and similar objects.
 
 use std::time::Duration;
 
@@ -7,22 +7,21 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::jitter::doubled;
 
-/// How long one try may take: several megabytes go over a slow line.
+/// Limit on one try: long enough for several megabytes on a slow line.
 const TRY: Duration = Duration::from_secs(4);
-/// From one try to the next; each further wait is twice as long, up to the longest.
+/// The first and the longest wait between tries. Each wait is twice as long as the previous one.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Tries that the store refuses without having written, before it is given up.
+/// Number of failed tries after which the request is given up.
 const TRIES: u32 = 10;
-/// An edit has no further try from then on: with the last one it takes less than the ten seconds that people wait for, who
-/// then read what the store has said, and not that it was late.
+/// Age of an edit from which it is not retried. With its last try it takes less than the 10 s that people wait for, so
+/// they read the store's error and not that the edit was late.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
-/// One try, which is unknown if it takes too long.
+/// Makes one try. Its outcome is unknown if it takes too long.
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
 
-/// The pace of repeated tries.
 pub(crate) struct Pace<'a> {
     begun: Instant,
     tries: u32,
@@ -30,12 +29,12 @@ pub(crate) struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    /// `tell` hears of the first error.
+    /// `tell` is called with the first error.
     pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
         Self { begun: Instant::now(), tries: 0, tell }
     }
 
-    /// Waits before the next try; or says why there should be none.
+    /// Waits before the next try. Fails if there should be none.
     pub async fn wait(&mut self, error: &StoreError) -> Result<(), String> {
         if self.tries == 0 {
             (self.tell)(error);
@@ -45,8 +44,8 @@ impl<'a> Pace<'a> {
         if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }
 
-    /// The same for an edit, whose sender waits for the answer: a store that is not there or refuses this host is
-    /// left alone, since that can be mended. Returns the error if there should be no next try.
+    /// Waits before the next try of an edit, whose sender waits for the answer. Returns the error if the edit should be
+    /// given up: also if the store does not exist or refuses this host, which the operator can fix.
     pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
         let is_late = self.begun.elapsed() >= LONGEST_EDIT;
         let given_up = is_late || matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();

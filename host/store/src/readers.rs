@@ -1,4 +1,4 @@
-//! What stores read of others' bytes, for [`crate::foreign`].
+//! The stores' readers of untrusted bytes, for [`crate::foreign`].
 
 #[cfg(feature = "sqlite")]
 use super::sqlite;
@@ -7,7 +7,7 @@ use super::{Announcement, History, HistoryError, KEPT_TERMS, PastTerm, StoreUrl,
 use super::{azure, witness};
 use crate::foreign::{Reader, text};
 
-/// All of them.
+/// All readers of this package.
 pub const READERS: &[Reader] = &[
     #[cfg(feature = "azure")]
     Reader { name: "record", read: azure::foreign::record },
@@ -52,7 +52,7 @@ fn history(bytes: &[u8]) {
         Ok(history) => history,
         Err(error) => return drop(HistoryError::to_string(&error)),
     };
-    // What a host makes of it can be read, and is no larger than it may be.
+    // A host can read the history that it makes of this one, which is no larger than allowed.
     history.tell(PastTerm { term: 7, node: "node".to_owned(), ..PastTerm::default() });
     history.close();
     let written = history.encode();

@@ -1,16 +1,16 @@
-//! The highest term that anything in a store names for an election. A node that finds the record deleted, or set back to
-//! an earlier one, learns here that there was a later term.
+//! The highest term that any object in a store names for an election. If the record was deleted, or replaced by an
+//! earlier one, it shows that there was a later term.
 
 use baton_election::{StoreError, Term};
 
 use crate::Announcement;
 use crate::state::Document;
 
-/// The highest of the term in the record, the one that claimed the coordinator's state, if it keeps one, and those that
-/// nodes have announced. Of the state, the first [`HEAD`](crate::state::HEAD) bytes are enough.
+/// The highest of three terms: the record's, that of the claim in the coordinator's state, if any, and those that nodes
+/// have announced. The first [`HEAD`](crate::state::HEAD) bytes of the state are enough.
 ///
 /// # Errors
-/// [`StoreError::Misconfigured`] where the state says nothing that can be read: it may name any term.
+/// [`StoreError::Misconfigured`] if the state cannot be read: it may name any term.
 pub(super) fn highest(
     recorded: Term,
     state: Option<&[u8]>,
@@ -21,7 +21,7 @@ pub(super) fn highest(
     Ok(announced.into_iter().fold(recorded.max(claimed), Term::max))
 }
 
-/// The term that an announcement names: 0 where its node has seen none, or says nothing of terms, as older ones do.
+/// The term that an announcement names. 0 if its node has seen none, or does not announce terms.
 pub(super) fn announced(content: &[u8]) -> Term {
     Announcement::decode(content).map_or(0, |said| said.term)
 }

@@ -1,21 +1,23 @@
-//! A store that hosts of many machines reach, on which a host reclaims the lease of a dead host of its machine.
+//! Reclaims the leases of dead hosts of this machine, in a store that hosts of many machines reach.
 //!
-//! When this host asks for a lease, it notes the lease's id next to its lock file ([`Notes`]). If a reading shows a held
-//! lease whose record names an incarnation of this machine that left such a note and is dead with everything it ran, the
-//! lease is [`Reclaimable`](LeaseState::Reclaimable). A host that is started again on that node, or stands by there, gives
-//! the lease a fresh id ([`Op::Reclaim`]) and begins the next term. The store remains the judge: it changes the id only for
-//! a client that names the present one and the record's version. If the witness has erred and the holder is alive, the
-//! holder's next renewal fails, so the two overlap for at most D/6. A holder that does not reach the store ends at its
-//! deadline.
+//! When this host requests a lease, it notes the lease's id next to its lock file ([`Notes`]). Suppose that a reading
+//! shows a held lease, and its record names an incarnation of this machine. If that incarnation left a note and is dead
+//! with all its runners, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host of this machine then gives the
+//! lease a fresh id ([`Op::Reclaim`]) and begins the next term.
 //!
-//! - Of two hosts that find the same note, one takes it and keeps it until its term is written. Until then the record names
-//!   the dead holder; afterwards the note is of no use to anybody. The note names the fresh id before the store is asked, so
-//!   that the next host can reclaim the lease from a host that dies in between.
-//! - A note goes while the record is marked, before the release of its lease is sent. Where it cannot be removed, the record
-//!   says what a note may not be used for any more: that it was marked comes before any release.
-//! - A record without a holder, or of another incarnation than the note's, says nothing that a death could end.
-//! - Nobody waits for a disk: a note is written and removed while the store is asked, and a disk that has not answered in time
-//!   means no note, and no death. Who is killed between an acquire and its note has its lease waited out.
+//! The store remains the judge: it changes the id only for a client that names the present id and the record's version.
+//! If the witness has erred and the holder is alive, the holder's next renewal fails, so the two overlap for at most
+//! D/6. A holder that does not reach the store ends at its deadline.
+//!
+//! - If two hosts find the same note, one takes it and keeps it until its term is written. Until then the record names
+//!   the dead holder; afterwards the note is of no use. The note names the fresh id before the request, so the next
+//!   host can reclaim the lease if this one dies in between.
+//! - A note is removed while the record is marked, before its lease is released. If it cannot be removed, the mark in
+//!   the record, which precedes any release, makes the note useless.
+//! - A record without a holder, or of another incarnation than the note's, says nothing about the note's lease.
+//! - No request waits for a slow disk: notes are written and removed during the request to the store. If the disk does
+//!   not answer in time, there is no note, and no death is detected. If a host is killed between an acquire and its
+//!   note, other hosts wait until its lease has expired.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,36 +31,32 @@ use crate::witness::notes::{Note, Notes, Taken};
 use crate::witness::{Deaths, LockFile, boot_id};
 use crate::{LeaseStore, StoreUrl};
 
-/// How long a disk may take.
 const DISK_WITHIN: Duration = Duration::from_millis(100);
 
-/// The leases of another store.
+/// Wraps a store, and reclaims leases in it.
 pub(crate) struct Reclaiming {
     store: Arc<dyn LeaseStore>,
-    /// None where this boot has no name.
+    /// None if the boot id is unknown.
     notes: Option<Arc<Notes>>,
     deaths: Deaths,
-    /// Who has this permit asks the file system, on a thread that may block. One that hangs keeps others from asking, and
-    /// nobody from anything else.
+    /// Permit for a blocking file system call. A call that hangs keeps only other such calls waiting.
     asks: Arc<Semaphore>,
     disk_within: Duration,
     known: Mutex<HashMap<ElectionName, Known>>,
 }
 
-/// The facts known about one election.
 #[derive(Default)]
 struct Known {
-    /// The id that was noted last.
     noted: Option<LeaseId>,
-    /// Whether there is none of this host's, nor one that it has taken: they were removed.
+    /// True if no note of this host is left, whether written or taken: they were removed.
     has_left: bool,
-    /// The incarnation of which there is no note. It has been at it since before the record named it.
+    /// The incarnation that left no note. It began before the record named it, so no note will follow.
     without_note: Option<String>,
-    /// The note of its holder, who is gone.
+    /// The dead holder's note.
     found: Option<Note>,
-    /// The same, while this host goes on with the lease and has not written its term.
+    /// The dead holder's note, from the reclaim until this host has written its term.
     taken: Option<Taken>,
-    /// Whether it was looked for notes of others.
+    /// True once the folder was searched for notes of other hosts.
     has_looked: bool,
     is_tidy: bool,
 }
@@ -77,12 +75,12 @@ impl Reclaiming {
         }
     }
 
-    /// Asks the disk; none if it does not answer in time.
+    /// Runs a disk operation on another thread. None if it does not end in time.
     async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Notes) -> T + Send + 'static) -> Option<T> {
         let notes = Arc::clone(self.notes.as_ref()?);
         let asks = Arc::clone(&self.asks);
         let asked = async {
-            // The permit stays with the thread, also when nobody waits for the answer any more. Nobody closes the semaphore.
+            // The thread keeps the permit even if nobody waits for the answer any more. The semaphore is never closed.
             let permit = asks.acquire_owned().await;
             let asked = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
@@ -102,7 +100,7 @@ impl Reclaiming {
         self.notes.as_ref().is_some_and(|notes| notes.is_own(incarnation))
     }
 
-    /// What was read, where the holder may be one of this machine that is gone.
+    /// The snapshot, with the lease's state corrected if its holder may be a dead host of this machine.
     async fn judged(&self, election: &ElectionName, read: Snapshot) -> Snapshot {
         let Snapshot::Object { lease, version, record: Some(record) } = read else {
             self.deaths.holds(election, None);
@@ -119,13 +117,13 @@ impl Reclaiming {
         Snapshot::Object { lease, version, record: Some(record) }
     }
 
-    /// The state of a lease that is held.
+    /// The state of a lease that the store reports as held.
     async fn judge(&self, election: &ElectionName, record: &Record) -> LeaseState {
         let of_taken = |known: &mut Known| {
             known.taken.take_if(|taken| taken.note.place.incarnation != record.incarnation);
             known.taken.is_some()
         };
-        // It is this host that goes on with it.
+        // This host has reclaimed the lease, and has not written its term yet.
         if self.known(election, of_taken) {
             return LeaseState::Held;
         }
@@ -155,7 +153,7 @@ impl Reclaiming {
         lease
     }
 
-    /// Notes under which id a lease is asked for.
+    /// Notes the id under which this host requests a lease.
     async fn note(&self, election: &ElectionName, id: LeaseId) {
         if self.known(election, |known| known.noted == Some(id)) {
             return;
@@ -184,9 +182,9 @@ impl Reclaiming {
             let Some(note) = found else { return Err(StoreError::Held) };
             let taken = match self.ask(move |notes| notes.take(&note, id)).await {
                 Some(Some(taken)) => taken,
-                // Another host of this machine reclaims it, or the holder is alive.
+                // Another host of this machine reclaims the lease, or the holder is alive.
                 Some(None) => return Err(StoreError::Held),
-                // The disk has not answered. Nothing is in doubt, since nothing was sent: the elector reads again.
+                // The disk did not answer. Nothing was sent to the store, so the elector reads again.
                 None => return Err(StoreError::Conflict),
             };
             let note = taken.note.clone();
@@ -195,7 +193,7 @@ impl Reclaiming {
         };
         self.note(election, id).await;
         let mut answer = Err(StoreError::Held);
-        // The lease has one of these ids, most likely the newest. The last of all is the fresh one.
+        // The lease has one of these ids, most likely the newest. The last one is the fresh id.
         for from in note.ids.iter().rev().skip(1).copied() {
             answer = self.store.request(election, Op::Reclaim { from, id, version: version.clone() }).await;
             if !matches!(answer, Err(StoreError::Lost(_))) {
@@ -206,7 +204,7 @@ impl Reclaiming {
             if !matches!(answer, Ok(_) | Err(StoreError::Unknown(_))) {
                 known.taken = None;
             }
-            // The lease has none of these ids: another holds it, or it has ended.
+            // The lease has none of these ids: another client holds it, or it has ended.
             if matches!(answer, Err(StoreError::Lost(_))) {
                 known.without_note = Some(note.place.incarnation);
             }
@@ -214,14 +212,14 @@ impl Reclaiming {
         answer
     }
 
-    /// A term of this host is written: nobody goes by the note of who held the lease before.
+    /// Removes the taken note after this host has written its term: no other host may use it.
     async fn begins(&self, election: &ElectionName) {
         if let Some(taken) = self.known(election, |known| known.taken.take()) {
             let _ = self.ask(move |notes| notes.remove_taken(taken)).await;
         }
     }
 
-    /// A lease is about to be released: no note of its id is to be left.
+    /// Removes the notes of a lease that is about to be released.
     async fn leaves(&self, election: &ElectionName) {
         let (has_left, taken) = self.known(election, |known| {
             known.noted = None;
@@ -254,7 +252,7 @@ impl LeaseStore for Reclaiming {
                 }
                 answer => answer,
             },
-            // The answer waits for the note: who reads the record that follows looks for it once.
+            // Wait for the note, too: a reader of the record that follows looks for it only once.
             Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
             Op::Reclaim { from, id, version } => self.reclaim(election, from, id, version).await,
             Op::Write { ref record, .. } if record.released => {
@@ -301,7 +299,7 @@ impl LeaseStore for Reclaiming {
             let of = election.clone();
             let has_others = self.ask(move |notes| notes.has_others(&of)).await;
             self.known(election, |known| known.has_looked = true);
-            // One of them may be gone.
+            // One of the other hosts may be dead.
             if has_others == Some(true) {
                 return;
             }

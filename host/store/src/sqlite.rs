@@ -1,11 +1,11 @@
-//! The embedded store: a SQLite file for the hosts of one machine, with nothing to install.
+//! The embedded store: a folder of SQLite files for the hosts of one machine, with nothing to install.
 //!
-//! `DIR/lease.db` holds leases and their records and nothing else, `DIR/state.db` the coordinators' state,
-//! `DIR/modules.db` the modules, `DIR/control.db` what elections are told about them, `DIR/history.db` what has become
-//! of their terms, and `DIR/nodes` the announcements of the nodes, a file each.
-//! Time is the boot clock's, which all processes of one boot share and no one sets. A lease that was last
-//! changed on another boot clock (before a reboot, in another time namespace), or at a moment that ours has not
-//! come to, counts from when this store first saw it as it is, by the slowest of the clocks.
+//! `lease.db` holds the leases and their records, `state.db` the coordinators' state, `control.db` control and steering
+//! objects, `history.db` the past terms, `modules.db` the modules, and `nodes/` the nodes' announcements.
+//!
+//! Leases count by the boot clock, which all processes of one boot share and nobody can set. A stamp of another boot
+//! clock (before a reboot, in another time namespace), or one that is ahead of this clock, cannot be compared with it.
+//! Such a lease counts from the moment when this store first saw it unchanged, by the slowest clock.
 
 mod announcements;
 mod batch;
@@ -45,32 +45,33 @@ use readings::Readings;
 use renewals::Renewals;
 use row::Stamp;
 
-/// How many requests of one election may be under way. A renewal must not wait for a write, so that there
-/// is room for more than one; but if the disk hangs, each try leaves a thread behind, and all of them would
-/// come back at once when it heals. From here on a try waits without a thread, and is not sent at all if
-/// its sender gives up.
+/// The number of requests of one election that may be under way. More than one, so that a renewal need not wait for a
+/// write. Bounded, because each try on a disk that hangs leaves a thread behind, and all these threads would continue
+/// at once when the disk recovers. A further try waits without a thread, and is not sent if its sender gives up.
 const LANES: usize = 4;
 
-/// How long a request for a lease waits for another's transaction: they last a few syncs of a tiny file, and
-/// the elector tries again anyway.
+/// The time that a request for a lease waits for another client's transaction. A transaction takes a few syncs of a
+/// tiny file, and the elector tries again anyway.
 const LEASES_BUSY: Duration = Duration::from_millis(100);
 
-/// The same for state. A coordinator that commits all the time leaves short gaps, and an operator's request must
-/// find one. A standby waits 2 s for a recall: the error that names the holder of the lock must come before.
+/// The time that a request for state waits. A coordinator that commits all the time leaves short gaps, and an
+/// operator's request must find one. A standby waits 2 s for a recall, so the error that names the lock's holder must
+/// come earlier.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
-/// The same for what elections are told and for their history, which many read and few write.
+/// The time that a request for a control or steering object, or for history, waits. Many read these, and few write
+/// them.
 const CONTROL_BUSY: Duration = STATES_BUSY;
 
-/// The same for modules: as long as a slow disk takes for a large one that another is writing, and less than a command
-/// waits for, which is then told.
+/// The time that a request for a module waits: a slow disk needs it for another client's large module. A command waits
+/// longer, so that it can report the error.
 const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
 pub use rights::Reached;
 
-/// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime; each request runs on one
-/// of its blocking threads, on a connection of its own.
+/// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime: each request runs on one of its blocking
+/// threads, on a connection of its own.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Databases>,
@@ -82,13 +83,13 @@ impl SqliteStore {
         Self::with_boot(dir, Boot::current())
     }
 
-    /// Whether a file of a store is in the folder `dir`.
+    /// True if a file of a store is in the folder `dir`.
     #[must_use]
     pub fn is_in(dir: impl AsRef<Path>) -> bool {
         files_in(dir.as_ref()).next().is_some()
     }
 
-    /// The parts that a store in the folder `dir` has lost: it has those that are made before its leases are.
+    /// Returns the missing parts of a store in the folder `dir` that has leases. `create` makes the leases last.
     #[must_use]
     pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
         let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
@@ -102,19 +103,19 @@ impl SqliteStore {
         rights::reached_by_others(dir.as_ref())
     }
 
-    /// The same on a given boot clock.
+    /// The store in the folder `dir`, on the given boot clock. Touches nothing yet.
     pub fn with_boot(dir: impl AsRef<Path>, boot: Boot) -> Self {
         Self::with(dir.as_ref(), boot, None)
     }
 
-    /// The store in the folder `dir` for the host that has this lock file: it finds out whether other hosts are gone that
-    /// hold leases, and lets others find out whether this one is. The leases must be those of the host's own elections.
+    /// The store in the folder `dir`, for the host that owns this lock file. It detects when another host that holds a
+    /// lease has exited, and lets other hosts detect the exit of this one. Use it only for the host's own elections.
     pub fn with_lock_file(dir: impl AsRef<Path>, boot: Boot, lock_file: Arc<LockFile>) -> Self {
         Self::with(dir.as_ref(), boot, Some(lock_file))
     }
 
     fn with(dir: &Path, boot: Boot, lock_file: Option<Arc<LockFile>>) -> Self {
-        // Without a working directory there is nothing better than the path itself.
+        // If there is no working directory, the path stays as it is.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let [leases, states, control, history, modules] = FILES.map(|name| dir.join(name));
         let asked = "the pushed versions, their results and the steering commands, such as a suspension";
@@ -123,7 +124,7 @@ impl SqliteStore {
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
-        // The system has few such queues for one user: deaths and moves share one.
+        // Deaths and moves share one inotify queue, because a user has few of them.
         let events = Arc::<FileEvents>::default();
         Self {
             shared: Arc::new(Databases {
@@ -147,11 +148,11 @@ impl SqliteStore {
         }
     }
 
-    /// Breaks the lease of `election`, for operators: at once if `period` is zero, else after `period`
-    /// or when it ends by itself, if that is earlier. Until then nobody can renew or acquire it.
+    /// Breaks the lease of `election` for an operator: at once if `period` is zero, otherwise after `period`, or when
+    /// it would have expired, if that is earlier. Until then, no client can renew or acquire it.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] if there is no lease to break; otherwise what any request can fail with.
+    /// [`StoreError::Lost`] if there is no lease to break, and what any request can fail with.
     pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
@@ -175,7 +176,6 @@ impl SqliteStore {
             .await
     }
 
-    /// Works for one election, in its turn.
     async fn in_lane<T: Send + 'static>(
         &self,
         election: &ElectionName,
@@ -184,12 +184,11 @@ impl SqliteStore {
         self.in_turn(self.shared.lane(election), work).await
     }
 
-    /// The lane of modules, which belong to no election.
     fn module_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.module_lane)
     }
 
-    /// The lane of all elections' announcements. Many are read at the same time, and no request for a lease may wait for that.
+    /// The lane of all elections' announcements. A host reads many at once, which must delay no request for a lease.
     fn announcement_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.announcement_lane)
     }
@@ -199,7 +198,7 @@ impl SqliteStore {
         lane: Arc<Semaphore>,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The permit stays with the thread, also when the sender gives up. Nobody closes a lane.
+        // The thread keeps the permit even if the sender gives up. A lane is never closed.
         let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
             let _permit = permit;
@@ -208,8 +207,8 @@ impl SqliteStore {
         .await
     }
 
-    /// Does work on a thread that may block. If the future is dropped, the work goes on there until it ends: by the
-    /// store's contract the request may then be under way.
+    /// Runs `work` on a thread that may block. If the future is dropped, the work continues: by the store's contract,
+    /// the request may then be under way.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
@@ -248,8 +247,8 @@ impl LeaseStore for SqliteStore {
 
     async fn create(&self) -> Result<(), StoreError> {
         self.blocking(|shared| {
-            // The leases come last: a node that can read them can ask the other files for terms, too. But a file that
-            // cannot be made is no reason to have no leases.
+            // The leases come last, so that a node that can read them can also recall terms from the other files. A
+            // file that cannot be made is no reason to have no leases.
             let others = [&shared.states, &shared.control, &shared.history, &shared.modules].map(Database::create);
             let announcements = shared.announcements.create();
             let leases = shared.leases.create();
@@ -280,33 +279,26 @@ impl LeaseStore for SqliteStore {
 
 struct Databases {
     leases: Database,
-    /// A file of its own, so that no commit delays a renewal.
     states: Database,
-    /// Apart from the modules, so that no push delays the reading of what is pushed.
     control: Database,
-    /// Apart from all else, since nothing waits for it.
     history: Database,
     modules: Database,
     announcements: Announcements,
     boot: Boot,
     witness: Option<Witness>,
-    /// Leases whose stamp says nothing about our boot clock, and since when, by what has passed here at the least, they
-    /// have been unchanged.
+    /// The leases whose stamps cannot be compared with this boot clock.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
-    /// Of what is published and of what is asked of the nodes: a host reads both, of all its elections, at the same moments.
     readings: Readings,
     moves: Moves,
     module_lane: Arc<Semaphore>,
     announcement_lane: Arc<Semaphore>,
 }
 
-/// What tells whether hosts are gone.
+/// The lock files by which hosts find out whether another host has exited.
 struct Witness {
-    /// This one's own lock file.
     own: Arc<LockFile>,
-    /// Of the others.
     deaths: Deaths,
 }
 
@@ -335,13 +327,12 @@ impl Databases {
             .completed(|recorded| self.recall(election, recorded), || self.version(VersionedObject::Steering, election))
     }
 
-    /// Carries out one request in a transaction.
     fn apply(&self, db: &Connection, election: &ElectionName, op: Op) -> Step<Reply> {
         let next = match new_version() {
             Ok(next) => next,
             Err(error) => return Ok(Err(error)),
         };
-        // Only who wants the lease asks whether its holder is there. Who holds it is.
+        // Only a client that wants the lease needs to know whether its holder has exited.
         let asks = matches!(op, Op::Read | Op::Survey | Op::Acquire { .. });
         let noted = self.noted_for(&op);
         let answer = self.change(db, election, |object, elapsed| {
@@ -357,9 +348,8 @@ impl Databases {
         Ok(answer)
     }
 
-    /// What a write that begins a term of this host, or notes something in it, says of the lease beside the record: it ends
-    /// with this incarnation. A term is begun only when nothing of another's can run any more, so a holder that waits for
-    /// another's end says nothing of that kind.
+    /// Returns the id and the lock file to note if `op` writes the record of this host's own term: the lease ends with
+    /// this incarnation. A holder that still waits for another's end has begun no term, and notes nothing.
     fn noted_for(&self, op: &Op) -> Option<(LeaseId, &Place)> {
         let place = self.witness.as_ref()?.own.place();
         match op {
@@ -370,7 +360,7 @@ impl Databases {
         }
     }
 
-    /// Whether all of the host is gone that holds the lease of `election`.
+    /// True if the host that holds the lease of `election` has exited, with all its runners.
     fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
         let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
         let holder = row::holder(db, election, row, &self.boot.id)?;
@@ -379,7 +369,7 @@ impl Databases {
         Ok(holder.is_some_and(|place| place.is_gone(deaths.folder())))
     }
 
-    /// Removes the lock files that nobody has to look at any more. Where that fails, they stay until another host starts.
+    /// Removes the lock files that no host needs any more. If that fails, they stay until another host starts.
     fn tidy_up(&self) {
         let Some(Witness { deaths, .. }) = &self.witness else { return };
         if let Ok(named) = self.leases.transact(Intent::Read, |db| row::holders(db).map(Ok)) {
@@ -387,14 +377,14 @@ impl Databases {
         }
     }
 
-    /// The highest term that anything names beside the record, which names this one.
+    /// Returns the highest term that the record (`recorded`), the state or an announcement names.
     fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
         let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
         recall::highest(recorded, state.as_deref(), announced.iter().map(|content| recall::announced(content)))
     }
 
-    /// Lets `step` change an election's object, and writes down what it changed.
+    /// Lets `step` change an election's object, and saves the changes.
     fn change<T>(
         &self,
         db: &Connection,
@@ -402,7 +392,7 @@ impl Databases {
         step: impl FnOnce(&mut Option<LeaseObject>, Duration) -> Step<T>,
     ) -> Step<T> {
         let (before, stamp) = row::load(db, election)?.unzip();
-        // Read inside the transaction: one that waited longer must not write an earlier moment.
+        // Read inside the transaction: a transaction that waited longer must not write an earlier moment.
         let now = self.boot.now();
         let elapsed = match (&before, &stamp) {
             (Some(row), Some(stamp)) => self.elapsed(election, row, stamp, now),
@@ -410,7 +400,7 @@ impl Databases {
         };
         let mut object = before.clone();
         let answer = step(&mut object, elapsed)?;
-        // It says what was seen, and is no change.
+        // `is_abandoned` is an observation, and is never saved.
         object.iter_mut().for_each(|row| row.lease.is_abandoned = false);
         if answer.is_ok()
             && object != before
@@ -427,22 +417,22 @@ impl Databases {
         Ok(answer)
     }
 
-    /// The time that has certainly passed since a lease's last change.
+    /// Returns the time that has certainly passed since a lease's last change.
     fn elapsed(&self, election: &ElectionName, row: &LeaseObject, stamp: &Stamp, now: Duration) -> Duration {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // Its holder, if there is one, counts by clocks of its own.
+        // The holder of a watched lease counts by clocks of its own.
         let least = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
-        // What was seen to last goes on counting, also where the clock comes to pass a stamp that was ahead of it.
+        // A watched lease stays watched, even after the clock has passed a stamp that was ahead of it.
         if let Some(seen) = watched.get(election).filter(|seen| seen.lease == lease) {
             return least.saturating_sub(seen.since);
         }
         let is_own = (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace);
-        // Our boot clock has not come to a later moment yet: it was set back with the machine, or somebody else has
-        // written the row. Taken as it says, such a lease would not end before the clock gets there, if it ever does.
+        // A stamp may be ahead of this boot clock: the machine was set back, or another program wrote the row. By such
+        // a stamp, the lease would not end before the clock has reached it, if ever.
         match now.checked_sub(stamp.at).filter(|_| is_own) {
-            // This clock may be slewed, and then ends a lease early. Its holder reads the same one, and counts no less
-            // than it says, so that is gone by then.
+            // A slewed clock may end a lease early. The holder reads the same clock and counts no less, so it has
+            // stopped by then.
             Some(elapsed) => {
                 watched.remove(election);
                 elapsed
@@ -455,12 +445,12 @@ impl Databases {
     }
 }
 
-/// Elections' names as they are stored. Those that Baton could not have written are nobody's elections.
+/// Parses stored names of elections. Skips names that Baton could not have written.
 fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<Vec<ElectionName>> {
     names.filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose()).collect()
 }
 
-/// A version that no write has had before.
+/// Returns a version that no write has had before.
 fn new_version() -> Result<Version, StoreError> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {

@@ -1,9 +1,9 @@
-//! What operators ask of an election's nodes: `ELECTION/steering`.
+//! Operators' commands to an election's nodes (`ELECTION/steering`).
 //!
-//! It can only ever keep a node from leading, so that no promise depends on it. A **suspension** holds for every node until
-//! it is taken back. A **request** (to step down, to transfer) is made once: a node follows it from the moment at which it
-//! sees it first, by its own clock, and never where it was there already when the node started. No clocks of two machines
-//! are compared: the times in here are for people.
+//! Steering can only keep a node from leading, so no promise depends on it. A **suspension** holds for every node until
+//! it is revoked. A **request** (to step down, to transfer) is made once: a node follows it from the moment at which it
+//! first sees it, by its own clock. A node ignores a request that existed before the node started. No clocks of two
+//! machines are compared: the times in this object are for people.
 
 use std::time::Duration;
 
@@ -15,66 +15,65 @@ use crate::clock::{rfc3339, wall};
 use crate::edit::{self, Edit, Tried, Unusable};
 use crate::{ObjectStore, VersionedObject};
 
-/// The format that this version reads and writes. A change that adds a field raises it, since an older host would
-/// write the object without it.
+/// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
 const FORMAT: u64 = 1;
 
-/// What is larger nobody of Baton has written, in bytes.
+/// The largest object that is read, in bytes. Baton writes none that is larger.
 const LARGEST: usize = 64 << 10;
 
 /// The longest reason, in bytes.
 pub const LONGEST_REASON: usize = 500;
 
-/// The longest time for which a leader can be asked to stay out.
+/// The longest time for which a leader can be asked to step down.
 pub const LONGEST_STEP_DOWN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// All that is asked of an election's nodes.
+/// The commands to an election's nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steering {
-    /// Nobody leads while there is one.
+    /// The suspension, if any. No node leads while there is one.
     pub suspended: Option<Order>,
-    /// The last request that was made, followed or not.
+    /// The latest request, followed or not.
     pub request: Option<Request>,
 }
 
-/// Who has asked for something, and why.
+/// The origin of a command: who gave it, when and why.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
-    /// Tells one from the other.
+    /// A random id.
     pub id: String,
-    /// Who: `USER@HOST`, the node whose endpoint was asked, or the one that [prefers](Self::by_preference) another.
+    /// The author: `USER@HOST`, the node whose endpoint was used, or a leader with a [preference](Self::by_preference).
     pub by: String,
-    /// When, in RFC 3339.
+    /// Time of the command, in RFC 3339.
     pub at: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: Option<String>,
 }
 
-/// Something that is asked once.
+/// A command that is followed once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Who asks for it.
+    /// The request's origin.
     pub order: Order,
-    /// What.
+    /// The requested action.
     pub ask: Ask,
 }
 
-/// What can be asked.
+/// An action that can be requested.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
-    /// That this start of a node leads no more, and stays out for a while.
+    /// This start of a node stops leading, and is ineligible for a while.
     StepDown {
         /// The node's id.
         node: String,
         /// The start of it.
         incarnation: String,
-        /// For how long, in seconds.
+        /// Duration in seconds.
         for_s: u64,
     },
-    /// That all others stay out until this start of a node has had its chance.
+    /// All other nodes are ineligible until this start of a node has had its chance to lead.
     Transfer {
         /// The node's id.
         node: String,
@@ -83,26 +82,26 @@ pub enum Ask {
     },
 }
 
-/// What the name of who asks ends with where it is a leader that prefers another node.
+/// Suffix of the author's name if the author is a leader that prefers another node.
 const PREEMPTS: &str = " (--preempt)";
 
 impl Order {
-    /// Who gives it where that is a node which prefers another to lead.
+    /// The author's name for a leader that prefers another node.
     #[must_use]
     pub fn by_preference(node: &str) -> String {
         format!("{node}{PREEMPTS}")
     }
 
-    /// Whether such a node has given it.
+    /// True if a leader that prefers another node gave the command.
     #[must_use]
     pub fn is_preference(&self) -> bool {
         self.by.ends_with(PREEMPTS)
     }
 
-    /// One that is given now.
+    /// Creates the origin of a command that is given now.
     ///
     /// # Errors
-    /// Where the system has no random numbers.
+    /// If the system has no random numbers.
     pub fn now(by: &str, reason: Option<&str>) -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)?;
@@ -110,7 +109,7 @@ impl Order {
         Ok(Self { id, by: by.to_owned(), at: rfc3339(wall()), reason: reason.map(str::to_owned) })
     }
 
-    /// Who gave it and why, for people.
+    /// The author and the reason, for people.
     #[must_use]
     pub fn told(&self) -> String {
         match &self.reason {
@@ -120,18 +119,17 @@ impl Order {
     }
 }
 
-/// Why a steering object cannot be used.
+/// The error if a steering object cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SteeringError {
-    /// It is damaged, or somebody else's.
+    /// The object is damaged, or another program wrote it.
     #[error("the election's steering object is damaged ({0}): `baton resume` replaces it with an empty one")]
     Damaged(String),
-    /// It is of a later version of Baton.
+    /// A later version of Baton wrote the object.
     #[error("the election's steering object has format {0}, and this version of Baton reads {FORMAT}: update Baton")]
     Format(u64),
 }
 
-/// What tells one format from another.
 #[derive(Deserialize)]
 struct Head {
     format: u64,
@@ -147,10 +145,10 @@ struct Stored {
 }
 
 impl Steering {
-    /// From what is stored.
+    /// Decodes a stored steering object.
     ///
     /// # Errors
-    /// [`SteeringError`] where this version cannot use it.
+    /// [`SteeringError`] if this version cannot use the object.
     pub fn decode(content: &[u8]) -> Result<Self, SteeringError> {
         if content.len() > LARGEST {
             return Err(SteeringError::Damaged(format!("{} bytes are more than Baton writes", content.len())));
@@ -164,14 +162,14 @@ impl Steering {
         Ok(Self { suspended, request })
     }
 
-    /// As it is stored.
+    /// Encodes the object for the store.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let Self { suspended, request } = self;
         serde_json::json!({ "format": FORMAT, "suspended": suspended, "request": request }).to_string().into()
     }
 
-    /// What tells it from all that was asked before.
+    /// Identifies the present suspension and request.
     #[must_use]
     pub fn mark(&self) -> String {
         let suspended = self.suspended.as_ref().map_or("", |order| &order.id);
@@ -180,21 +178,22 @@ impl Steering {
     }
 }
 
-/// Reads what is asked of an election's nodes; nothing where nothing ever was.
+/// Reads an election's steering object. Empty if it was never written.
 ///
 /// # Errors
-/// [`EditError`] where it cannot be read.
+/// [`EditError`] if it cannot be read.
 pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<Steering, EditError> {
     let found = Edit::of(store, VersionedObject::Steering, election).read().await?;
     Ok(found.map(|content| Steering::decode(&content)).transpose()?.unwrap_or_default())
 }
 
-/// Changes it in one conditional write, or in none where `change` changes nothing. `change` is called anew whenever
-/// somebody else was faster, and makes the same of the same; what it first returned for what may have been written is
-/// returned.
+/// Changes an election's steering object in one conditional write, or in none if `change` changes nothing.
+///
+/// Calls `change` again whenever another client was faster; it must return the same for the same input. If an earlier
+/// write may have succeeded, the result of the first such `change` is returned.
 ///
 /// # Errors
-/// Those of `change`, and [`EditError`]: nothing was changed, or it says that this is unknown.
+/// Those of `change`, and [`EditError`]. Unless the error says that the outcome is unknown, nothing was changed.
 pub async fn edit<T, E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -217,7 +216,7 @@ pub async fn edit<T, E: From<EditError>>(
     }
 }
 
-/// Why it was not read or changed.
+/// The error if the object was not read or changed.
 pub type EditError = edit::EditError<SteeringError>;
 
 impl Unusable for SteeringError {
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_is_written() {
+    fn steering_round_trips_through_its_encoding() {
         let [node, incarnation] = ["web-1", "ab"].map(str::to_owned);
         let request = Request { order: order("3", None), ask: Ask::Transfer { node, incarnation } };
         for steering in [Steering::default(), whole(), Steering { suspended: None, request: Some(request) }] {
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_says_what_to_do() {
+    fn unusable_object_names_the_remedy() {
         for spoilt in ["", "{}", "null", "{\"format\":1}x", "{\"format\":1,\"suspended\":null,\"request\":7}"] {
             let error = Steering::decode(spoilt.as_bytes()).unwrap_err();
             assert!(error.to_string().contains("baton resume"), "{spoilt}: {error}");
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_is_made_once_through_conflict_and_doubt() {
+    async fn edit_is_made_once_despite_unknown_outcomes() {
         let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
         let job = ElectionName::new("job").unwrap();
         let suspend = |id: &'static str| {
@@ -291,7 +290,7 @@ mod tests {
         assert_eq!(edit(&store, &job, suspend("1")).await, Ok(false));
         for (id, fault) in [("2", Fault::LoseAnswer), ("3", Fault::LoseRequest)] {
             store.fail_next(fault);
-            // What it found before it was written itself.
+            // The result describes the object before the edit's own write.
             assert_eq!(edit(&store, &job, suspend(id)).await, Ok(true));
             assert_eq!(read(&store, &job).await.unwrap().mark(), format!("{id}/"));
         }

@@ -1,5 +1,4 @@
-//! What lets those who read the same object now and then read it at once, or seldom: that others have heard of something
-//! new, or would tell.
+//! Notifications between nodes: with them, a node reads an object at once after a change, and otherwise seldom.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,28 +8,28 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::jitter::{Moments, between};
 
-/// From one reading to the next while others would tell, at least and at most.
+/// Interval between readings while another node would report changes, at least and at most.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));
 
-/// However often it is told, from one reading to the next.
+/// Shortest interval between readings, however many notifications there are.
 const APART: Duration = Duration::from_millis(250);
 
-/// How long after nobody would tell any more it is read, at least and at most. Who told may have given the lease up: at that
-/// moment the store is busy with who takes it.
+/// Delay before reading once no node would report changes any more, at least and at most. That node may have released
+/// the lease, and the store is then busy with the next leader's requests.
 const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// What one node hears and tells of an election's objects that all of its nodes read. Clones are of the same node. Nothing
-/// of it is believed: a reading shows what there is.
+/// One node's notifications of changes to an election's objects, sent and received. Clones share one node's state. A
+/// notification is untrusted: only a reading shows the object.
 #[derive(Clone, Debug)]
 pub struct Tidings(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Counts how often there was a reason to read.
+    /// Counts reasons to read.
     looks: watch::Sender<u64>,
-    /// Whether somebody would tell.
+    /// True while another node would report changes.
     is_told: watch::Sender<bool>,
-    /// Counts what was found that others are to read.
+    /// Counts changes that other nodes should read.
     found: watch::Sender<u64>,
     moments: Moments,
 }
@@ -42,7 +41,7 @@ impl Default for Tidings {
 }
 
 impl Tidings {
-    /// Of a node whose readers read at these moments.
+    /// Creates the notifications of a node whose readers poll at these moments.
     #[must_use]
     pub fn at(moments: Moments) -> Self {
         Self(Arc::new(Ends {
@@ -53,35 +52,35 @@ impl Tidings {
         }))
     }
 
-    /// There may be something to read.
+    /// Reports that there may be something new to read.
     pub fn look(&self) {
         self.0.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// Somebody who reads often would tell, or would not any more.
+    /// Sets whether a node that polls often would report changes to this one.
     pub fn is_told(&self, is_told: bool) {
         self.0.is_told.send_if_modified(|before| std::mem::replace(before, is_told) != is_told);
     }
 
-    /// A reading has shown something new, or this node has written it.
+    /// Reports that a reading has shown a change, or that this node has written one.
     pub fn found(&self) {
         self.0.found.send_modify(|found| *found += 1);
     }
 
-    /// Counts what was found.
+    /// Counts the changes that this node has found.
     #[must_use]
     pub fn finds(&self) -> watch::Receiver<u64> {
         self.0.found.subscribe()
     }
 
-    /// One who reads.
+    /// Creates a reader of one object.
     #[must_use]
     pub fn reader(&self) -> TidingsReader {
         TidingsReader { looks: self.0.looks.subscribe(), is_told: self.0.is_told.subscribe(), of: self.clone() }
     }
 }
 
-/// One who reads an object, and when it does next.
+/// Decides when a node reads an object next.
 #[derive(Debug)]
 pub struct TidingsReader {
     looks: watch::Receiver<u64>,
@@ -90,14 +89,14 @@ pub struct TidingsReader {
 }
 
 impl TidingsReader {
-    /// When to read next, where the last reading was answered then and all went well; `usual` is the pace without a word
-    /// of others. Other readers read then, too.
+    /// The next time to read, if the last reading was answered at `answered` and succeeded. `usual` is the interval
+    /// without notifications. Other readers use the same moments.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
         let window = if *self.is_told.borrow_and_update() { TOLD } else { usual };
         self.of.0.moments.next(answered, window)
     }
 
-    /// Waits until it is time to read: then, or earlier for a reason, where the last reading began at `last`.
+    /// Waits until `planned`, or until an earlier reason to read. The last reading began at `last`.
     pub async fn until(&mut self, mut planned: Instant, last: Instant) {
         loop {
             tokio::select! {
@@ -107,10 +106,10 @@ impl TidingsReader {
         }
     }
 
-    /// Waits for a reason to read earlier than is planned, where the last reading began at `last`, and returns when. That
-    /// nobody would tell any more is one, too. Cancel safe, but for what it has returned.
+    /// Waits for a reason to read earlier than planned, and returns when to read. It is also a reason if no node would
+    /// report changes any more. The last reading began at `last`. Cancel safe until it returns.
     pub async fn reason(&mut self, last: Instant) -> Instant {
-        // Both senders are as old as this.
+        // `self` keeps both senders alive.
         let silent = async {
             loop {
                 if self.is_told.changed().await.is_err() {
@@ -127,7 +126,7 @@ impl TidingsReader {
         }
     }
 
-    /// A reading has shown something new.
+    /// Reports that a reading has shown a change.
     pub fn found(&self) {
         self.of.found();
     }
@@ -140,14 +139,13 @@ mod tests {
     const USUAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
     #[tokio::test]
-    async fn who_would_be_told_reads_seldom_but_soon_when_that_ends_or_there_is_a_reason() {
+    async fn reader_polls_seldom_until_a_reason_or_silence() {
         let tidings = Tidings::default();
         let mut reader = tidings.reader();
         let last = Instant::now();
         assert!((USUAL.0..=USUAL.1).contains(&(reader.next(last, USUAL) - last)));
         tidings.is_told(true);
         assert!(reader.next(last, USUAL) - last >= TOLD.0);
-        // It is time.
         reader.until(last, last).await;
         let reasons = [Tidings::look, |tidings: &Tidings| tidings.is_told(false)];
         for (reason, soonest) in reasons.into_iter().zip([last + APART, Instant::now() + UNTOLD.0]) {
@@ -160,7 +158,7 @@ mod tests {
         tidings.is_told(false);
         let untold = reader.reason(last).await;
         assert!(untold <= Instant::now() + UNTOLD.1, "{:?}", untold - last);
-        // However often, it is one reason.
+        // Several notifications are one reason.
         tidings.look();
         tidings.look();
         let _ = reader.reason(last).await;

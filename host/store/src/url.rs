@@ -1,4 +1,4 @@
-//! Where a store is, as users write it.
+//! URLs of stores.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,25 +7,24 @@ use std::time::Duration;
 
 use crate::address::without_user;
 
-/// The container that `azurite` stands for.
 const AZURITE_CONTAINER: &str = "baton";
-/// What the embedded store's URL begins with.
 const SQLITE: &str = "sqlite:";
-/// The shortest and the longest lease of a folder.
+/// The shortest and the longest lease in a SQLite folder.
 pub const SQLITE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// What Azure allows.
+/// The shortest and the longest lease that Azure allows.
 pub const AZURE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
-/// Where the emulator listens unless told otherwise.
+/// Default address of the emulator.
 const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 
-/// The place of a lease store. Its text holds no secrets: credentials come from the environment.
+/// The URL of a store. It holds no secrets: credentials come from the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreUrl {
-    /// In this process's memory, for `baton dev`: nobody can name it.
+    /// This process's memory, for `baton dev`. No URL names it.
     Memory,
-    /// `sqlite:DIR`: a folder on this machine, for the hosts of this machine.
+    /// `sqlite:DIR`: a folder for the hosts of this machine.
     Sqlite(PathBuf),
-    /// `azure://ACCOUNT/CONTAINER` or `https://ACCOUNT.blob.core.windows.net/CONTAINER`: a container of an Azure storage account.
+    /// `azure://ACCOUNT/CONTAINER` or `https://ACCOUNT.blob.core.windows.net/CONTAINER`: a container of an Azure
+    /// storage account.
     Azure {
         /// The storage account.
         account: String,
@@ -44,7 +43,7 @@ pub enum StoreUrl {
 /// The host of a storage account in the public cloud, after the account.
 const PUBLIC_CLOUD: &str = ".blob.core.windows.net/";
 
-/// A text that names no store.
+/// The error for a text that is no store's URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a store: {problem}; write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")]
 pub struct StoreUrlError {
@@ -53,7 +52,7 @@ pub struct StoreUrlError {
 }
 
 impl StoreUrl {
-    /// The shortest and the longest lease that such a store keeps.
+    /// The shortest and the longest lease that such a store supports.
     pub fn lease_range(&self) -> (Duration, Duration) {
         match self {
             Self::Memory => super::memory::LEASE_RANGE,
@@ -77,7 +76,7 @@ impl FromStr for StoreUrl {
         if let Some(folder) = text.strip_prefix(SQLITE) {
             return match folder {
                 "" => Err(wrong("the URL contains no folder")),
-                // No shell replaces it there, and a folder of that name is not what anybody wants.
+                // The shell does not expand it there, and nobody wants a folder of that name.
                 "~" => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder if folder.starts_with("~/") => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder => Ok(Self::Sqlite(PathBuf::from(folder))),
@@ -86,7 +85,7 @@ impl FromStr for StoreUrl {
         let unknown = || wrong("it does not begin with a known scheme");
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
         if scheme == "https" {
-            // As the portal and the Azure CLI show a container.
+            // The portal and the Azure CLI show a container like this.
             let (account, container) = rest.split_once(PUBLIC_CLOUD).ok_or_else(|| {
                 wrong(
                     "an https:// store is https://ACCOUNT.blob.core.windows.net/CONTAINER; set another endpoint in the \
@@ -114,12 +113,10 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// Azure's rule for storage accounts.
 fn is_account(name: &str) -> bool {
     (3..=24).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// Azure's rule for containers.
 fn is_container(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (3..=63).contains(&name.len())
@@ -140,8 +137,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// A store's URL without what could open it: user and password, query (a SAS), fragment, and the
-/// values of a connection string.
+/// A store's URL without its secrets: user and password, query (a SAS), fragment, and values of a connection string.
 fn redacted(store: &str) -> String {
     if store.contains(';') {
         return store.split(';').map(redact_pair).collect::<Vec<_>>().join(";");
@@ -154,7 +150,7 @@ fn redacted(store: &str) -> String {
     body + &hidden
 }
 
-/// In a connection string only what is known to be harmless is shown.
+/// Shows the value of a connection string's pair only if it is known to be harmless.
 fn redact_pair(pair: &str) -> String {
     const HARMLESS: [&str; 5] =
         ["AccountName", "DefaultEndpointsProtocol", "EndpointSuffix", "BlobEndpoint", "UseDevelopmentStorage"];
@@ -173,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn url_round_trips_through_its_text() {
         for text in ["sqlite:/var/lib/baton", "azure://account1/leases", "azurite://127.0.0.1:1000/con-tainer"] {
             assert_eq!(text.parse::<StoreUrl>().map(|url| url.to_string()).as_deref(), Ok(text));
         }
@@ -188,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_opens_a_store_is_hidden_and_the_rest_is_not() {
+    fn redaction_hides_only_secrets() {
         for (store, shown) in [
             ("sqlite:/var/lib/baton", "sqlite:/var/lib/baton"),
             ("azure://acct/box", "azure://acct/box"),
@@ -212,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn url_error_names_the_problem() {
         for (text, problem) in [
             ("sqlit:/tmp", "known scheme"),
             ("https://account.blob.core.windows.net", "blob.core.windows.net/CONTAINER"),

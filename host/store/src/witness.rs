@@ -1,18 +1,16 @@
-//! That a host of this machine is gone, as the kernel says: then nobody need wait for its leases to run out.
+//! Detects dead hosts of this machine, from the kernel's locks, so that no host need wait until their leases expire.
 //!
-//! Each start of a host, an incarnation, has a lock file. The host holds a write lock on its first byte, and each runner of
-//! the host one on a byte of its own: what an instance causes comes from its runner, which may outlive its host for
-//! milliseconds, or for longer where something holds it. So the incarnation is gone once *nobody* holds any of the file,
-//! and that is what lets a shared lock on all of it be taken. Who looks so keeps nobody else from it.
+//! Each start of a host, an incarnation, has a lock file. The host holds a write lock on its first byte, and each of
+//! its runners on a byte of its own: a runner causes effects, and may outlive its host. So the incarnation is dead once
+//! *no process* holds a lock on the file. A shared lock on the whole file shows that, and keeps no checker out.
 //!
-//! The locks are those of open file descriptions (`F_OFD_SETLK`, fcntl_locking(2)): the kernel takes one back when the last
-//! descriptor for its description is closed, or its process is gone, and not because another descriptor of the file is
-//! closed. A runner is handed the descriptor when it is forked, locked already, and its filter lets it do nothing with it.
+//! The locks belong to open file descriptions (`F_OFD_SETLK`, fcntl_locking(2)). The kernel releases one when the last
+//! descriptor of its description is closed or its process has exited, but not when another descriptor of the file is
+//! closed. A runner gets its descriptor at the fork, already locked, and its seccomp filter lets it do nothing with it.
 //!
-//! A lock file says something of one incarnation alone, and only where it is the very file that this incarnation has
-//! locked: who looks knows its device and inode from where the holder has noted them ([`Place`]). The file of a folder that
-//! was copied is another one. While anybody holds a lock the inode is not given to another file, and afterwards there is
-//! nobody left whom a false answer could concern.
+//! A lock file counts only if it is the same file that the incarnation has locked. The checker knows its device and
+//! inode from the holder's own note ([`Place`]), so the file in a copied folder does not count. While a lock is held,
+//! the inode is not reused; afterwards no process is left that a false answer could concern.
 
 mod deaths;
 #[cfg(feature = "azure")]
@@ -34,17 +32,17 @@ use crate::StoreUrl;
 use crate::file_system::foreign;
 pub(crate) use deaths::Deaths;
 
-/// How often it is tried to make a lock file while others tidy up.
+/// Number of tries to make a lock file while other hosts tidy up.
 const TRIES: usize = 10;
 
-/// How many bytes are tried for a runner while others hold locks that they should not.
+/// Number of bytes to try for a runner while other processes hold locks that they should not.
 const BYTES: usize = 16;
 
-/// No more lock files than this are looked at when the folder is tidied up.
+/// Limit on the entries that tidying up reads.
 const TIDIED: usize = 4096;
 
-/// Where a store's hosts have their lock files: in the store where that is for the hosts of one machine, else in the folder
-/// in which the hosts of this user keep what outlives a run. None where there is neither.
+/// The folder of a store's lock files. For a store of this machine, it is in the store; otherwise it is in `state`, the
+/// folder in which this user's hosts keep what outlives a run. None if there is neither.
 #[must_use]
 pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     match store {
@@ -54,61 +52,59 @@ pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// See [`folder`]: beside lock files it has notes of leases.
+/// See [`folder`]: next to lock files, it has notes of leases.
 const LEASES: &str = "leases";
 
-/// See [`folder`].
 pub(crate) const FOLDER: &str = "holders";
 
-/// Why a host has no lock file.
+/// The reason why a host has no lock file.
 #[derive(Debug, thiserror::Error)]
 pub enum LockFileError {
-    /// The system refuses a step.
+    /// The system refused an operation.
     #[error("cannot create a lock file in {folder}")]
     System {
-        /// Where it should be.
+        /// The lock file's folder.
         folder: PathBuf,
-        /// Why not.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// The file system is not known to be this machine's own.
     #[error("cannot create a lock file in {folder}: its file system is not known to be local ({kind})")]
     Foreign {
-        /// Where it should be.
+        /// The lock file's folder.
         folder: PathBuf,
         /// The file system.
         kind: String,
     },
 }
 
-/// The lock file of this incarnation. The host is taken for alive as long as this is there, and so is it as long as any of
-/// its runners is.
+/// The lock file of this incarnation. The host counts as alive as long as this value, or any of its runners, exists.
 #[derive(Debug)]
 pub struct LockFile {
     folder: PathBuf,
     place: Place,
     file: File,
-    /// The byte of the next runner: none is used twice.
+    /// The next runner's byte, never used twice.
     next: AtomicI64,
 }
 
-/// What tells an incarnation's lock file from any other.
+/// Identifies an incarnation's lock file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// The incarnation, which is the file's name.
     pub incarnation: String,
     /// The device that the file is on.
     pub device: u64,
-    /// Its inode there.
+    /// The file's inode on that device.
     pub inode: u64,
 }
 
 impl LockFile {
-    /// Makes the lock file of an incarnation, and the folder for it. May block for as long as the file system does.
+    /// Creates the lock file of an incarnation, and its folder. May block for as long as the file system does.
     ///
     /// # Errors
-    /// [`LockFileError`] says why there is none. A host does without.
+    /// [`LockFileError`] if it cannot be created. A host runs without a lock file, too.
     pub fn make(folder: &Path, incarnation: &str) -> Result<Self, LockFileError> {
         let failed = |source: io::Error| LockFileError::System { folder: folder.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
@@ -120,7 +116,7 @@ impl LockFile {
             if let Some(kind) = foreign(&file).map_err(failed)? {
                 return Err(LockFileError::Foreign { folder: folder.to_owned(), kind });
             }
-            // Who tidies up may take a file that is not locked yet for one that is not needed any more.
+            // Another host that tidies up may remove a file that is not locked yet.
             let is_locked = lock(file.as_fd(), libc::F_WRLCK, 0, 1).map_err(failed)?;
             if is_locked && stat(&path).is_ok_and(|named| is_same(&named, &own)) {
                 let place = Place { incarnation: incarnation.to_owned(), device: own.st_dev, inode: own.st_ino };
@@ -130,25 +126,24 @@ impl LockFile {
         Err(failed(io::ErrorKind::ResourceBusy.into()))
     }
 
-    /// Where it is.
+    /// The lock file's folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What tells it from any other.
+    /// The lock file's identity.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// A descriptor that keeps this incarnation from being taken for gone until the last copy of it is closed, whatever
-    /// becomes of this process.
+    /// Returns a locked descriptor for a runner. The incarnation counts as alive until its last copy is closed.
     ///
     /// # Errors
     /// Those of the system.
     pub fn for_runner(&self) -> io::Result<OwnedFd> {
-        // By this path it is a description of its own, and the same file even where that has another name by now, or none.
+        // This path opens a description of its own, of the same file even if the file was renamed or removed.
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let own = fstat(&file)?;
@@ -165,7 +160,7 @@ impl LockFile {
 }
 
 impl Place {
-    /// Whether every process of this incarnation is gone. False if that is not certain.
+    /// True if every process of this incarnation has exited. False if that is uncertain.
     #[must_use]
     pub fn is_gone(&self, folder: &Path) -> bool {
         let look = || -> io::Result<bool> {
@@ -178,8 +173,8 @@ impl Place {
     }
 }
 
-/// True if the kernel says that all processes of that incarnation have ended. False if it cannot say: there is no lock file in
-/// that [`folder`], or its file system is not this machine's.
+/// True if the kernel reports that all processes of the incarnation have exited. False if that is uncertain: [`folder`]
+/// has no lock file, or its file system is not local.
 #[must_use]
 pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     let look = || -> io::Result<bool> {
@@ -189,8 +184,7 @@ pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     look().unwrap_or(false)
 }
 
-/// Removes the lock files of incarnations that are gone, but for those that somebody still has to hear of. What cannot be
-/// removed stays.
+/// Removes the lock files of dead incarnations, except needed ones. Leaves those that cannot be removed.
 pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<()> {
     let folder = open_folder(folder)?;
     for entry in Dir::read_from(&folder)?.take(TIDIED) {
@@ -199,7 +193,7 @@ pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Re
         if !is_incarnation(incarnation) || is_needed(incarnation) {
             continue;
         }
-        // While it is held, nobody locks a file that is about to have no name.
+        // While `file` is open, its shared lock keeps other hosts from locking a file that is about to be unlinked.
         if let Ok((file, _)) = open_lock_file(&folder, incarnation)
             && is_unlocked(file.as_fd()).unwrap_or(false)
         {
@@ -209,7 +203,6 @@ pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Re
     Ok(())
 }
 
-/// The kernel's random id of this boot, if it can be read.
 pub(crate) fn boot_id() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
 }
@@ -225,7 +218,7 @@ fn open_lock_file(folder: &OwnedFd, incarnation: &str) -> io::Result<(OwnedFd, S
     open_plain(folder, incarnation, OFlags::RDONLY)
 }
 
-/// Opens what is there under that name. It must be a plain file, and no link to one.
+/// Opens a plain file, and follows no link.
 fn open_plain(folder: &OwnedFd, name: &str, how: OFlags) -> io::Result<(OwnedFd, Stat)> {
     let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -236,7 +229,7 @@ fn open_plain(folder: &OwnedFd, name: &str, how: OFlags) -> io::Result<(OwnedFd,
     }
 }
 
-/// Whether a text is the name of an incarnation, and so of nothing outside the folder.
+/// True if a text is the name of an incarnation, and so of nothing outside the folder.
 fn is_incarnation(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
@@ -245,16 +238,16 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Whether nobody holds a write lock on any of the file. If so, this description shares all of it until it is closed.
+/// True if no process holds a write lock on the file. Leaves this description with a shared lock on all of it.
 fn is_unlocked(file: BorrowedFd<'_>) -> io::Result<bool> {
-    // No length is all that there is and ever will be.
+    // Length 0 locks up to the largest offset.
     lock(file, libc::F_RDLCK, 0, 0)
 }
 
-/// Locks some of a file for its open file description, without waiting. False if others hold locks that forbid it.
+/// Locks a range of a file for its open file description, without waiting. False if other locks conflict.
 fn lock(file: BorrowedFd<'_>, kind: libc::c_int, from: i64, length: i64) -> io::Result<bool> {
     let wanted = wanted(kind, from, length)?;
-    // SAFETY: the descriptor is open until the call returns, and so long is `wanted` there, which it only reads.
+    // SAFETY: `file` is open and `wanted` is a valid `flock` until the call returns. `F_OFD_SETLK` only reads `wanted`.
     let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) };
     match locked {
         0 => Ok(true),
@@ -270,11 +263,11 @@ fn wanted(kind: libc::c_int, from: i64, length: i64) -> io::Result<libc::flock> 
     Ok(libc::flock { l_type: short(kind)?, l_whence: short(libc::SEEK_SET)?, l_start: from, l_len: length, l_pid: 0 })
 }
 
-/// Whether nobody holds any lock on the file. Keeps nobody else from locking it.
+/// True if no process holds a lock on the file. Takes no lock.
 #[cfg(feature = "azure")]
 fn is_lockable(file: BorrowedFd<'_>) -> io::Result<bool> {
     let mut wanted = wanted(libc::F_WRLCK, 0, 0)?;
-    // SAFETY: the descriptor is open until the call returns, and so long is `wanted` there, which it writes.
+    // SAFETY: `file` is open, and the call may write to `wanted`, a valid `flock` that is borrowed exclusively.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut wanted) } {
         0 => Ok(libc::c_int::from(wanted.l_type) == libc::F_UNLCK),
         _ => Err(io::Error::last_os_error()),

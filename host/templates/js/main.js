@@ -15,7 +15,7 @@ export const task = {
       const settings = Object.fromEntries(getEnvironment());
       await run({ term, settings, sleep, fetchJson, get, put, log: console.log });
     } catch (error) {
-      console.error(error?.stack?.trim() ?? 'no stack: what was thrown is no Error');
+      console.error(error?.stack?.trim() ?? 'no stack: the thrown value is not an Error');
       // `fatal` instead of `retryable` makes this node hand leadership to another one.
       throw { tag: 'retryable', val: describe(error) };
     }
@@ -30,7 +30,7 @@ function sleep(milliseconds) {
 
 /** Fetches JSON. The host sends requests only to servers that `allow-http` in baton.toml names. */
 async function fetchJson(url) {
-  const failure = new Error(); // Made here, since the errors of `fetch` do not know the line that called it.
+  const failure = new Error(); // Created here, because errors of `fetch` do not contain the caller's line.
   try {
     const response = await fetch(url);
     if (!response.ok) throw new Error(`HTTP status ${response.status}`);
@@ -41,7 +41,7 @@ async function fetchJson(url) {
   }
 }
 
-/** The value that an earlier commit of this or an earlier term saved, if any. */
+/** Returns the value from an earlier commit of this or an earlier term, if any. */
 function get(key) {
   const bytes = state.get(key);
   return bytes && JSON.parse(new TextDecoder().decode(bytes));
@@ -53,7 +53,7 @@ function put(values) {
   state.commit(Object.entries(values).map(([key, value]) => ({ tag: 'put', val: [key, encode(value)] })));
 }
 
-/** The error, and the first line of the coordinator in its stack. */
+/** Describes an error, with the coordinator's first line in its stack. */
 function describe(error) {
   const text = error?.payload ? `${error.payload.tag}: ${error.payload.val}` : `${error}`;
   const line = /@(?!main\.js|\/)(.+:\d+):\d+$/m.exec(error?.stack ?? '');

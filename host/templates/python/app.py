@@ -24,7 +24,7 @@ class Task(exports.Task):
 
 
 class Host:
-    """Everything that a coordinator uses of the host."""
+    """The host's functions for the coordinator."""
 
     def __init__(self) -> None:
         self.term = term.number()
@@ -43,7 +43,7 @@ class Host:
         return http_client.fetch(self.stop, url, method, headers or {}, body)
 
     def get(self, key: str):
-        """The value that an earlier commit of this or an earlier term saved, or None."""
+        """Returns the value from an earlier commit of this or an earlier term, or None."""
         value = state.get(key)
         return None if value is None else json.loads(value)
 
@@ -61,7 +61,7 @@ class Host:
 
 
 def describe(error: Exception) -> str:
-    """The error, and the last line of coordinator.py in its traceback."""
+    """Describes an error, with the last line of coordinator.py in its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename.endswith("coordinator.py")]
     return f"{type(error).__name__}: {error} (coordinator.py:{lines[-1]})" if lines else repr(error)

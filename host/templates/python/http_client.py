@@ -1,6 +1,6 @@
-"""HTTP through the host. Clients of the standard library need sockets, and a coordinator has none."""
+"""HTTP through the host. The standard library's clients need sockets, which a coordinator does not have."""
 
-import encodings.idna  # Without this codec, a client of the standard library would not even say that it needs sockets.
+import encodings.idna  # Without this codec, the standard library's clients hide the error about missing sockets.
 import json
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -10,7 +10,7 @@ from wit_world.imports import outgoing_handler, poll, streams
 from wit_world.imports.poll import Pollable
 from wit_world.imports.types import Fields, Method_Other, OutgoingBody, OutgoingRequest, Scheme_Http, Scheme_Https
 
-# The host takes at most this number of bytes at once.
+# Bytes: the maximum that the host accepts per write.
 CHUNK = 4096
 
 

@@ -22,7 +22,7 @@ async fn beat(term: &AsyncTerm, url: Option<&str>) -> baton_sdk::Result {
         beats += 1;
         let mut commit = state.commit().put("beats", &beats);
         if let Some(url) = url {
-            // The request ends early, too: hence the second `?`.
+            // A stop ends the request early, too (first `?`). The second `?` is for HTTP errors.
             let answer: Value = term.until_stop(term.http().get_json(url)).await??;
             println!("{url} answers {answer}");
             commit = commit.put("answer", &answer);

@@ -1,7 +1,7 @@
 # A version that fails is rolled back, and the operator sees which one and why.
 baton run store://report --node one 2>one.log &
 eventually shows one baton nodes report
-# A node waits for a version, and none leads.
+# The node waits for a first version, and does not lead.
 status=0
 baton status report || status=$?
 [ $status = 3 ]

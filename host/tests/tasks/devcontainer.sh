@@ -1,9 +1,10 @@
-# A project brings a development container, which installs the release's program, or the one next to its Dockerfile.
+# A project contains a development container, which installs `baton` from the release, or the copy next to its
+# Dockerfile.
 baton new job --lang python
 python3 -c 'import json; assert json.load(open("job/.devcontainer/devcontainer.json"))["build"]["dockerfile"] == "Dockerfile"'
 grep -q '^FROM python:' job/.devcontainer/Dockerfile
 version=$(baton --version | cut -d ' ' -f 2)
-# The command of its Dockerfile unpacks an archive of the form that `make dist` makes.
+# The command in the Dockerfile unpacks an archive that has the layout of those from `make dist`.
 archive=baton-$version-$(uname -m)-unknown-linux-gnu
 mkdir -p "releases/download/v$version" "$archive" bin
 echo program >"$archive/baton"

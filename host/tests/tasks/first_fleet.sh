@@ -1,4 +1,4 @@
-# Three nodes on one machine: one leads, and when it is killed, another one does.
+# Three nodes run on one machine. One leads, and if it is killed, another takes over.
 for node in one two three; do
   baton run "$MODULE" --election report --node $node 2>$node.log &
   echo $! >$node.pid

@@ -1,5 +1,5 @@
-# Read by each task, which runs in an empty folder with `baton` in its path. MODULE is a coordinator that beats, and BAD one
-# that fails. A task ends at its first command that fails.
+# Each task sources this file. A task runs in an empty folder, with `baton` in its PATH. MODULE is a coordinator that
+# prints beats, and BAD is a coordinator that fails. A task exits at the first command that fails.
 set -eu
 
 trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT

@@ -1,4 +1,4 @@
-# A token admits programs to the endpoint: they read logs and steer with it, and not without it.
+# Programs need the token to read logs and to steer through the endpoint.
 baton token token
 baton run "$MODULE" --election report --admin 127.0.0.1:0 --admin-token-file token --log-format json 2>one.log &
 eventually baton status report

@@ -1,4 +1,4 @@
-# A store that is misspelled or not there is named, with what to do.
+# If the store is misspelled or missing, the error names it and says what to do.
 refused() {
   expected=$1
   shift

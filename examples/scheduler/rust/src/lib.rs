@@ -1,4 +1,4 @@
-//! Hands partitions to workers, each until its acknowledgement is saved. See `../README.md`.
+//! Offers partitions to workers, each until its acknowledgement is saved. See `../README.md`.
 
 mod settings;
 
@@ -15,7 +15,7 @@ use settings::Settings;
 
 baton_sdk::coordinator!(async run);
 
-/// Saved under `partitions/N`: which worker took partition N, and in which term.
+/// Saved under `partitions/N`: the worker that took partition N, and the term.
 #[derive(Debug, Serialize, Deserialize)]
 struct Acknowledgement {
     worker: String,
@@ -23,7 +23,7 @@ struct Acknowledgement {
 }
 
 async fn run(term: &AsyncTerm) -> baton_sdk::Result {
-    // Another node has the same settings: trying again would not help.
+    // Another node has the same settings, so a retry would not help.
     let settings = Settings::read(|name| std::env::var(name).ok()).map_err(Failure::fatal)?;
     schedule(term, &settings).await
 }
@@ -44,8 +44,7 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
                 return Ok(());
             }
         };
-        // From here on, no term offers the partition again. If it fails, so does this instance: what was
-        // saved and what was not, the next one sees.
+        // From here on, no term offers the partition again. If this fails, the next instance sees what was saved.
         state.put(&key(partition), &acknowledgement)?;
         term.progress();
         println!("partition {partition} was taken by {} in term {}", acknowledgement.worker, acknowledgement.term);
@@ -54,7 +53,7 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Offers a partition to one worker after the other, its own first, until one has taken it.
+/// Offers a partition to one worker after the other, its own first, until one takes it.
 async fn hand_over(term: &AsyncTerm, settings: &Settings, partition: u64) -> Result<Acknowledgement, Stop> {
     let mut turn = partition;
     loop {
@@ -68,7 +67,7 @@ async fn hand_over(term: &AsyncTerm, settings: &Settings, partition: u64) -> Res
     }
 }
 
-/// The term in which the worker took the partition, now or in an offer before.
+/// Offers a partition to a worker. Returns the term in which the worker took it, in this offer or an earlier one.
 async fn offer(term: &AsyncTerm, settings: &Settings, worker: &str, partition: u64) -> Result<u64, Box<dyn Error>> {
     let request = Request::post(format!("{worker}/partitions/{partition}")).body(Body::empty())?;
     let timeout = settings.timeout;

@@ -1,26 +1,24 @@
-//! What the scheduler needs to know.
+//! The scheduler's settings.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The settings, from the environment.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// Base URLs, without a `/` at the end; at least one.
+    /// Base URLs without a trailing `/`; at least one.
     workers: Vec<String>,
-    /// They are numbered from 0.
     pub(crate) partitions: u64,
-    /// Before a partition is offered again.
+    /// Pause before a partition is offered again.
     pub(crate) pause: Duration,
-    /// How long a worker may take to answer.
+    /// Time limit on a worker's answer.
     pub(crate) timeout: Duration,
 }
 
 impl Settings {
-    /// Reads them from variables.
+    /// Reads the settings from variables.
     ///
     /// # Errors
-    /// What is wrong, and how to say it.
+    /// The variable that is missing or wrong, with an example.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let workers = variable("WORKERS").unwrap_or_default();
         let workers: Vec<String> =
@@ -38,7 +36,7 @@ impl Settings {
         })
     }
 
-    /// The workers take turns.
+    /// The worker of a turn: the workers take turns.
     pub(crate) fn worker(&self, turn: u64) -> &str {
         let workers = self.workers.len() as u64;
         &self.workers[usize::try_from(turn % workers).unwrap_or_default()]
@@ -58,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_or_wrong_is_said() {
+    fn error_names_the_missing_or_invalid_variable() {
         let with = |workers: &str, partitions: &str| {
             let pairs = [("WORKERS", workers.to_owned()), ("PARTITIONS", partitions.to_owned())];
             Settings::read(move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone()))

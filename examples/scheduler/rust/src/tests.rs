@@ -9,7 +9,7 @@ use baton_sdk::{StateError, StopReason};
 
 use super::*;
 
-/// Workers that answer what they are asked with term 7, and the paths that they were asked.
+/// Workers that answer each request with term 7, and the requests that they receive.
 fn workers(test: &Harness, mut status: impl FnMut(&str) -> u16 + Send + 'static) -> Arc<Mutex<Vec<String>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let its = Arc::clone(&asked);
@@ -36,7 +36,7 @@ fn each_partition_is_acknowledged_once() {
     let test = Harness::new();
     let asked = workers(&test, |_| 200);
     run(&test, 3).unwrap();
-    // Another term has nothing left to offer.
+    // The next term has nothing left to offer.
     run(&test, 3).unwrap();
     assert_eq!(*asked.lock().unwrap(), ["a /partitions/0", "b /partitions/1", "a /partitions/2"]);
     let saved: Acknowledgement = test.state().get("partitions/1").unwrap().unwrap();
@@ -44,7 +44,7 @@ fn each_partition_is_acknowledged_once() {
 }
 
 #[test]
-fn what_was_not_saved_is_offered_again() {
+fn partition_is_offered_again_when_the_commit_fails() {
     let test = Harness::new();
     let asked = workers(&test, |_| 200);
     test.fail_commit(StateError::Unavailable("no answer".into()));
@@ -64,7 +64,7 @@ fn another_worker_is_asked_after_a_pause() {
 }
 
 #[test]
-fn a_stop_cuts_off_the_request_and_the_pause() {
+fn stop_interrupts_the_request_and_the_pause() {
     let test = Harness::new();
     let asked = workers(&test, |_| 503);
     test.stop_after(Duration::from_millis(500), StopReason::Shutdown);

@@ -1,4 +1,4 @@
-//! Life without the lease: reading, judging what was read, and asking for the lease.
+//! A node without the lease: it reads, judges what it has read, and requests the lease.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,48 +20,42 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
-/// A standby: reads every second, and asks for the lease only when it looks free, or is given up.
+/// A standby: it reads every second, and requests the lease only if that looks free or is given up.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
-    /// When it last read.
     last_poll: Option<Time>,
-    /// Whether there was a hint since.
+    /// True if there was a hint since the last reading.
     is_hinted: bool,
-    /// When the last of the readings that followed from hints would have come if each had left [`HINTED_POLL`] to the next,
-    /// and then the next.
+    /// The next hinted reading at one per [`HINTED_POLL`]. [`HINTED_AT_ONCE`] readings may come ahead of it.
     next_hinted: Time,
-    /// Whether the holder is gone that it read of last, and there was nothing to serve in its place.
+    /// True if the last reading found the holder dead while this node had no module to serve.
     lacks_a_module: bool,
-    /// How much later than it would it may read while the leader's renewals are heard.
+    /// The delay allowed to the next reading while the leader's renewals are heard.
     slack: Option<Slack>,
     pending: Option<Pending>,
     asked: Asked,
-    /// Failed readings in a row.
     failures: u32,
-    /// What was last said of the election, so that it is said once.
+    /// The last report about the election: each is made once.
     said: Option<Said>,
 }
 
-/// See [`Standby::slack`].
 #[derive(Debug, Clone, Copy, Hash)]
 struct Slack {
-    /// It reads then at the latest.
+    /// The latest time of the reading.
     until: Time,
-    /// So much later than its leader's last renewal has got too old, not to be in step with others.
+    /// A random delay after the leader's last renewal has become too old, so that standbys do not read in step.
     spread: Duration,
 }
 
-/// What a standby has asked for.
 #[derive(Debug, Default, Clone, Hash)]
 enum Asked {
     #[default]
     Reading,
-    /// What else in the store names a term, before anything follows from that reading.
+    /// The highest term in the store, before anything follows from this reading.
     Recall(Snapshot),
-    /// Both at once, since the holder has said that it gives the lease up.
+    /// A reading and a recall at once, since the holder gives the lease up.
     Survey,
-    /// That the object is made.
     Create,
 }
 
@@ -77,21 +71,20 @@ enum Said {
 pub(super) struct Opening {
     version: Version,
     pub(super) record: Option<Record>,
-    /// Why another's instance may still run after the acquire; none where it cannot.
+    /// Reason for which another instance may still run after the acquire; `None` if none can.
     pub(super) unclear: Option<Unclear>,
     pub(super) way: Way,
 }
 
-/// How the lease is to be had.
+/// The way to get the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum Way {
-    /// Nobody holds it any more.
     Acquire,
-    /// Its holder has marked the record, and is about to release it, if it has not by now.
+    /// The holder has marked the record. It has released the lease, or is about to.
     OnceReleased,
-    /// Its holder is gone, and another takes its place.
+    /// The holder is dead, and this node replaces it under a new lease.
     InsteadOf(LeaseId),
-    /// Its holder is gone, and this node goes on with the lease.
+    /// The holder is dead, and this node resumes its lease.
     Reclaim(LeaseId),
 }
 
@@ -106,14 +99,13 @@ impl Way {
     }
 }
 
-/// Why another's instance may still run.
+/// Reason for which another instance may still run.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Unclear {
-    /// How long, as far as is known.
+    /// The length of the wait, as far as is known.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
-    /// Whether it is known what else the store names. Where it is not, there may be a term of which nothing is known, the
-    /// length of its lease neither.
+    /// True once the store's highest term was read. Until then an unknown term may exist, under a lease of any length.
     pub(super) is_recalled: bool,
 }
 
@@ -133,7 +125,7 @@ impl Standby {
         }
     }
 
-    /// Whether it has asked for both at once, and waits for the answer.
+    /// True while a survey is under way.
     pub(super) fn surveys(&self) -> bool {
         self.pending.is_some() && matches!(self.asked, Asked::Survey)
     }
@@ -142,7 +134,7 @@ impl Standby {
         Timers([(Timer::Poll, self.pending.is_none().then(|| self.poll_at(context)))])
     }
 
-    /// When it reads next. A store that has trouble is left alone, whatever there is to be read.
+    /// The time of the next reading. A store in trouble is left alone, whatever the hints.
     fn poll_at(&self, context: &Context) -> Time {
         if self.failures > 0 {
             return self.next_poll;
@@ -156,7 +148,7 @@ impl Standby {
         [hinted, eager].into_iter().flatten().fold(at, Time::min)
     }
 
-    /// Takes what was heard, which moves the next reading and nothing else.
+    /// Takes a hint, which moves the next reading and does nothing else.
     fn hear(&mut self, context: &mut Context, hint: &Hint) {
         let last = self.last_poll.unwrap_or_default();
         match context.hear(hint, last) {
@@ -214,14 +206,14 @@ impl Standby {
                 }
             }
             (Asked::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
-                // It takes longer than a renewal.
+                // A survey takes longer than a renewal, so its duration is not judged.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
-                // What is named is known, whatever follows.
+                // Note the term even if nothing follows from the reading.
                 context.memory.note_recalled(term);
             }
-            // It is read, and then asked what else names a term, as if nothing had been heard: each has an error of its own.
+            // Fall back to a read and a recall, which report separate errors.
             (Asked::Survey, _) => self.next_poll = context.time(),
             (Asked::Recall(snapshot), Ok(Reply::Term(term))) => {
                 return self.recalled(context, snapshot, term);
@@ -230,13 +222,13 @@ impl Standby {
                 context.store_trouble(RECALL, &error);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
-                // A node that may not read the other objects, or cannot, leads all the same, but never at once.
+                // A node that cannot read the other objects leads all the same, but never at once.
                 if matches!(error, StoreError::Misconfigured(_)) || context.time().since(since) >= patience {
                     return self.contend(context, snapshot, false);
                 }
                 self.backs_off(context, &error);
             }
-            // Created. It is read before it is asked for, so that one rule judges all openings.
+            // The new object is read first, so that one rule judges all openings.
             (Asked::Create, Ok(_) | Err(StoreError::Conflict)) => {
                 context.refused = 0;
                 context.store_answers(CREATE);
@@ -257,7 +249,8 @@ impl Standby {
         None
     }
 
-    /// Takes a snapshot whose reading took that long. Returns it if this node should ask for the lease or create the object.
+    /// Takes a snapshot that took `took` to read. Returns it if this node should request the lease or create the
+    /// object.
     fn has_read(&mut self, context: &mut Context, snapshot: Snapshot, took: Duration) -> Option<Snapshot> {
         let snapshot = held_unless_all_is_clear(context, snapshot);
         self.failures = 0;
@@ -279,7 +272,7 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // Nothing more is asked for, so that nothing is refused any more, or asked for in vain.
+        // Nothing more is asked for, so earlier refusals and failed recalls no longer count.
         context.refused = 0;
         context.memory.unrecalled_since = None;
         context.store_is_back();
@@ -287,28 +280,27 @@ impl Standby {
         None
     }
 
-    /// The highest term that anything names is known.
     fn recalled(&mut self, context: &mut Context, snapshot: Snapshot, term: Term) -> Option<Role> {
         context.store_answers(RECALL);
         context.memory.note_recalled(term);
         self.contend(context, snapshot, true)
     }
 
-    /// Reads again, ever later while that fails.
+    /// Schedules the next reading later with each failure.
     fn backs_off(&mut self, context: &mut Context, error: &StoreError) {
         self.next_poll = context.time() + context.back_off(self.failures, error);
         self.failures += 1;
     }
 
-    /// Asks for what was read, now that what else the store names is known, or that it cannot be.
+    /// Requests the lease or creates the object, after the recall has succeeded or is given up.
     fn contend(&mut self, context: &mut Context, snapshot: Snapshot, is_recalled: bool) -> Option<Role> {
-        // What there is to serve may be another by now.
+        // The versions to serve may have changed during the recall.
         if !may_contend(context, &snapshot) {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // Who waits for another asks for a lease that is long enough for that, and that is free.
+        // A node that must wait for another instance acquires a lease that covers the wait, and only a free one.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -318,12 +310,12 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // A record that was made anew may say less than the one that its holder had written; and a term that this node
-        // has tried, and never seen, may have been another's since.
+        // A record that was created again may contain less than its holder had written. A term that this node tried and
+        // never saw may have been another node's since.
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { lease, version, record } = snapshot else {
-            // How long a lease may be that nobody can ask for is not known.
+            // Without a recall, the longest lease is unknown.
             let longest = longest.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
             let lease = if unclear.is_some() { longest } else { context.settings.timing.lease() };
             let record = Record { released: unclear.is_none(), ..context.record_without_holder(None, lease) };
@@ -337,7 +329,7 @@ impl Standby {
         Some(Role::Acquiring(Acquiring::new(context, opening)))
     }
 
-    /// Tells who leads, once.
+    /// Reports the leader once.
     fn say(&mut self, context: &mut Context, snapshot: &Snapshot) {
         let Snapshot::Object { lease, record, .. } = snapshot else {
             self.said = None;
@@ -363,13 +355,12 @@ impl Standby {
                 LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. },
                 Some(record),
             ) if context.is_over(record) => (Said::Over, Report::ElectionOver { record: record.clone() }),
-            // Nothing is known of who holds it, or it is about to end.
+            // The holder is unknown, or its lease is about to end.
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
             (LeaseState::Held, Some(record)) if record.released => return,
             (LeaseState::Breaking, _) => return,
             _ => {
-                // Nobody leads, or a holder waits another's lease out: the next leader is news, even if the node is the
-                // same again.
+                // No node leads, or a holder waits. The next leader is news, even if it is the same node.
                 self.said = None;
                 return;
             }
@@ -381,10 +372,11 @@ impl Standby {
     }
 }
 
-/// What a node reads that takes the lease for held while its holder's term has not begun: that holder waits for another,
-/// and that it is gone says nothing of the other. It also takes one for held that it cannot go on with: a release may be
-/// under way that the holder has sent, the store has said that it is another's, or D is another by now: what the holder had
-/// asked for under the same id could give the lease another length later.
+/// Treats a dead holder's lease as held unless this node may take it.
+///
+/// - If the holder's term has not begun, the holder was waiting for another instance, which may still run.
+/// - A reclaim is unclear if a release by the holder may be under way, if the store has refused it, or if D has
+///   changed: a request of the holder under the same id could change the lease's length later.
 fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     let Snapshot::Object { lease, version, record } = snapshot else { return snapshot };
     let begun = record.as_ref().filter(|record| record.node.is_some());
@@ -400,8 +392,8 @@ fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     Snapshot::Object { lease, version, record }
 }
 
-/// The error of a reading that took longer than a renewal may. The lease that it names is rounded up, so that the text stays
-/// the same while the store's answers vary.
+/// Error for a reading that took longer than a renewal may. The proposed lease is rounded up, so that the text stays
+/// the same while the store's answer times vary.
 fn too_slow(context: &Context, took: Duration) -> StoreError {
     const STEP: u64 = 15;
     let Settings { timing, lease_range, .. } = &context.settings;
@@ -419,13 +411,13 @@ fn too_slow(context: &Context, took: Duration) -> StoreError {
     ))
 }
 
-/// Whether the lease has the length that this node would ask for. A store may keep whole seconds, rounded up.
+/// True if the lease has the length that this node would request. A store may round up to whole seconds.
 fn is_as_long(record: &Record, context: &Context) -> bool {
     let lease = context.settings.timing.lease();
     (lease..lease + Duration::from_secs(1)).contains(&record.lease)
 }
 
-/// Whether its holder is gone before the lease has run out.
+/// True if the holder died before its lease expired.
 fn is_dead(snapshot: &Snapshot) -> bool {
     matches!(snapshot, Snapshot::Object { lease: LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, .. })
 }
@@ -434,7 +426,7 @@ fn is_in_cool_off(context: &Context) -> bool {
     context.cool_off.is_some_and(|until| context.time() < until)
 }
 
-/// Whether this node is to ask for the lease, or to make the object.
+/// True if this node should request the lease or create the object.
 fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     if context.versions.module().is_none() {
         return false;
@@ -456,8 +448,8 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Whether its holder gives the lease up and may have released it by the time at which it is asked for. That is tried once:
-/// where it was in vain, not wanted or not clear, this node waits until it reads that the lease is free.
+/// True if the holder gives the lease up, and may have released it by the time of the request. This is tried once. If
+/// the try was in vain or not possible, this node waits until it reads that the lease is free.
 fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
@@ -467,7 +459,7 @@ fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Why an instance may still run although the lease looks free; none where nothing can.
+/// Reason for which an instance may still run although the lease looks free; `None` if none can.
 fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<&'static str> {
     let was_held = context.memory.was_held;
     let (lease, record) = match snapshot {
@@ -491,7 +483,7 @@ fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<
     }
 }
 
-/// A node that has asked for the lease and does not know the outcome.
+/// A node that has requested the lease and does not know the outcome.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Acquiring {
     id: LeaseId,
@@ -500,7 +492,7 @@ pub(super) struct Acquiring {
     started: Time,
     next_try: Time,
     pending: Option<Pending>,
-    /// Whether a try had an unknown outcome, so that the lease may be held under the id.
+    /// True if a try had an unknown outcome, so that the lease may be held under the id.
     in_doubt: bool,
 }
 
@@ -508,8 +500,7 @@ impl Acquiring {
     fn new(context: &mut Context, opening: Opening) -> Self {
         let (shortest, longest) = context.settings.lease_range;
         let own = context.settings.timing.lease();
-        // If this holder dies while it waits another's lease out, the expiry that the next one reads must
-        // not come before the wait would have ended.
+        // If this holder dies while it waits, its lease must not expire before the wait would have ended.
         let length = opening.unclear.map_or(own, |unclear| own.max(unclear.wait.clamp(shortest, longest)));
         let (id, now) = (context.fresh_lease_id(), context.time());
         Self { id, opening, length, started: now, next_try: now, pending: None, in_doubt: false }
@@ -526,7 +517,7 @@ impl Acquiring {
                     return self.answer(context, pending, result);
                 }
             }
-            // That says nothing of anybody else, nor of the store: it is looked at again.
+            // This says nothing about other nodes or the store, so this node reads again.
             Some(Input::NotSent { id }) if answered(&mut self.pending, id).is_some() => {
                 if self.opening.way == Way::OnceReleased {
                     context.memory.awaits_release = Some(self.opening.version.clone());
@@ -539,8 +530,8 @@ impl Acquiring {
         if self.pending.is_some() {
             return None;
         }
-        // A release would tell the next one that nothing can still run. Unless that is known, a lease that
-        // may have been acquired is left to run out. After a reclaim in doubt, the dead holder's note serves the next host.
+        // A release would tell the next holder that nothing can still run. Unless that is known, a lease that may have
+        // been acquired is left to expire. After a reclaim in doubt, the dead holder's note serves the next host.
         let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, Way::Reclaim(_));
         if context.shutting_down && self.in_doubt && can_release {
             let Opening { version, record, .. } = self.opening.clone();
@@ -587,7 +578,7 @@ impl Acquiring {
                 );
                 Some(Role::Holding(Box::new(holding)))
             }
-            // A try that was not carried out says nothing of an earlier one that may have been.
+            // A try that was not carried out says nothing about an earlier one in doubt.
             Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_)))
                 if self.in_doubt || matches!(error, StoreError::Unknown(_)) =>
             {
@@ -598,11 +589,11 @@ impl Acquiring {
             }
             Err(StoreError::Held | StoreError::Lost(_)) if let Way::Reclaim(holder) = self.opening.way => {
                 context.refused = 0;
-                // The lease has ended or changed hands: from now on this node reads it as held.
+                // The lease has ended or changed hands: from now on this node treats it as held.
                 context.memory.refused_reclaim = Some(holder);
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // An earlier try may be carried out yet: once that is released which has this one refused.
+            // An earlier try may still be carried out once the holder has released the lease.
             Err(StoreError::Held) if self.in_doubt && self.opening.way == Way::OnceReleased => {
                 self.next_try = context.retry_at();
                 None
@@ -619,12 +610,12 @@ impl Acquiring {
                 };
                 Some(Role::Standby(Standby::new(next_poll)))
             }
-            // Since it was read as free, a holder has written, or the object is another.
+            // Since the lease was read as free, a holder has written or the object was replaced.
             Err(StoreError::Conflict | StoreError::Lost(_)) => {
                 context.memory.was_held = true;
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // Nothing is said of a change of role: the trouble was, and it is asked for again, ever more seldom.
+            // The role change is not reported, since the trouble was. The node asks again, less and less often.
             Err(error) => {
                 context.store_trouble(ACQUIRE, &error);
                 let next_poll = context.time() + context.back_off(context.refused, &error);
@@ -635,7 +626,7 @@ impl Acquiring {
     }
 }
 
-/// Follows again, with the next reading as if the host had just started.
+/// Follows again, as after the start of the host.
 pub(super) fn back_to_standby(context: &mut Context, reason: String) -> Option<Role> {
     if context.shutting_down {
         return Some(Role::Finished);

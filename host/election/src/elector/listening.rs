@@ -1,5 +1,4 @@
-//! What a standby has heard of its leader, and when it reads for that: earlier or later, or more
-//! at once, and nothing else.
+//! Hints about the leader. They move a standby's readings or turn them into surveys, and do nothing else.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -9,55 +8,53 @@ use crate::hint::{Hint, LISTENING_POLL};
 use crate::record::{LeaseState, Snapshot, Term};
 use crate::timing::Time;
 
-/// So many in the order of succession read as soon as a lease must be free, and others a little later: all of them at once
-/// would be in each other's way.
+/// The number of standbys, in the order of succession, that read as soon as a lease must be free. Others read a little
+/// later, since all at once would slow each other down.
 const FIRST: u32 = 3;
-/// How often they read then.
+/// The interval of these readings.
 const EAGER_POLL: Duration = Duration::from_millis(100);
-/// For how long.
+/// The time for which these readings continue.
 const EAGER: Duration = Duration::from_secs(1);
 
-/// What was heard of the leader that the last reading named.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Listening {
     leader: Option<Leader>,
 }
 
-/// The holder of the lease, as it was read.
+/// The holder of the lease, according to the last reading.
 #[derive(Debug, Clone, Hash)]
 struct Leader {
     incarnation: String,
     term: Term,
     lease: Duration,
-    /// When it renewed, as it says.
+    /// The time of its last renewal, as announced.
     renewed: Option<Time>,
-    /// Whether it is still heard.
+    /// True while its hints arrive.
     is_heard: bool,
-    /// The place that it gives this node in the order of succession.
+    /// This node's place in its order of succession.
     place: Option<u32>,
-    /// When it said that it gives the lease up.
+    /// The time at which it announced that it gives the lease up.
     gave_up: Option<Time>,
 }
 
 impl Leader {
-    /// Whether this node is one of the first in its order of succession.
     fn names_this_node(&self) -> bool {
         self.place.is_some_and(|place| place < FIRST)
     }
 }
 
-/// What follows from a hint for the next reading.
+/// The effect of a hint on the next reading.
 pub(super) enum Then {
-    /// It comes as soon as hints may have one.
+    /// The reading comes as soon as the limit on hinted readings allows.
     Soon,
-    /// It comes at that time.
+    /// The reading comes at that time.
     At(Time),
-    /// It may be later.
+    /// The reading may come later.
     Nothing,
 }
 
 impl Listening {
-    /// Who holds the lease is known from a reading, and from nothing else.
+    /// Takes the holder of the lease from a reading. No hint changes it.
     pub(super) fn note(&mut self, snapshot: &Snapshot, is_silent: bool) {
         let leader = match snapshot {
             Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }
@@ -68,7 +65,7 @@ impl Listening {
             _ => return self.leader = None,
         };
         if leader.released {
-            // It has not released it yet, and tells when it has.
+            // The holder has not released the lease yet, and announces when it has.
             let gives_up = |known: &Leader| {
                 (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
             };
@@ -77,7 +74,7 @@ impl Listening {
         }
         match &mut self.leader {
             Some(known) if known.incarnation == leader.incarnation => {
-                // It has taken the lease once more since it gave that up.
+                // The holder has acquired the lease again since it gave it up.
                 if known.term != leader.term {
                     known.gave_up = None;
                 }
@@ -97,29 +94,26 @@ impl Listening {
         }
     }
 
-    /// The incarnation that is to be listened to.
     pub(super) fn leader(&self) -> Option<&str> {
         self.leader.as_ref().map(|leader| leader.incarnation.as_str())
     }
 
-    /// Whether it has said, since the reading at `last`, that it gives the lease up, and that this node is among the first to
-    /// take it.
+    /// True if the leader gave the lease up after the reading at `last`, and this node is among the first successors.
     pub(super) fn expects_an_opening(&self, last: Time) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up > Some(last) && leader.names_this_node())
     }
 
-    /// Whether it said that it gives the lease up.
     pub(super) fn gave_up(&self) -> bool {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up.is_some())
     }
 
-    /// Until when the leader's lease is not worth a reading, as it says: that leaves it the time to renew once more.
+    /// The time until which no reading is worthwhile: the leader announced a renewal, and can renew again by then.
     pub(super) fn fresh_until(&self) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.is_heard && !self.gave_up())?;
         leader.renewed.map(|renewed| renewed + leader.lease / 3)
     }
 
-    /// When a standby whose place is among the first reads next, which did at `last`; none where no lease is about to be free.
+    /// The next reading of one of the first successors; `None` if no lease is about to be free.
     pub(super) fn eager(&self, last: Time, now: Time) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.names_this_node())?;
         let runs_out = leader.renewed.map(|renewed| renewed + leader.lease);
@@ -133,7 +127,7 @@ impl Listening {
 }
 
 impl Context {
-    /// Takes what was heard, and says what that means for a standby which read at `last`.
+    /// Takes a hint, and returns its effect on a standby that last read at `last`.
     pub(super) fn hear(&mut self, hint: &Hint, last: Time) -> Then {
         let (now, later) = (self.time(), self.time() + EAGER);
         let is_of_leader = |leader: &&mut Leader| hint.from() == Some(leader.incarnation.as_str());
@@ -147,14 +141,15 @@ impl Context {
                 if *term == leader.term { Then::Nothing } else { Then::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                // Who has begun to ask for the lease hears nothing more, and leaves its place to others, who are too late.
+                // Keep the first place: once a standby requests the lease, it hears nothing, and others would be too
+                // late.
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }
                 if leader.names_this_node() {
                     return Then::Soon;
                 }
-                // However often that is said, a reading is never further away than it may be for a standby that listens.
+                // Repeated announcements never delay a reading beyond the interval of a listening standby.
                 Then::At((later + self.up_to(EAGER)).min(last + LISTENING_POLL))
             }
             Hint::Silent { .. } => {

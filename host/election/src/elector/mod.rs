@@ -1,8 +1,8 @@
 //! The elector: its state, its calling contract and what its parts share.
 //!
-//! `candidate` is its life without the lease, `listening` what it hears then, `holder` its life with it, `record_writer` the conditional
-//! writing of the record under the lease, `releasing` the end of it, `versions` what is served, and `timer` names all
-//! that is done because it is time.
+//! `candidate` is a node without the lease, and `listening` the hints that it hears. `holder` is a node with the lease,
+//! `record_writer` writes the record conditionally under the lease, and `releasing` gives the lease up. `versions`
+//! decides which version is served, and `timer` names all timers.
 
 mod candidate;
 mod holder;
@@ -31,75 +31,70 @@ use listening::Listening;
 use releasing::Releasing;
 use versions::Versions;
 
-/// The length to assume of a lease whose record is missing: the longest that any store keeps.
+/// The length to assume for a lease without a record: the longest that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// How many terms begin in a second at the most, and how many may have begun that nothing in the store names. See
-/// [`Memory::leave_out_unknown_terms`].
+/// Upper bound on the terms that begin in a second, and on the terms that may have begun although nothing in the store
+/// names them. See [`Memory::leave_out_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
-/// A wall clock that says more is wrong, in seconds: it would use up the terms that there are.
+/// Latest plausible wall clock, in seconds. A later one would use up the available terms.
 const LATEST_WALL: u64 = 1 << 40;
-/// After this long without a failure, an instance counts as healthy.
+/// The time without a failure after which an instance counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// Failures in a row after which a node steps down.
 const FAILURES_TO_STEP_DOWN: u32 = 5;
-/// Starts in a row of which this node was not able, after which it steps down. Others may be able.
+/// Failed starts in a row that are this node's fault, after which it steps down. Other nodes may be able to start.
 const UNABLE_TO_STEP_DOWN: u32 = 3;
-/// The wait from one term that failed to the next doubles with each failure in a row, so often at the most.
+/// The wait after a failed term doubles with each failure in a row, up to this number of times.
 const LONGEST_REST: u32 = 3;
-/// The first cool-off; each further one is twice as long.
+/// The first cool-off. Each further one is twice as long.
 const COOL_OFF: Duration = Duration::from_secs(10);
-/// The longest cool-off.
 const COOL_OFF_MAX: Duration = Duration::from_secs(600);
-/// A node in cool-off takes a lease that it has seen free for this long.
+/// The time for which a node in cool-off must have seen a lease free to acquire it.
 const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
 /// The longest back-off of a standby whose readings fail.
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
-/// The same where the store said that it is misconfigured: roles take minutes to spread.
+/// The longest back-off if the store reported that it is misconfigured: changes of roles take minutes to spread.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// From one reading to the next of a standby that is given hints without end, and from one renewal to the next of a holder.
+/// The average interval between hinted readings, and the shortest one between hinted renewals.
 const HINTED_POLL: Duration = Duration::from_millis(60);
-/// So many of these readings may come at once: of one death the end of a link tells, and then the kernel.
+/// The number of hinted readings that may come at once: a link's end and the kernel may both report one death.
 const HINTED_AT_ONCE: u32 = 3;
-/// How long a standby waits for an answer.
+/// The timeout of a standby's requests, and of a recall.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Decides who leads one election, for one node.
+/// Decides for one node whether it leads one election.
 ///
 /// # Calling contract
-/// [`handle`](Elector::handle) takes everything in. After each call, carry out what
-/// [`poll_effect`](Elector::poll_effect) yields, in order, until it yields none; then sleep until
-/// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever is first, and read the clock anew:
-/// a sleep that ended is a hint. The time that is passed in never goes back. Every
-/// [`Effect::Request`] is answered exactly once; repeated and outdated answers do no harm. After
-/// [`Effect::Start`] there is exactly one [`Input::Gone`], and no second start before it.
-/// After [`Effect::Finished`] nothing more comes out.
+/// [`handle`](Elector::handle) takes all inputs. After each call, carry out the effects that
+/// [`poll_effect`](Elector::poll_effect) yields, in order, until it yields none. Then sleep until
+/// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever is first. Read the clock again after each sleep,
+/// which may have ended early or late. The time that is passed in never goes back. Answer every [`Effect::Request`]
+/// exactly once; repeated and outdated answers do no harm. Exactly one [`Input::Gone`] follows each [`Effect::Start`],
+/// and no second start comes before it. [`Effect::Finished`] is the last effect.
 ///
-/// It is plain data: a copy that is given the same decides the same.
+/// An elector is plain data: a copy with the same inputs decides the same.
 #[derive(Clone, Hash)]
 pub struct Elector {
     context: Context,
     role: Role,
 }
 
-/// What this node is in the election. A role's `step` takes an input, or without one the time, and
-/// yields the next role where another begins.
+/// The role of this node. `step` takes an input, or `None` for the time alone, and returns the next role, if any.
 #[derive(Debug, Clone, Hash)]
 enum Role {
-    /// It has no claim to the lease.
+    /// The node has no claim to the lease.
     Standby(Standby),
-    /// It has asked for the lease.
+    /// The node has asked for the lease.
     Acquiring(Acquiring),
-    /// It holds the lease, as far as it knows.
+    /// The node holds the lease, as far as it knows.
     Holding(Box<Holding>),
-    /// It has asked to give the lease up.
+    /// The node has asked to release the lease.
     Releasing(Releasing),
-    /// It has ended.
     Finished,
 }
 
 impl Elector {
-    /// Makes the elector of a node that has just started. `random` must be unpredictable enough that no
-    /// two acquisitions anywhere ever share an id.
+    /// Creates the elector of a node that has just started. `random` must never repeat a lease id, on any node.
     pub fn new(settings: Settings, now: Now, random: Random) -> Self {
         let mut context = Context {
             settings,
@@ -122,16 +117,16 @@ impl Elector {
         Self { context, role }
     }
 
-    /// Takes one input and the time at which it arrived.
+    /// Takes one input and the time of its arrival.
     pub fn handle(&mut self, now: Now, input: Input) {
-        // The contract says that time does not go back; if it does, nothing may be extended by it.
+        // The contract says that time does not go back. If it does, it must not extend anything.
         self.context.now = Now {
             time: now.time.max(self.context.now.time),
             least: now.least.max(self.context.now.least),
             wall: now.wall,
         };
-        // What time alone decides comes first: an answer that arrives after the deadline finds the
-        // instance already killed. Only one that is already gone, or about to be, need not be.
+        // Decisions by time alone come first: an answer that arrives after the deadline finds the instance already
+        // killed. If the instance is already gone or dying, it need not be killed.
         if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.apply(None);
         }
@@ -148,7 +143,7 @@ impl Elector {
         self.context.effects.pop_front()
     }
 
-    /// When [`Input::Tick`] is due at the latest; none if nothing but another input matters.
+    /// The time by which [`Input::Tick`] is due, or `None` if only another input matters.
     pub fn next_wakeup(&self) -> Option<Time> {
         match &self.role {
             Role::Standby(standby) => standby.timers(&self.context).next(),
@@ -159,46 +154,46 @@ impl Elector {
         }
     }
 
-    /// What this node would serve now: the last plan, without what it has rejected itself.
+    /// The versions that this node would serve now: the last plan, without the versions that it has rejected itself.
     pub fn plan(&self) -> &Plan {
         self.context.versions.plan()
     }
 
-    /// The highest term that this host knows to have been written: the one that it tells others of, so that a
-    /// record that is deleted, restored or made anew does not pass for the last.
+    /// The highest term that this host knows to have been written. Other nodes learn it, so that a record that is
+    /// deleted, restored or created again does not pass for the last.
     pub fn written_term(&self) -> Term {
         self.context.memory.written_term
     }
 
-    /// Whether this node holds the lease, as far as it knows. While it does, the host must notice within 500 ms that
-    /// the machine has slept or its clock was set, and within 5 s that its timers are slow, and hand the new time in.
+    /// True if this node holds the lease, as far as it knows. While it does, the host must notice within 500 ms that
+    /// the machine has slept or its clock was set, and within 5 s that its timers are slow. It must then pass the new
+    /// time in.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }
 
-    /// Whether it follows: it holds no lease, and neither asks for one nor still has one to release. One that may be held and
-    /// cannot be released any more runs out by itself.
+    /// True if this node neither holds nor requests the lease, nor has one to release. A lease that it may hold but
+    /// cannot release any more expires by itself.
     pub fn follows(&self) -> bool {
         matches!(self.role, Role::Standby(_) | Role::Finished)
     }
 
-    /// Whether it follows and surveys, since it has heard that the lease is given up: it may ask for that next.
+    /// True if this node follows and surveys, since its leader gives the lease up. It may request the lease next.
     pub fn surveys(&self) -> bool {
         matches!(&self.role, Role::Standby(standby) if standby.surveys())
     }
 
-    /// The incarnation that leads, as the last reading named it, while this node follows: the one to listen to.
+    /// The incarnation to listen to: the leader that the last reading named, while this node follows.
     pub fn leader(&self) -> Option<&str> {
         if self.follows() { self.context.listening.leader() } else { None }
     }
 
-    /// Until when this node hardly reads, since it hears its leader; none while it reads each second.
+    /// The time until which this node rarely reads, since it hears its leader; `None` while it reads every second.
     pub fn listens_until(&self) -> Option<Time> {
         self.context.listening.fresh_until().filter(|_| self.follows())
     }
 
-    /// From when on the effects of this node's instances are refused, unless the lease is renewed before; none while it
-    /// does not hold the lease.
+    /// The time at which the gate closes, unless the lease is renewed before; `None` without the lease.
     pub fn deadline(&self) -> Option<Time> {
         match &self.role {
             Role::Holding(holding) => Some(holding.deadline(&self.context)),
@@ -206,7 +201,7 @@ impl Elector {
         }
     }
 
-    /// Lets the role take the input, or without one the time, until it settles.
+    /// Passes the input, or only the time, to the role, until the role stays the same.
     fn apply(&mut self, mut input: Option<Input>) {
         match &input {
             Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
@@ -240,7 +235,7 @@ impl fmt::Debug for Elector {
     }
 }
 
-/// What all roles share and what outlives each.
+/// State that all roles share, and that outlives each.
 #[derive(Clone, Hash)]
 struct Context {
     settings: Settings,
@@ -249,11 +244,9 @@ struct Context {
     effects: VecDeque<Effect>,
     last_request: u64,
     memory: Memory,
-    /// What was heard of the leader.
     listening: Listening,
-    /// What this node could run.
     versions: Versions,
-    /// Until when this node stays out.
+    /// The end of this node's cool-off.
     cool_off: Option<Time>,
     /// Cool-offs since this node was last healthy.
     cool_offs: u32,
@@ -263,41 +256,40 @@ struct Context {
     shutting_down: bool,
 }
 
-/// What this host has seen of the election since it started.
+/// Knowledge about the election, collected since this host started.
 #[derive(Debug, Default, Clone, Hash)]
 struct Memory {
-    /// The highest term, tried ones included: the next one is higher.
+    /// The highest term, including those that were only tried: the next term is higher.
     highest_term: Term,
-    /// The highest term that is known to have been written. Where a record names a lower one, it is not the last.
+    /// The highest term that is known to have been written. A record that names a lower one is not the last.
     written_term: Term,
-    /// Whether there was an object.
     seen: bool,
-    /// Whether a node has held the lease, or the object has gone missing after it was seen. An object that looks new then
-    /// was made anew, and the instance of the last holder may still run.
+    /// True if a node has held the lease, or the object disappeared after it was seen. An object that then looks new
+    /// was created again, and the last holder's instance may still run.
     was_held: bool,
-    /// The longest lease in any record, or the longest that there is where one was not recorded.
+    /// The longest lease in any record, or the longest possible one if a lease was not recorded.
     longest_lease: Option<Duration>,
-    /// Since when every reading has shown the lease free.
+    /// The time since which every reading has shown the lease free.
     free_since: Option<Time>,
-    /// The version at the last reading that showed the lease free: while it stays, no holder has written.
+    /// The version at the last reading that showed the lease free. While it stays, no holder has written.
     free_version: Option<Version>,
-    /// Since when no recall was answered.
+    /// The time of the first recall that failed, if none succeeded since.
     unrecalled_since: Option<Time>,
-    /// Since when the lease has been held without any writing of its holder.
+    /// The time since which the lease has been held by a holder that has written nothing.
     silent_since: Option<Time>,
-    /// The last holder that was read to be gone.
+    /// The last holder that was read to be dead.
     death: Option<Death>,
-    /// The last holder whose lease this node could not go on with.
+    /// The last dead holder whose lease this node failed to reclaim.
     refused_reclaim: Option<LeaseId>,
-    /// The last version of a marked record under which this node asks for no lease before it has read that this is free.
+    /// The version of a marked record whose lease this node requests only once it reads that the lease is free.
     awaits_release: Option<Version>,
 }
 
-/// A holder that is gone with its host, before its lease has run out.
+/// A holder that died with its host before its lease expired.
 #[derive(Debug, Clone, Copy, Hash)]
 struct Death {
     holder: LeaseId,
-    /// This node does not take its place before.
+    /// This node does not replace the holder before then.
     until: Time,
 }
 
@@ -306,7 +298,7 @@ impl Memory {
         let Snapshot::Object { lease, version, record } = snapshot else {
             self.was_held |= self.seen;
             self.free_since.get_or_insert(now);
-            // Its holder had written nothing when it was last read: no record says how long that lease is.
+            // The holder had written nothing at the last reading, so no record says how long that lease is.
             if self.silent_since.take().is_some() {
                 self.longest_lease = Some(UNKNOWN_LEASE);
             }
@@ -333,12 +325,12 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
-        // A record that says more was not written by a holder, and no node waits for ever for it.
+        // A record with a longer lease was not written by a holder, and no node waits that long for it.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Something in the store beside the record names that term, and does not say how long the term's lease is.
+    /// Notes that something other than the record names `term`, without the length of its lease.
     fn note_recalled(&mut self, term: Term) {
         self.unrecalled_since = None;
         if term > self.written_term {
@@ -347,15 +339,14 @@ impl Memory {
         self.note_term(term);
     }
 
-    /// Where the record was deleted or set back, and the store cannot be asked for anything else that names a term, terms
-    /// may have begun that this node cannot know of. The next term is higher than those. The wall clock counts too: a node
-    /// that leaves terms out now may not know of another's term that was left out for the same reason.
+    /// Skips the terms that may have begun without this node's knowledge. They exist if the record was deleted or set
+    /// back, and no other object's term can be read. The wall clock counts too: another node may have skipped terms for
+    /// the same reason, and this node may not know its term.
     fn leave_out_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
     }
 
-    /// That term was written.
     fn note_term(&mut self, term: Term) {
         self.highest_term = self.highest_term.max(term);
         self.written_term = self.written_term.max(term);
@@ -368,20 +359,19 @@ impl Context {
         self.now.time
     }
 
-    /// Whether the election ended for good with what this node would serve.
+    /// True if the election ended for good with the module that this node would serve.
     fn is_over(&self, record: &Record) -> bool {
         record.outcome == Some(Outcome::Done) && self.versions.is_in(record)
     }
 
     fn take_plan(&mut self, plan: &Plan) {
         if self.versions.take(plan.clone()) {
-            // What another module has done is none of its fault.
+            // Another module's failures do not count for this one.
             self.cool_off = None;
             self.cool_offs = 0;
         }
     }
 
-    /// Tells others, who may hear it or not.
     fn tell(&mut self, word: Word) {
         self.effects.push_back(Effect::Tell(word));
     }
@@ -398,7 +388,7 @@ impl Context {
         pending
     }
 
-    /// A request on the lease's path, with its short timeout.
+    /// Sends a request that the lease depends on, with its short timeout.
     fn urgent(&mut self, op: Op) -> Pending {
         self.request(op, self.settings.timing.try_timeout())
     }
@@ -408,20 +398,19 @@ impl Context {
         LeaseId::from_random((u128::from(high) << 64) | u128::from(low))
     }
 
-    /// A random length up to `limit`.
     fn up_to(&mut self, limit: Duration) -> Duration {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.random.number() % nanos.saturating_add(1))
     }
 
-    /// `length`, a quarter more or less.
+    /// `length`, ±25%, at random.
     fn jittered(&mut self, length: Duration) -> Duration {
         length * 3 / 4 + self.up_to(length / 2)
     }
 
-    /// When to renew after a success that was sent then.
+    /// The time of the renewal after a success that was sent at `sent`.
     fn renew_at(&self, sent: Time) -> Time {
-        // FNV-1a of what this start of the host is called: the same in all of its elections, and not in other hosts.
+        // FNV-1a of the incarnation: the same in all elections of this host, and different on other hosts.
         let phase = self
             .settings
             .incarnation
@@ -430,16 +419,16 @@ impl Context {
         self.settings.timing.renew_at(sent, phase)
     }
 
-    /// When to repeat a failed try on the lease's path.
+    /// The time to repeat a failed request that the lease depends on.
     fn retry_at(&mut self) -> Time {
         let (shortest, longest) = self.settings.timing.retry_range();
         let wait = shortest + self.up_to(longest - shortest);
         self.time() + wait
     }
 
-    /// The record of this node's next term, on top of what `basis` says.
+    /// The record of this node's next term, based on `basis`.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
-        // Failures are a module's own, and where it is not known whose they are, nobody's.
+        // Failures belong to a module. If their module is unknown, they do not count.
         let same = basis.filter(|record| self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
@@ -455,14 +444,13 @@ impl Context {
         }
     }
 
-    /// The rest of the pause that a record names, if its module is to be served: `--restart-delay` at most.
+    /// The rest of the pause that a record names, if its module is the planned one: `--restart-delay` at most.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
         let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.rests_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
     }
 
-    /// A record without a holder: it goes on from the highest term seen, and leaves what `basis` says of its module.
-    /// Nobody may take it for one that was released.
+    /// A record without a holder or mark. It has the highest term seen, and the module's fields of `basis`.
     fn record_without_holder(&self, basis: Option<&Record>, lease: Duration) -> Record {
         Record {
             term: self.memory.highest_term,
@@ -487,9 +475,9 @@ impl Context {
     }
 
     fn store_trouble(&mut self, asked: &'static str, error: &StoreError) {
-        // Since a reading has succeeded in between, a failed reading is news.
+        // A failed reading is news if a reading has succeeded in between.
         let known = self.trouble.take().filter(|known| !(known.has_read_since && asked == READ));
-        // What people must correct is the same trouble, whatever it was that met it.
+        // A misconfiguration is the same trouble, whichever request meets it.
         let is_told = known.as_ref().is_some_and(|known| {
             &known.error == error && (known.asked == asked || matches!(error, StoreError::Misconfigured(_)))
         });
@@ -500,11 +488,12 @@ impl Context {
         }
     }
 
-    /// The store has carried out this operation. That ends an outage that other operations met, too, except that reading
-    /// says nothing about the lease, and the lease nothing about the announcements that a recall reads.
+    /// Notes that the store carried out `asked`. That also ends an outage that other operations met, with two
+    /// exceptions: a reading says nothing about the lease, and the lease nothing about the announcements that a recall
+    /// reads.
     ///
-    /// A refusal by the store (`Misconfigured`) ends only if that operation succeeds, or an acquire, after which the node
-    /// asks for all others again but the recall.
+    /// A refusal by the store (`Misconfigured`) ends only if the same operation succeeds, or an acquire does. After an
+    /// acquire the node sends all other requests again, except the recall.
     fn store_answers(&mut self, asked: &'static str) {
         self.trouble_ends(|trouble| match (&trouble.error, asked) {
             (StoreError::Misconfigured(_), _) => {
@@ -519,8 +508,7 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a reading that needs no further request. Nobody needs to create the object any more. A refused
-    /// acquire stays refused.
+    /// Ends an outage after a reading that needs no further request, except that a refused acquire stays refused.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))
@@ -533,8 +521,8 @@ impl Context {
         }
     }
 
-    /// A holder is gone with its host, whatever it was that ended it. The first time its place is taken at once. What has
-    /// failed just before may be what ends hosts, and is not to end them all one right after the other.
+    /// Notes that a holder is dead, whatever ended it. This node replaces the holder at once, unless the module failed
+    /// just before. That module may be what kills hosts, and must not kill all of them in quick succession.
     fn note_death(&mut self, snapshot: &Snapshot) {
         let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot else { return };
         if self.memory.death.is_some_and(|death| death.holder == *holder) {
@@ -545,12 +533,12 @@ impl Context {
         self.memory.death = Some(Death { holder: *holder, until: self.time() + wait });
     }
 
-    /// How long to wait from an end that is a failure to the next term, after so many failures in a row before.
+    /// The wait between a failed term and the next, after `failures` failures in a row before.
     fn rest_after(&mut self, failures: u32) -> Duration {
         self.jittered(Duration::from_secs(1 << failures.min(LONGEST_REST))).max(Duration::from_secs(1))
     }
 
-    /// How long to wait after so many failures in a row, the last of which was this.
+    /// The wait after `failures` earlier failures in a row and `last`.
     fn back_off(&mut self, failures: u32, last: &StoreError) -> Duration {
         let longest = match last {
             StoreError::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
@@ -561,7 +549,7 @@ impl Context {
     }
 }
 
-/// Refuses a term after which there is none: no holder has written it.
+/// Refuses a term that leaves no higher one: no holder has written it.
 fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     let (recorded, named) = match &reply {
         Reply::Read(read) => (read.term(), 0),
@@ -576,18 +564,14 @@ fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     )))
 }
 
-/// What the store is asked for, in the words of [`Report::StoreTrouble`].
+/// Names of the requests, for [`Report::StoreTrouble`].
 const READ: &str = "read";
-/// See [`READ`].
 const RECALL: &str = "recall";
-/// See [`READ`].
 const CREATE: &str = "create";
-/// See [`READ`].
 const ACQUIRE: &str = "acquire";
-/// See [`READ`].
 const RELEASE: &str = "release";
 
-/// The store is not as it should be.
+/// Trouble with the store that was reported.
 #[derive(Debug, Clone, Hash)]
 struct Trouble {
     since: Time,
@@ -601,7 +585,6 @@ struct Trouble {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 struct Pending {
     id: RequestId,
-    /// The time just before it was sent.
     sent: Time,
 }
 

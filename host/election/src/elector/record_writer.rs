@@ -1,4 +1,4 @@
-//! Writing the record under the lease: conditionally, and after doubt by reading first.
+//! Writes the record conditionally under the lease, and reads it first after an unknown outcome.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -8,19 +8,18 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
-/// Why the lease is lost where the record is none of what this holder has asked for.
+/// Reason for the loss of the lease if the record is none that this holder has sent.
 pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
-/// The record as this holder knows it, and what it is to become.
+/// The record as this holder knows it, and as it should become.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct RecordWriter {
     version: Version,
     record: Option<Record>,
-    /// What was asked to be written over that version: one of these may be there by now.
+    /// Records that were sent to replace that version. One of them may be stored by now.
     asked: Vec<Record>,
     goal: Option<Goal>,
-    /// Writes that are not wanted any more and have no answer so far. Whether they were carried out a reading shows, but
-    /// the answer may be that the lease is lost.
+    /// Superseded writes without an answer so far. An answer may still report that the lease is lost.
     superseded: Vec<Pending>,
 }
 
@@ -31,12 +30,12 @@ struct Goal {
     step: Step,
 }
 
-/// What the goal's record is for.
+/// The purpose of the goal's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
-    /// It begins a term.
+    /// The record begins a term.
     Term,
-    /// It notes something in the term that there is: an outcome, the count of failures, that nothing runs any more.
+    /// The record notes a change in the present term: an outcome, the count of failures, or that nothing runs any more.
     Note,
 }
 
@@ -48,16 +47,15 @@ enum Step {
     Reading(Option<Pending>),
 }
 
-/// What an answer meant.
 #[derive(Debug, Clone, Hash)]
 pub(super) enum News {
-    /// Nothing that its holder must know.
+    /// Nothing that concerns the holder.
     None,
-    /// The goal is reached.
+    /// The goal's record is written.
     Written,
-    /// The lease is certainly not held.
+    /// The lease is certainly lost.
     Lost(String),
-    /// A renewal should tell whether the lease is held.
+    /// A renewal should find out whether the lease is held.
     Doubt,
 }
 
@@ -66,33 +64,31 @@ impl RecordWriter {
         Self { version, record, asked: Vec::new(), goal: None, superseded: Vec::new() }
     }
 
-    /// The record that the store has, as far as is known.
+    /// The stored record, as far as is known.
     pub(super) fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
 
-    /// The version that the store has, as far as is known.
+    /// The stored version, as far as is known.
     pub(super) fn version(&self) -> &Version {
         &self.version
     }
 
-    /// The record that is to be there, whether it is there already or not.
+    /// The record that should be stored, whether it is stored yet or not.
     pub(super) fn wanted(&self) -> Option<&Record> {
         self.goal.as_ref().map(|goal| &goal.record).or(self.record())
     }
 
-    /// Whether there is a goal that is not reached.
     pub(super) fn is_busy(&self) -> bool {
         self.goal.is_some()
     }
 
-    /// Whether the store's record says that nothing can still run.
+    /// True if the stored record says that nothing can still run.
     pub(super) fn is_marked(&self) -> bool {
         self.goal.is_none() && self.record().is_some_and(|record| record.released)
     }
 
-    /// Wants the store to have `record` from now on. What was wanted before no longer is; a write of it
-    /// that may be under way is settled by a reading first.
+    /// Sets the record to store from now on. If a write is under way, a reading first finds out its outcome.
     pub(super) fn want(&mut self, record: Record, purpose: Purpose, now: Time) {
         let step = match self.goal.as_ref().map(|goal| &goal.step) {
             None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
@@ -105,7 +101,6 @@ impl RecordWriter {
         self.goal = Some(Goal { record, purpose, step });
     }
 
-    /// Whether that is the request whose answer it waits for.
     pub(super) fn awaits(&self, id: RequestId) -> bool {
         match self.goal.as_ref().map(|goal| &goal.step) {
             Some(Step::Writing(pending) | Step::Reading(pending)) => pending.is_some_and(|pending| pending.id == id),
@@ -113,14 +108,14 @@ impl RecordWriter {
         }
     }
 
-    /// Waits no longer for the next try.
+    /// Makes the next try due now.
     pub(super) fn hurry(&mut self, now: Time) {
         if let Some(Goal { step: Step::WriteAt(at) | Step::ReadAt(at), .. }) = &mut self.goal {
             *at = now;
         }
     }
 
-    /// When it is to ask for something; none while it waits for an answer, or wants nothing.
+    /// The time of the next request; `None` while an answer is awaited or nothing is wanted.
     pub(super) fn next_try(&self) -> Option<Time> {
         match self.goal.as_ref()?.step {
             Step::WriteAt(at) | Step::ReadAt(at) => Some(at),
@@ -128,7 +123,6 @@ impl RecordWriter {
         }
     }
 
-    /// Asks for what is next.
     pub(super) fn send(&mut self, context: &mut Context, id: LeaseId) {
         let Some(goal) = &mut self.goal else { return };
         match goal.step {
@@ -144,7 +138,7 @@ impl RecordWriter {
         }
     }
 
-    /// Takes an answer; one to somebody else's request does nothing.
+    /// Takes an answer. Answers to requests of others have no effect.
     pub(super) fn answer(&mut self, context: &mut Context, id: RequestId, result: &Result<Reply, StoreError>) -> News {
         if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
             self.superseded.swap_remove(place);
@@ -186,14 +180,14 @@ impl RecordWriter {
         News::Written
     }
 
-    /// The store has that.
+    /// Notes the stored version and record.
     fn is_at(&mut self, version: Version, record: Option<Record>) {
         (self.version, self.record) = (version, record);
         self.asked.clear();
     }
 
-    /// After a doubt: is what the store has what was wanted? If not, it is written on top of that. Under a lease nobody
-    /// writes but its holder, so that what it has never asked for shows that the lease is lost.
+    /// Compares the stored record with the wanted one after an unknown outcome, and writes again unless they match.
+    /// Only the holder writes under a lease: a record that this holder never sent shows that the lease is lost.
     fn compare(&mut self, context: &mut Context, snapshot: &Snapshot) -> News {
         let Some(goal) = &mut self.goal else { return News::None };
         let Snapshot::Object { lease, version, record } = snapshot else {
@@ -202,11 +196,11 @@ impl RecordWriter {
         if let Some(found) = record {
             context.memory.note_record(found);
         }
-        // One that has run out can still be renewed. Nothing else becomes of a lease that is held.
+        // An expired lease can still be renewed. In any other state but held, the lease is lost.
         if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
             return News::Lost("the lease is no longer held".to_string());
         }
-        // A write that was sent with the version that is still there can arrive yet, and undo what is found.
+        // While the version is unchanged, a write that was sent with it can still arrive and replace what was found.
         let is_settled = *version != self.version;
         let is_there = |wanted: &Record| record.as_ref().is_some_and(|found| is_same(found, wanted));
         if is_settled && is_there(&goal.record) {
@@ -218,12 +212,12 @@ impl RecordWriter {
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
         match (goal.purpose, record) {
-            // The state may have named a later term since it was wanted.
+            // The state may have named a later term since this term was wanted.
             (Purpose::Term, _) if found < goal.record.term && highest == goal.record.term => {}
             (Purpose::Term, _) => goal.record.term = highest + 1,
-            // It is there after all, and stays the last one that has begun.
+            // The term was written after all, and stays the last one.
             (Purpose::Note, Some(begun)) if begun.term > goal.record.term => goal.record.names_term_of(begun),
-            // A term that was tried and is not there has not begun, and the write of it never arrives any more.
+            // A term that was tried and is not stored has not begun. Its write can no longer succeed after this one.
             (Purpose::Note, _) => {}
         }
         context.memory.highest_term = highest.max(goal.record.term);
@@ -240,7 +234,7 @@ impl RecordWriter {
     }
 }
 
-/// What an answer says of the lease, whatever else it means.
+/// Reports a known loss of the lease, whatever else the answer means.
 fn known_loss(result: &Result<Reply, StoreError>) -> News {
     match result {
         Err(StoreError::Lost(why)) => News::Lost(why.clone()),
@@ -249,8 +243,7 @@ fn known_loss(result: &Result<Reply, StoreError>) -> News {
     }
 }
 
-/// Whether the record found is the one wanted, but for details that a store may round. It rounds a lease up: with a
-/// shorter one it is not the same, and who reads it would not wait for as long as is to be waited.
+/// True if the records match, but for a lease that the store rounded up. A shorter lease would cut waits short.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)

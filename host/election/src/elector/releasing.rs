@@ -1,4 +1,4 @@
-//! Giving the lease up, last of all.
+//! The release of the lease: the last step of a holder.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -13,25 +13,26 @@ use crate::record::{LeaseId, Record};
 use crate::request::{Op, StoreError};
 use crate::timing::Time;
 
-/// A node that gives the lease up: it marks the record as released, under its lease, and then releases that. A lease
-/// that is free without the mark has the next holder wait for its whole length, so one whose record cannot be marked is
-/// left to run out, which takes less. Once the release was sent, the id is never used for anything else again.
+/// A node that gives the lease up: it marks the record as released, and then releases the lease. After a release
+/// without the mark, the next holder would wait for the lease's whole length. So if the record cannot be marked, the
+/// node lets the lease expire, which takes less time. Once a release was sent, the lease id is never used for anything
+/// else.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Releasing {
     id: LeaseId,
     writer: RecordWriter,
     pending: Option<Pending>,
     next_try: Time,
-    /// When the lease has run out by itself.
+    /// The time at which the lease has expired.
     until: Time,
-    /// The host has no patience: one more try, then no other.
+    /// The host no longer waits: a failed try is not repeated.
     hurried: bool,
     /// A release was sent, and its outcome is unknown.
     in_doubt: bool,
 }
 
 impl Releasing {
-    /// `last` is the record that says how it ended, whether that is written already or not.
+    /// `last` is the record with the outcome of the last term, whether it is written yet or not.
     pub(super) fn new(
         context: &Context,
         id: LeaseId,
@@ -74,7 +75,7 @@ impl Releasing {
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
                 }
-                // The lease was held until an earlier release was carried out, whose answer was lost.
+                // An earlier release, whose answer was lost, was carried out.
                 Err(StoreError::Lost(_)) if self.in_doubt => {
                     context.report(Report::Released);
                     return back_to_standby(context, "the lease was released".to_string());
@@ -100,7 +101,7 @@ impl Releasing {
                 return self.give_up(context, &format!("the host shut down without a retry ({why})"));
             }
             Some(Input::Answer { id, result }) => match self.writer.answer(context, id, &result) {
-                // A write that nobody wants any more may be refused because the release was carried out.
+                // The store may refuse a superseded write because the release was carried out.
                 News::Lost(_) if self.pending.is_some() => {}
                 News::Lost(why) => return self.give_up(context, &why),
                 News::Doubt => return self.give_up(context, "the lease is no longer held"),
@@ -116,7 +117,7 @@ impl Releasing {
         }
         if self.is_due(context, Timer::Release) {
             self.pending = Some(context.urgent(Op::Release { id: self.id }));
-            // The next holder reads that the record is marked while the release is under way.
+            // Other nodes read the marked record while the release is under way.
             context.tell(Word::GivesUp);
         }
         None

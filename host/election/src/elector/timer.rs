@@ -1,60 +1,54 @@
-//! What an elector waits for, other than answers.
+//! Timers: what an elector waits for, other than answers.
 
 use crate::timing::Time;
 
-/// A moment at which something is to be done though nothing has come in.
+/// A moment at which the elector must act without an input.
 ///
-/// A role's table says when each of its timers is due, as its state has it by then: a renewal moves most of them, and
-/// none is left over from a state that has ended. The same table is asked when to wake up and whether it is time to
-/// act, so that no timer can be late in one and early in the other.
+/// A role computes from its present state when each of its timers is due. So a renewal moves most of them, and no timer
+/// outlives its state. The same table decides when to wake up and when to act, so the two always agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// A standby reads lease and record.
+    /// A standby reads the lease and the record.
     Poll,
-    /// A free lease is asked for, or once more after a try that failed.
+    /// A free lease is requested, or requested again after a failure.
     Acquire,
-    /// The lease is renewed, or once more after a try that failed.
+    /// The lease is renewed, or a failed renewal is repeated.
     Renew,
-    /// The record is written, or read after a doubt.
+    /// The record is written, or read after an unknown outcome.
     Record,
-    /// The lease has run out by itself.
     RunOut,
-    /// What may still run of another's is gone by now, as far as is known.
+    /// Another node's instance has ended by now, as far as is known.
     Settled,
-    /// What else the store says of terms is asked for.
+    /// The highest term in the store is recalled.
     Recall,
-    /// The next term is begun.
     NextTerm,
-    /// The record could not be written for so long that another node is to try.
+    /// The record could not be written for so long that another node should try.
     Stuck,
     /// No renewal has succeeded for so long that the instance is asked to stop.
     AtRisk,
-    /// An instance that was asked to stop has had its time.
+    /// The grace of an instance that was asked to stop has ended.
     Grace,
-    /// The lease is not safe any more: the instance is killed.
+    /// The lease is no longer safe: the instance is killed.
     Deadline,
-    /// An instance that was killed is looked at again: a pause of the host shows by that.
+    /// A killed instance is checked again, which shows whether the host was paused.
     Look,
-    /// An instance that was killed is still there: if it is dying its lease is left to run out, and else its host ends.
+    /// A killed instance is still there. If it is dying, its lease is left to expire; otherwise the host ends itself.
     Abort,
-    /// The instance has run for so long that its failures before do not count any more.
+    /// The instance has run for so long that earlier failures no longer count.
     Healthy,
-    /// The version on probation has run for as long as that takes.
     Proven,
-    /// The lease is released, or once more after a try that failed.
+    /// The lease is released, or a failed release is repeated.
     Release,
 }
 
-/// When each timer of a role is due; none while it is stopped.
+/// The due times of a role's timers; `None` for a stopped timer.
 pub(super) struct Timers<const N: usize>(pub(super) [(Timer, Option<Time>); N]);
 
 impl<const N: usize> Timers<N> {
-    /// The first that is due.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.iter().filter_map(|(_, due)| *due).min()
     }
 
-    /// Whether that one is due by now.
     pub(super) fn is_due(&self, timer: Timer, now: Time) -> bool {
         self.0.iter().any(|(one, due)| *one == timer && due.is_some_and(|due| now >= due))
     }

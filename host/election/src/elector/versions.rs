@@ -1,4 +1,4 @@
-//! Which version of the coordinator is served, and whether a new one proves itself.
+//! The version of the coordinator to serve, and the judgement of a new one.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -9,31 +9,31 @@ use crate::port::{Effect, End, ModuleVersion, Plan};
 use crate::record::{Record, Term};
 use crate::timing::Time;
 
-/// Failures within its probation after which a version is rejected, where one alone is not enough for that.
+/// Failures within a probation after which a version is rejected, if a single one does not suffice.
 const FAILURES_TO_REJECT: u32 = 3;
 
-/// What this node could run, and what it has found out about it.
+/// The versions that this node could run, and its judgements.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Versions {
     plan: Plan,
-    /// The digest of what it last had to serve: one that has nothing to serve for a while has the same module afterwards.
+    /// The digest that was last planned. It outlives times without a module, so the same module is not new afterwards.
     last: Option<String>,
-    /// Of the planned module, where that is on probation.
+    /// The probation of the planned module, if it is on probation.
     probation: Probation,
-    /// What was rejected here. A plan that was made before anybody heard of it does not bring it back.
+    /// The versions rejected here. A plan made before the rejection was known does not bring one back.
     rejected: Vec<ModuleVersion>,
 }
 
-/// What the instances before have shown.
+/// The results of the version's instances so far.
 #[derive(Debug, Default, Clone, Hash)]
 struct Probation {
-    /// When the first of those that failed had begun.
+    /// The time at which the first failed instance had begun.
     began: Option<Time>,
     failures: u32,
 }
 
 impl Versions {
-    /// Takes a plan, and says whether it brings another module.
+    /// Takes a plan. Returns true if it brings another module.
     pub(super) fn take(&mut self, mut plan: Plan) -> bool {
         if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {
             return false;
@@ -48,37 +48,35 @@ impl Versions {
         is_other
     }
 
-    /// What is to be served, and what instead.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What is to be served; none if there is nothing that may run here.
+    /// The version to serve; `None` if nothing may run here.
     pub(super) fn module(&self) -> Option<&ModuleVersion> {
         self.plan.module.as_ref()
     }
 
-    /// Its digest.
     pub(super) fn digest(&self) -> Option<&str> {
         self.plan.digest()
     }
 
-    /// Whether the record says that this module is served or about to be.
+    /// True if the record names the planned module.
     pub(super) fn is_in(&self, record: &Record) -> bool {
         record.module.is_some() && record.module.as_deref() == self.digest()
     }
 
-    /// Whether an instance of that version, if it is bad, would be replaced by one of an earlier version.
+    /// True if an earlier version would replace `version` if that is bad.
     pub(super) fn is_on_probation(&self, version: &ModuleVersion) -> bool {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
 
-    /// A node that leads anew knows nothing of how a version did before.
+    /// Forgets earlier results: a node that leads again does not know how the version did in between.
     pub(super) fn forget_probation(&mut self) {
         self.probation = Probation::default();
     }
 
-    /// When the probation of a version is over whose instance has begun at `begun`. One that has not proves nothing.
+    /// The end of the version's probation if its instance began at `begun`.
     pub(super) fn proven_at(&self, version: &ModuleVersion, begun: Time, length: Duration) -> Option<Time> {
         let began = self.probation.began.unwrap_or(begun);
         self.is_on_probation(version).then_some(began + length)
@@ -86,7 +84,7 @@ impl Versions {
 }
 
 impl Context {
-    /// A version on probation has done well.
+    /// Ends the probation of a version that has done well.
     pub(super) fn prove(&mut self, term: Term) {
         self.versions.probation = Probation::default();
         self.versions.plan.fallback = None;
@@ -95,8 +93,7 @@ impl Context {
         }
     }
 
-    /// Draws from the end of an instance that has begun at `begun`, if ever, what it says of its version, if that is
-    /// on probation: it has proven itself, is rejected, or neither yet.
+    /// Judges a version on probation by the end of its instance, which began at `begun`, if at all.
     pub(super) fn judge(&mut self, version: &ModuleVersion, term: Term, begun: Option<Time>, end: &End) {
         if !self.versions.is_on_probation(version) {
             return;
@@ -118,7 +115,7 @@ impl Context {
         self.reject(term, reason);
     }
 
-    /// Goes back to the version before the planned one.
+    /// Rejects the planned version and falls back to the previous one.
     pub(super) fn reject(&mut self, term: Term, reason: String) {
         self.versions.probation = Probation::default();
         let instead = self.versions.plan.fallback.take();

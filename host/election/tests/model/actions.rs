@@ -1,4 +1,4 @@
-//! What may happen next, and what follows from it.
+//! The possible next actions, and their effects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,52 +12,46 @@ use baton_election::{
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
-/// Before the end of a lease: less than a request may take.
+/// A moment before the end of a lease: less than a request may take.
 pub const SHORTLY: Duration = Duration::from_secs(1);
 
-/// One step. Nodes and requests under way are named by their places.
+/// One step. Nodes and requests under way are named by their index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Nothing is due any more: time goes on to when something is. Requests that are still under way are late then, and
-    /// perhaps never arrive.
+    /// Time advances until something is due. Requests still under way become late, and may never arrive.
     Wait,
-    /// A process whose time has come is woken.
     Wake(usize),
-    /// A request reaches the store, and its answer the process that waits for it.
+    /// A request reaches the store, and its answer reaches the waiting process.
     Arrive(usize),
-    /// The same, and the answer is lost.
+    /// A request reaches the store, but its answer is lost.
     ArriveUnheard(usize),
-    /// The same, and a copy of the request is still under way.
+    /// A request reaches the store, and a copy of it stays under way.
     ArriveTwice(usize),
-    /// A request for the lease was not sent: its node lets others ask first.
+    /// A node lets others ask first and does not send its request for the lease.
     PutOff(usize),
-    /// A standby hears something, which need not be so.
+    /// A standby receives a hint, which may be false.
     Lie(usize, Lie),
-    /// A standby hears what another process has told, the one with that number, however long ago, and perhaps once more.
+    /// A standby receives the message with that number. It may be old, or repeated.
     HearTold(usize, usize),
-    /// A process that was paused takes an answer that came meanwhile.
+    /// A paused process takes an answer that came meanwhile.
     Hear(usize, RequestId),
-    /// A process gives a request up.
     GiveUp(usize, RequestId),
-    /// A process starts.
     Begin(usize),
-    /// A process ends without a word, and its instance with it.
+    /// A process and its instance crash.
     Crash(usize),
-    /// What was left of a process is gone, and that is seen.
+    /// The kernel reports that what was left of a process is gone.
     Vanish(usize),
     Pause(usize),
     Resume(usize),
-    /// The guest of an instance runs.
     Run(usize),
-    /// An instance ends by itself.
     EndBy(usize, Ending),
-    /// What was killed does not go.
+    /// An instance that was killed hangs.
     Hang(usize),
-    /// Its host hears that the system has taken the kill.
+    /// The host learns that the system is ending a killed instance.
     Die(usize),
     /// An instance that has ended or was killed is gone.
     Go(usize),
-    /// What a process that has ended in order had announced is taken back.
+    /// The announcement of a process that ended cleanly is removed.
     TakeBack(usize),
     Stall(usize),
     Publish(usize),
@@ -65,27 +59,27 @@ pub enum Action {
     StepDown(usize),
     Shutdown(usize),
     SkipGrace(usize),
-    /// Somebody breaks the lease, at once or at its end.
+    /// An outsider breaks the lease, at once or at its end.
     Break,
     BreakLater,
-    /// Somebody deletes the record, leased or not.
+    /// An outsider deletes the record, leased or not.
     Delete,
-    /// Somebody writes without the lease what was written so many writes ago.
+    /// An outsider writes an earlier record again, without the lease. 0 is the last one.
     Rewrite(usize),
-    /// Somebody breaks the lease, takes it and gives it back.
+    /// An outsider breaks the lease, acquires and releases it.
     Seize,
 }
 
-/// What a standby may hear of the holder that the store's record names, whoever says it.
+/// A false hint about the holder that the store's record names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
-    /// It has just renewed, in a term that is far ahead.
+    /// The holder has just renewed, in a term far ahead.
     Leads,
-    /// It has given the lease up.
+    /// The holder has given the lease up.
     GivesUp,
 }
 
-/// How an instance ends by itself.
+/// The way in which an instance ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ending {
     Done,
@@ -93,20 +87,20 @@ pub enum Ending {
     Crashed,
     Fatal,
     Unable,
-    /// Somebody else has claimed its state.
+    /// Another writer has claimed the coordinator's state.
     Superseded,
-    /// As it was asked to.
+    /// The instance ends because it was asked to.
     Stopped,
 }
 
 impl World {
-    /// What may happen, but for orders that make no difference. What happens anyway comes first, so that the first of all
-    /// actions is what a calm day brings.
+    /// Collects the possible actions, except for orders that make no difference. Actions that happen without faults
+    /// come first, so the first action is the one of a calm day.
     ///
-    /// What a process does by itself, without an answer that may come at the same moment, touches nothing but its own
-    /// node: whatever others do just before might as well come just after. So such a node goes first, alone (it is a
-    /// persistent set: P. Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996). And a
-    /// process that has nothing to do is not paused, ended or steered before it has, or time goes on.
+    /// If a process acts by itself, and no answer for it may come at the same moment, the action touches only its own
+    /// node. What others do just before might as well come just after, so such a node acts first, alone. This is a
+    /// persistent set: P. Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996. A
+    /// process that has nothing to do is not paused, ended or steered until it has, or until time advances.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -156,7 +150,7 @@ impl World {
         self.outsider(actions);
     }
 
-    /// Whether a request that the node waits for is under way.
+    /// True if a request that the node waits for is under way.
     fn may_be_answered(&self, place: usize) -> bool {
         let Some(process) = &self.nodes[place].process else { return false };
         let is_awaited = |flight: &Flight| process.waiting.iter().any(|waiting| waiting.id == flight.id);
@@ -164,7 +158,7 @@ impl World {
         self.flights.iter().any(|flight| is_its_own(flight) && is_awaited(flight))
     }
 
-    /// Whether a process that runs waits for its answer.
+    /// True if a running process waits for the answer.
     fn is_awaited(&self, flight: &Flight) -> bool {
         let process = self.nodes[flight.node].process.as_ref();
         let is_its_own = |one: &&Process| !one.is_paused && one.incarnation == flight.incarnation;
@@ -177,7 +171,7 @@ impl World {
         !due.is_empty()
     }
 
-    /// What must happen before time goes on.
+    /// Collects the node's actions that must happen before time advances.
     fn due(&self, place: usize, node: &Node, actions: &mut Vec<Action>) {
         let Some(process) = node.process.as_ref().filter(|process| !process.is_paused) else { return };
         for waiting in &process.waiting {
@@ -198,7 +192,7 @@ impl World {
         }
     }
 
-    /// What machine, operator and guest may do to that node.
+    /// Collects the actions of machine, operator and guest on the node.
     fn interfere(&self, place: usize, node: &Node, actions: &mut Vec<Action>) {
         let Some(process) = &node.process else {
             actions.push(Action::Begin(place));
@@ -266,13 +260,12 @@ impl World {
         if self.is_witnessed() {
             actions.push(Action::Delete);
         }
-        // Any but the last record makes a later term unknown, unless something else names it.
+        // Any record but the last hides a later term, unless something else names that term.
         let backs = if self.is_witnessed() { 2 } else { 1 };
         actions.extend((0..backs.min(self.written.len())).map(Action::Rewrite));
         actions.push(Action::Seize);
     }
 
-    /// The world after that.
     pub fn after(&self, action: Action) -> Self {
         let mut world = self.clone();
         world.act(action);
@@ -389,7 +382,7 @@ impl World {
             }
             Action::TakeBack(place) => {
                 self.node(place).has_finished = false;
-                // Unless nothing else may know of that term.
+                // The announcement stays if nothing else may name its term.
                 if self.store.snapshot(self.now).names(self.announced[place]) {
                     self.announced[place] = 0;
                 }
@@ -450,16 +443,15 @@ impl World {
         }
     }
 
-    /// Goes on to the next moment at which a holder, a lease or a process that waits for an answer has anything to do.
-    /// A standby reads then as well, if it is time; only where nobody else has anything to do does time stop for it
-    /// alone.
+    /// Advances time to the next moment at which a holder, a lease or a waiting process has something to do. Standbys
+    /// read at these moments too, if it is time. Only if nothing else is due does time stop for a standby alone.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
             flight.is_late = true;
             self.left.network -= 1;
         }
         for place in 0..self.nodes.len() {
-            // What a node has seen it tells, soon.
+            // A node announces soon what it has seen.
             if let Some(process) = self.nodes[place].process.as_ref().filter(|process| !process.is_paused) {
                 self.announced[place] = self.announced[place].max(process.elector.written_term());
             }
@@ -479,7 +471,7 @@ impl World {
         }
         let lease = self.store.object.as_ref().map(|object| object.lease);
         if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
-            // And shortly before, when what is asked for under the lease arrives after its end.
+            // Time also stops shortly before, so that a request under the lease can arrive after its end.
             moments.extend([until - SHORTLY, until]);
         }
         let now = self.now;
@@ -538,7 +530,7 @@ impl World {
         Some(waiting.remove(index))
     }
 
-    /// Tells an elector, and carries out what it wants. An input that the elector gains is asked for here.
+    /// Passes an input to an elector, and carries out its effects. A new kind of input fails to compile here.
     fn feed(&mut self, place: usize, input: Input) {
         match &input {
             Input::Tick
@@ -561,7 +553,7 @@ impl World {
         let reads_at = process.elector.next_wakeup().filter(|_| is_hint && follows);
         process.elector.handle(now, input);
         let latest = now.time + LISTENING_POLL + LISTENING_POLL / 4;
-        // Who reads at once waits for the answer, and for nothing else.
+        // A standby that reads at once waits for the answer only.
         let is_late = |at: Time| process.elector.next_wakeup().is_some_and(|later| later > at.max(latest));
         let (raises, delays) = (process.elector.written_term() != known, reads_at.is_some_and(is_late));
         if is_hint && raises {
@@ -585,7 +577,7 @@ impl World {
         let incarnation = self.nodes[place].incarnation;
         match effect {
             Effect::Request { id, op, timeout } => {
-                // What its machine says before it asks the store.
+                // The machine checks its notes before the store is asked.
                 let record = self.store.record().cloned();
                 let is_refused = matches!(&op, Op::Reclaim { from, id, .. }
                     if !self.store.notes.take(*from, *id, record.as_ref(), &name(place, incarnation)));
@@ -643,9 +635,8 @@ impl World {
         }
     }
 
-    /// Whoever is told may hear it, at any time and as often as anything may still be heard, or never: so nothing that was
-    /// told once is left out, and what was told before may be heard after it. As old as it was when it was told, so that what
-    /// comes late seems younger than it is.
+    /// Keeps a message for others, which may receive it at any time, repeatedly or never. So no message is dropped, and
+    /// older ones may arrive later. Its age is that of the sending, so a late message seems younger than it is.
     fn tell(&mut self, place: usize, word: &Word) {
         let Some(process) = &self.nodes[place].process else { return };
         let from = name(place, process.incarnation);
@@ -662,7 +653,7 @@ impl World {
             }
             Word::GivesUp => Hint::GivesUp { from, place: Some(0) },
         };
-        // Where nothing can be heard any more, what was told makes no difference.
+        // Once no hint can arrive any more, messages make no difference.
         if self.left.links > 0 && !self.told.contains(&hint) {
             self.told.push(hint);
         }
@@ -724,7 +715,7 @@ impl World {
         self.feed(flight.node, Input::Answer { id: flight.id, result });
     }
 
-    /// Keeps the last two records, which somebody may write again.
+    /// Keeps the last two records, for outsiders to write again.
     fn note(&mut self, record: &Record) {
         self.written.push(record.clone());
         if self.written.len() > 2 {
@@ -732,7 +723,7 @@ impl World {
         }
     }
 
-    /// What that node reads, where it keeps notes of leases.
+    /// The snapshot that the node reads, judged by the machine's notes if there are any.
     fn judged(&self, read: Snapshot, by: &str) -> Snapshot {
         match read {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.keeps_notes => {
@@ -748,21 +739,21 @@ impl World {
         self.announced.iter().copied().max().unwrap_or_default()
     }
 
-    /// Whether anything but the record names the latest term of which there may be an instance. Without that nobody can
-    /// know of it once the record is deleted or set back.
+    /// True if something other than the record names the latest term that may have an instance. Otherwise no node can
+    /// know that term once the record is deleted or set back.
     fn is_witnessed(&self) -> bool {
         let recorded = self.store.record().map_or(0, |record| record.term);
         self.witnessed() >= recorded.max(self.started)
     }
 
-    /// What a reading would show.
+    /// The snapshot that a reading would return.
     pub fn snapshot(&self) -> Snapshot {
         self.store.clone().snapshot(self.now)
     }
 }
 
 impl Ending {
-    /// How an instance ends after which no term has begun.
+    /// The end of an instance. `last` is the last term that has begun.
     fn after(self, last: Term) -> End {
         match self {
             Ending::Done | Ending::Stopped => End::Done,
@@ -775,7 +766,6 @@ impl Ending {
     }
 }
 
-/// A version of the coordinator.
 pub fn version(number: u64) -> ModuleVersion {
     ModuleVersion { digest: format!("sha256:{number}"), serial: number }
 }

@@ -1,12 +1,13 @@
-//! A model of the elector that is checked exhaustively: its own code, on two and three nodes, over one store with the
-//! leases of Azure, and every order in which requests arrive, answers are lost, processes pause and end, what they tell each
-//! other is heard late, again or never, and others lie, or meddle with the lease and its record. [`stateright`] tries them.
+//! A model of the elector that is checked exhaustively with [`stateright`]. It runs the elector's own code on two and
+//! three nodes, over one store with leases like Azure's. The checker tries every order in which requests arrive,
+//! answers are lost, processes pause and end, and messages arrive late, repeatedly or never. It also tries false hints,
+//! and outsiders that change the lease and its record.
 //!
-//! It complements the simulation, which goes far in each of its runs and takes some of them: here no order is left out,
-//! but of clocks that run wrong and of waits that chance decides it knows nothing.
+//! The model complements the simulation, whose runs are long but few. The model leaves out no order, but knows nothing
+//! of clocks that run wrong or of random waits.
 //!
-//! - The gate tries the same states every time. `make model MINUTES=60` goes on for an hour.
-//! - A promise that is broken is printed with the shortest way to it.
+//! - The gate tries the same states every time. `make model MINUTES=60` continues for an hour.
+//! - If a promise is broken, the shortest way to it is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
 #![allow(missing_docs, reason = "nobody links against a test")]
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 use checker::Bound;
 use starts::STARTS;
 
-/// The states whose actions the gate tries from each start: some 15 s of CPU time in all.
+/// The number of states whose actions the gate tries from each start: about 15 s of CPU time in all.
 const STATES: usize = 100_000;
 
 #[test]
@@ -67,7 +68,7 @@ fn every_interleaving_keeps_every_promise() {
     assert!(far > 0, "no start was followed to where a term begins");
 }
 
-/// Says it even where a test that passes is to be silent.
+/// Prints even in a passing test, whose output the harness captures.
 fn say(what: &str) {
     let _nobody_listens = writeln!(std::io::stdout(), "{what}");
 }

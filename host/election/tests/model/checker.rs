@@ -10,18 +10,17 @@ use crate::actions::Action;
 use crate::starts::Start;
 use crate::state::{State, World};
 
-/// States beyond which there would not be enough memory for what is still to be tried: some 5 GB.
+/// The most states whose successors fit into memory: about 5 GB.
 const MOST: usize = 10_000_000;
 
-/// The modelled election, from one start on.
+/// The modelled election, from one start.
 pub struct Election {
     start: World,
-    /// Called before each step, on whichever thread takes it.
+    /// Called before each step, on the thread that takes it.
     before: fn(),
     effort: Arc<Effort>,
 }
 
-/// Limits a check.
 #[derive(Clone, Copy)]
 pub enum Bound {
     /// Stops after this time.
@@ -30,15 +29,14 @@ pub enum Bound {
     States(usize),
 }
 
-/// The progress of a check, against its limits.
 struct Effort {
     ends: Option<Instant>,
     most: usize,
-    /// States whose actions were asked for.
+    /// States whose actions were collected.
     tried: AtomicUsize,
-    /// The least depth at which something was left untried when the time was over.
+    /// The smallest depth at which actions were left untried at the limit.
     untried: AtomicUsize,
-    /// What was found is told, which takes the same steps again.
+    /// True once the check is over and its result is replayed.
     is_over: AtomicBool,
 }
 
@@ -50,15 +48,12 @@ impl Effort {
     }
 }
 
-/// What was found.
 pub struct Found {
-    /// States that differ.
     pub states: usize,
-    /// Every interleaving of so many actions was tried; all that there are where it is none.
+    /// Every interleaving of this many actions was tried, or all interleavings if `None`.
     pub depth: Option<usize>,
-    /// Whether a term began.
     pub led_again: bool,
-    /// How a promise is broken, and by which actions.
+    /// The broken promise, and the actions that lead to it.
     pub broken: Option<(&'static str, Vec<String>)>,
 }
 
@@ -87,7 +82,7 @@ impl Model for Election {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(KEPT, |_, state: &State| state.world.broken.is_none()),
-            // What never gets that far finds nothing.
+            // A check that never gets this far finds nothing.
             Property::sometimes(LED_AGAIN, |model, state: &State| state.world.started > model.start.started),
         ]
     }
@@ -96,7 +91,7 @@ impl Model for Election {
 const KEPT: &str = "every promise is kept";
 const LED_AGAIN: &str = "a term begins";
 
-/// Tries what follows from that start within the bound, or until a promise is broken.
+/// Tries all actions from `start` within `bound`, or until a promise is broken.
 pub fn check(start: &Start, bound: Bound, before: fn()) -> Found {
     before();
     let mut world = (start.world)();
@@ -113,7 +108,7 @@ pub fn check(start: &Start, bound: Bound, before: fn()) -> Found {
         is_over: AtomicBool::new(false),
     });
     let model = Election { start: world, before, effort: effort.clone() };
-    // One thread, so that it is breadth first.
+    // One thread keeps the search breadth-first.
     let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     effort.is_over.store(true, Ordering::Relaxed);
     let broken = checker.discovery(KEPT).map(|path| {

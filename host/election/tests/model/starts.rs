@@ -1,5 +1,5 @@
-//! Where the model begins. From the first start of a fleet, what is worth looking at lies deep; so the moments at which
-//! something went wrong once are reached by a script, and every interleaving is tried from there.
+//! The starts of the model. Interesting states lie deep below a fleet's first start. So a script reaches the moments at
+//! which something once went wrong, and every interleaving is tried from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::actions::{Action, SHORTLY, version};
 use crate::state::{Faults, Node, World, name};
 use crate::store::Store;
 
-/// A place to begin, and what may go wrong from there.
+/// A start, and the faults that may follow.
 pub struct Start {
     pub name: &'static str,
     pub world: fn() -> World,
@@ -19,7 +19,6 @@ pub struct Start {
 
 const NONE: Faults = Faults { network: 0, machine: 0, outsider: 0, operator: 0, guest: 0, links: 0 };
 
-/// All of them.
 pub const STARTS: &[Start] = &[
     Start {
         name: "two nodes, and nobody has ever led",
@@ -103,7 +102,7 @@ pub const STARTS: &[Start] = &[
     },
 ];
 
-/// A fleet whose processes begin now, with nothing in the store.
+/// A fleet whose processes begin now, with an empty store.
 fn fleet(nodes: usize) -> World {
     let plan = Plan { module: Some(version(0)), fallback: None };
     let node =
@@ -128,7 +127,7 @@ fn fleet(nodes: usize) -> World {
     world
 }
 
-/// The first node leads, and all the others have seen it.
+/// The first node leads, and all others have seen it.
 fn led(nodes: usize) -> World {
     let mut world = fleet(nodes);
     for place in 1..nodes {
@@ -145,7 +144,7 @@ fn led(nodes: usize) -> World {
     world.until(all_know)
 }
 
-/// Term 2 is written while term 1 is being stopped; then the host is not there until shortly before its lease ends.
+/// Term 2 is written while the instance of term 1 stops. The host is then paused until shortly before its lease ends.
 fn claimed_ahead() -> World {
     let mut world = led(2).with(|left| left.operator += 1).after(Action::Publish(0));
     world = world.until(|world| world.store.record().is_some_and(|record| record.term == 2));
@@ -154,7 +153,7 @@ fn claimed_ahead() -> World {
     world.after(Action::Resume(0))
 }
 
-/// The second node holds the lease that was broken, and waits for the instance of the first.
+/// The second node holds the broken lease, and waits for the first node's instance.
 fn settling() -> World {
     let mut world = led(2).with(|left| left.outsider += 1).after(Action::Break);
     world = world.with(|left| left.machine += 1).after(Action::Pause(0));
@@ -167,7 +166,7 @@ fn settling() -> World {
     world.until(is_settling).after(Action::Resume(0))
 }
 
-/// The first node ends in order, and the second has yet to find that out.
+/// The first node has shut down cleanly, and the second does not know it yet.
 fn released() -> World {
     let mut world = led(2).with(|left| left.machine += 1).after(Action::Pause(1));
     world = world.with(|left| left.operator += 1).after(Action::Shutdown(0));
@@ -175,7 +174,7 @@ fn released() -> World {
     world.until(is_free).after(Action::Resume(1))
 }
 
-/// All of its nodes are of one machine, and keep notes.
+/// All nodes run on one machine, and keep notes.
 fn noted(mut world: World) -> World {
     world.keeps_notes = true;
     for (place, node) in world.nodes.iter().enumerate() {
@@ -196,7 +195,7 @@ impl World {
         self
     }
 
-    /// What a calm time brings, until that is so.
+    /// Takes fault-free actions until `is_reached`.
     fn until(mut self, is_reached: impl Fn(&Self) -> bool) -> Self {
         for _ in 0..10_000 {
             if is_reached(&self) {

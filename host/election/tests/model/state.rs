@@ -1,4 +1,4 @@
-//! What the model is made of: nodes with their electors, requests under way, one store, and what may still go wrong.
+//! The parts of the model: nodes with their electors, requests under way, one store, and the faults that are left.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use baton_election::{
 
 use crate::store::{Instant, Store};
 
-/// D: as long as the longest that there is, so that a lease that is not known is waited out in one D.
+/// D, and also the longest lease of the store, so that a wait for an unknown lease takes one D.
 pub const LEASE: Duration = Duration::from_secs(60);
 const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), LEASE);
 
-/// All of the modelled world at one moment.
+/// The modelled world at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Actions since the start. Two states that differ in nothing else are one.
+    /// Actions since the start. States that differ only in this are equal.
     pub depth: usize,
     pub world: World,
 }
@@ -43,115 +43,108 @@ impl Hash for State {
     }
 }
 
-/// See [`State`].
 #[derive(Clone, Debug, Hash)]
 pub struct World {
-    /// True time, which every node's clock says: drift is the simulation's.
+    /// True time, which every node's clock shows. The simulation tests drift.
     pub now: Instant,
     pub store: Store,
     pub nodes: Vec<Arc<Node>>,
     pub flights: Vec<Flight>,
-    /// The records that were written, oldest first.
+    /// Written records, oldest first.
     pub written: Vec<Record>,
-    /// What processes have told others while anything could still be heard, each once.
+    /// Messages sent between processes while hints could still arrive, without duplicates.
     pub told: Vec<Hint>,
-    /// What each node has announced.
+    /// The term that each node has announced.
     pub announced: Vec<Term>,
     /// The highest term that was started.
     pub started: Term,
-    /// What may still go wrong.
     pub left: Faults,
-    /// Whether the store finds out that a process is gone, once its runner is.
+    /// True if the store detects that a process and its runner are dead.
     pub sees_deaths: bool,
-    /// Whether all nodes are of one machine and keep notes of their leases, and find out the same of each other.
+    /// True if all nodes run on one machine, keep notes of their leases, and so detect each other's death.
     pub keeps_notes: bool,
-    /// The promise that was broken.
     pub broken: Option<&'static str>,
 }
 
-/// How often something may go wrong, by who does it.
+/// The number of faults that may still occur, by cause.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub struct Faults {
-    /// Requests that come late or never, twice, or whose answer is lost.
+    /// Requests that are late, lost or repeated, or whose answer is lost.
     pub network: u8,
-    /// Processes that are stopped for a while, or end.
+    /// Processes that pause or crash.
     pub machine: u8,
-    /// What others do to the lease and its record.
+    /// Actions of outsiders on the lease and its record.
     pub outsider: u8,
-    /// What this election's own operator does: publishing, stepping down, shutting down.
+    /// Actions of the operator: publishing, stepping down, shutting down.
     pub operator: u8,
     /// Instances that end by themselves, stall or hang.
     pub guest: u8,
-    /// What is heard, and need not be so, or not any more.
+    /// Hints that are false or outdated.
     pub links: u8,
 }
 
-/// A machine.
 #[derive(Clone, Debug, Hash)]
 pub struct Node {
     pub incarnation: u64,
     pub plan: Plan,
     pub process: Option<Process>,
-    /// What is left of the process before: which it was, its runner, if it had one, and the leases that it has asked for.
+    /// The rest of the previous process: its incarnation, its instance, and the lease ids that it requested.
     pub orphan: Option<(u64, Option<Instance>, Vec<LeaseId>)>,
-    /// Its process has ended in order, and what it has announced is still there.
+    /// True if the process ended cleanly, but its announcement is still there.
     pub has_finished: bool,
 }
 
-/// One start of the host on it.
+/// One start of the host on a node.
 #[derive(Clone, Debug, Hash)]
 pub struct Process {
     pub incarnation: u64,
     pub elector: Elector,
-    /// It does not run; its instance does, until its deadline.
+    /// True while the process is paused. Its instance runs on until its deadline.
     pub is_paused: bool,
-    /// What it has asked for and not heard of.
     pub waiting: Vec<Waiting>,
     pub instance: Option<Instance>,
-    /// Whether it has asked for the lease, and for nothing since.
+    /// True if the last request was for the lease.
     pub is_acquiring: bool,
-    /// The leases that it has asked for.
+    /// The lease ids that the process has requested.
     pub leases: Vec<LeaseId>,
 }
 
-/// A request whose answer its process waits for.
+/// A request without an answer so far.
 #[derive(Clone, Debug, Hash)]
 pub struct Waiting {
     pub id: RequestId,
     pub until: Instant,
-    /// The answer, where it came while the process was paused.
+    /// The answer, if it came while the process was paused.
     pub answer: Option<Result<Reply, StoreError>>,
 }
 
-/// A request on its way to the store.
 #[derive(Clone, Debug, Hash)]
 pub struct Flight {
     pub node: usize,
     pub incarnation: u64,
     pub id: RequestId,
     pub op: Op,
-    /// Time may pass before it arrives, and perhaps it never does.
+    /// True if time may pass before the request arrives. It may also never arrive.
     pub is_late: bool,
-    /// It asks for the lease, and nothing was asked under its id before.
+    /// True if the request is the first one for a lease under its id.
     pub may_be_put_off: bool,
 }
 
-/// One running copy of the coordinator.
 #[derive(Clone, Debug, Hash)]
 pub struct Instance {
     pub deadline: Time,
-    /// It was killed or has ended: nothing passes any more.
+    /// The end of the instance, if it was killed or has ended: no effect passes any more.
     pub end: Option<End>,
     pub has_begun: bool,
     pub is_asked_to_stop: bool,
-    /// What was killed does not go.
+    /// True if the instance was killed but is not gone.
     pub hangs: bool,
-    /// And its host knows that the system has taken the kill.
+    /// True if the host knows that the system is ending the process.
     pub dying: bool,
 }
 
 impl Instance {
-    /// Whether an effect of it would pass.
+    /// True if an effect of the instance would pass.
     pub fn passes(&self, now: Instant) -> bool {
         self.end.is_none() && Time(now) < self.deadline
     }
@@ -181,18 +174,17 @@ impl Process {
     }
 }
 
-/// What the record calls that start of a node's host.
+/// The incarnation of a node's process, as in the record.
 pub fn name(node: usize, incarnation: u64) -> String {
     format!("node-{node}/{incarnation}")
 }
 
-/// What an elector is told of the time. People's time is nothing that a rule reads.
+/// The time for an elector. No rule reads the wall clock.
 pub fn at(now: Instant) -> Now {
     Now { time: Time(now), least: now, wall: Duration::ZERO }
 }
 
-/// Numbers that differ from process to process and from draw to draw, and are so small that as lengths, in
-/// nanoseconds, they are next to nothing: chance is the checker's, not the elector's.
+/// Numbers that differ between processes and draws. As nanoseconds they are negligible, so nothing is left to chance.
 fn numbers(node: usize, incarnation: u64) -> Random {
     let first = ((node as u64) << 20) + (incarnation << 14);
     let next = |state: &mut [u8; 32]| {

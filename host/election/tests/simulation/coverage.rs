@@ -1,7 +1,5 @@
-//! What the runs have met, so that a simulation in which nothing happens does not pass for one in which
-//! nothing goes wrong.
+//! Counts of the cases that the runs met. Without them, a simulation in which nothing happens would pass.
 
-/// How often.
 #[derive(Debug, Default, Clone)]
 pub struct Coverage {
     pub started: u64,
@@ -111,7 +109,7 @@ impl Coverage {
         self.dying += other.dying;
     }
 
-    /// The cases that were never met.
+    /// Returns the cases that were never met.
     pub fn missing(&self) -> Vec<&'static str> {
         self.all().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

@@ -1,5 +1,4 @@
-//! The promises, watched from outside with true time: what no host can see by itself. A host keeps its own
-//! rules, which `host_rules` has.
+//! The promises, observed from outside with true time. Rules that a host can see by itself are in `host_rules`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,55 +8,54 @@ use crate::plan::Key;
 use crate::receiver::{Receiver, Sent};
 use crate::store::Instant;
 
-/// A promise or a rule that does not hold.
+/// A broken promise or rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Violation {
-    /// Its name.
     pub rule: &'static str,
     pub what: String,
 }
 
 pub type Checked = Result<(), Violation>;
 
-/// Says that a rule is broken.
+/// Returns a violation of `rule`.
 pub fn broken(rule: &'static str, what: String) -> Checked {
     Err(Violation { rule, what })
 }
 
-/// What the promises need to know of the past.
+/// The past, as far as the promises need it.
 #[derive(Default)]
 pub struct History {
-    /// Which process wrote which terms under the lease.
+    /// The terms that each process wrote under the lease, with the number of deletions before.
     written: BTreeMap<(usize, u32, Term), u32>,
-    /// How often the object was deleted.
+    /// The number of times that the object was deleted.
     deletions: u32,
-    /// No start may have this term or a lower one.
+    /// The highest term that was started. No later start may have it or a lower one.
     floor: Term,
-    /// Ids whose release was sent.
+    /// Lease ids whose release was sent.
     released: BTreeSet<u128>,
-    /// How long the process that started last waits before it polls.
+    /// The wait before the first poll of the last started process.
     first_poll: Option<Time>,
-    /// How often a process polled for the first time as long after its start as the one before.
+    /// The number of processes with the same first wait as the one started before.
     together: u32,
-    /// Until when the store keeps the lease of an id, at the earliest.
+    /// The earliest time at which the lease of each id can end.
     kept_until: BTreeMap<u128, Instant>,
     pub receiver: Receiver,
 }
 
-/// An instance as the promises see it.
+/// An instance, as the promises see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     pub host: usize,
     pub term: Term,
     pub lease: Option<LeaseId>,
-    /// Whether its gate would let an effect pass at this moment.
+    /// True if the instance's gate would let an effect pass now.
     pub passes: bool,
-    /// Whether its process can do anything at this moment, or has had no chance yet to see the time.
+    /// True if the instance's process is paused, or has had no chance yet to see the time.
     pub blind: bool,
 }
 
 impl History {
-    /// At any instant at most one term's instance can cause an effect.
+    /// Checks that at most one instance can cause an effect at any time.
     pub fn one_at_a_time(running: &[Running]) -> Checked {
         let mut passing = running.iter().filter(|running| running.passes);
         match (passing.next(), passing.next()) {
@@ -66,7 +64,7 @@ impl History {
         }
     }
 
-    /// The instance is gone before the store could give the lease to anyone else.
+    /// Checks that each instance is gone before the store could give its lease to another.
     pub fn gone_in_time(&self, now: Instant, running: &[Running]) -> Checked {
         for one in running.iter().filter(|one| !one.blind) {
             let end = one.lease.and_then(|id| self.kept_until.get(&id.as_u128()));
@@ -77,8 +75,7 @@ impl History {
         Ok(())
     }
 
-    /// A term is about to be served: it was written under the lease, it is higher than all before, and
-    /// nothing of the others is left.
+    /// Checks a start: the term was written and is higher than all before, and no other instance is left.
     pub fn start(&mut self, host: usize, incarnation: u32, term: Term, running: &[Running]) -> Checked {
         let Some(written_after) = self.written.get(&(host, incarnation, term)) else {
             return broken("terms_only_rise", format!("term {term} was not written before its start"));
@@ -86,7 +83,7 @@ impl History {
         if *written_after == self.deletions && term <= self.floor {
             return broken("terms_only_rise", format!("term {term} starts after term {}", self.floor));
         }
-        // What was written to an object that is deleted by now, others cannot know.
+        // Nobody can know a term that was written to a deleted object.
         if *written_after == self.deletions {
             self.floor = term;
         }
@@ -96,43 +93,43 @@ impl History {
         Ok(())
     }
 
-    /// An effect of that instance has passed its gate. That of a term that was written to an object which is deleted by
-    /// now others cannot tell from their own.
+    /// Returns an effect that has passed its gate. If its term was written to an object that is now deleted, other
+    /// holders cannot know the term, so the effect is not checked.
     pub fn sends(&self, term: Term, by: Key) -> Option<Sent> {
         let (host, incarnation, _) = by;
         let is_known = self.written.get(&(host, incarnation, term)) == Some(&self.deletions);
         is_known.then(|| self.receiver.on_its_way(term, by))
     }
 
-    /// Processes that start together do not poll together.
+    /// Checks that processes that start together do not poll together.
     pub fn first_polls_are_spread(&mut self, first_poll: Time) -> Checked {
         self.together += u32::from(self.first_poll.replace(first_poll) == Some(first_poll));
-        // Once it may be by chance: one in a billion.
+        // One coincidence may be chance: one in a billion.
         if self.together > 1 {
             return broken("first_polls_are_spread", format!("some in a row poll {first_poll:?} after their start"));
         }
         Ok(())
     }
 
-    /// The highest term that was started, as far as anybody can know it.
+    /// The highest term that was started, as far as anyone can know it.
     pub fn floor(&self) -> Term {
         self.floor
     }
 
-    /// The object was deleted. Nobody can know a term that nobody alive has seen: that is what deleting
-    /// costs, and the only way in which a term is ever served twice.
+    /// Notes that the object was deleted. A term that no living host has seen is then unknown: that is the price of
+    /// deleting, and the only way in which a term is ever served twice.
     pub fn deleted(&mut self, lowest_seen: Term) {
         self.set_back(lowest_seen);
         self.deletions += 1;
     }
 
-    /// An older record was written again: who knows no better goes on from there.
+    /// Notes that an older record was written again. A host that knows no later term continues from it.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);
         self.receiver.begins_anew();
     }
 
-    /// A host sends a request.
+    /// Checks a request that a host sends.
     pub fn sent(&mut self, op: &Op) -> Checked {
         let id = match op {
             Op::Acquire { id, .. } | Op::Reclaim { id, .. } | Op::Renew { id } | Op::Write { id, .. } => id,
@@ -148,7 +145,7 @@ impl History {
         Ok(())
     }
 
-    /// The store has carried out a host's request.
+    /// Checks a request that the store has carried out.
     pub fn executed(
         &mut self,
         (host, incarnation): (usize, u32),
@@ -178,7 +175,7 @@ impl History {
                 if begins_again {
                     return broken("terms_only_rise", format!("term {term_before} begins again"));
                 }
-                // What an election ended with is on record until another module's term begins.
+                // The outcome stays on record until another module's term begins.
                 let was_over = before.is_some_and(|one| one.outcome == Some(Outcome::Done));
                 let is_same = before.is_some_and(|one| one.module == record.module);
                 let begins = record.node.is_some() && record.term > term_before;

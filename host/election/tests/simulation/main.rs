@@ -1,11 +1,11 @@
-//! The simulation of the elector: thousands of runs, each determined by a seed, in which several hosts
-//! elect a leader over one store while everything goes wrong that may. Every promise of the design is
-//! checked after each event; then the faults heal and somebody must lead.
+//! The simulation of the elector: thousands of runs, each determined by a seed. In each, several hosts elect a leader
+//! over one store, under all kinds of faults. Every promise of the design is checked after each event. Then the faults
+//! end, and a node must lead.
 //!
-//! - `BATON_SIM_SEED=7 cargo test -p baton-election --test simulation` tells the story of one seed.
-//! - The gate runs the same seeds every time. `make soak MINUTES=60` runs fresh ones: it prints the first, and
-//!   `make soak FIRST=3000` begins there.
-//! - A failing run is shrunk and written to `tests/replays/`; a test repeats every file there.
+//! - `BATON_SIM_SEED=7 cargo test -p baton-election --test simulation` prints the events of one seed.
+//! - The gate runs the same seeds every time. `make soak MINUTES=60` runs new ones and prints the first; `make soak
+//!   FIRST=3000` begins there.
+//! - A failing run is shrunk and written to `tests/replays/`. A test repeats every file there.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it runs is a plain clock's")]
 #![allow(missing_docs, reason = "nobody links against a test")]
@@ -72,7 +72,7 @@ fn every_promise_holds_in_every_run() {
     assert!(runs < FIXED.end || coverage.missing().is_empty(), "never met: {:?}", coverage.missing());
 }
 
-/// What all runs together have shown.
+/// The results of all runs.
 #[derive(Default)]
 struct Found {
     runs: u64,
@@ -91,18 +91,18 @@ impl Found {
     }
 }
 
-/// A first seed that no run has begun at: the wall clock in nanoseconds.
+/// A first seed that no run has used: the wall clock in nanoseconds.
 fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// Says it even where a test that passes is to be silent.
+/// Prints even in a passing test, whose output the harness captures.
 fn say(what: &str) {
     let _nobody_listens = writeln!(std::io::stdout(), "{what}");
 }
 
 #[test]
-fn what_once_failed_does_not_fail_again() {
+fn kept_replays_pass() {
     let mut failures = Vec::new();
     for path in replays() {
         let plan = replay::read(&std::fs::read_to_string(&path).unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn what_once_failed_does_not_fail_again() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// Runs one seed and says all that happened.
+/// Runs one seed and prints its events.
 fn tell(seed: u64) {
     let mut world = World::new(Plan::from_seed(seed));
     world.trace = Some(Vec::new());

@@ -1,21 +1,20 @@
-//! The receiver of the effects of instances, somewhere outside: it refuses those whose term is lower than one that it
-//! has seen. Nothing else tells it which effects are late.
+//! The outside receiver of the instances' effects. It refuses effects whose term is lower than one that it has seen,
+//! and has no other way to recognize late ones.
 
 use baton_election::Term;
 
 use crate::invariants::{Checked, broken};
 use crate::plan::Key;
 
-/// The receiver of a run.
 #[derive(Default)]
 pub struct Receiver {
-    /// The highest term that it has seen, and the instance that had it.
+    /// The highest term seen, and its instance.
     highest: Option<(Term, Key)>,
-    /// How often the terms began anew.
+    /// The number of times that terms began again.
     restarts: u32,
 }
 
-/// An effect on its way.
+/// An effect on its way to the receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
     term: Term,
@@ -24,17 +23,17 @@ pub struct Sent {
 }
 
 impl Receiver {
-    /// An effect of that instance has passed its gate.
+    /// Returns an effect that has passed its gate.
     pub fn on_its_way(&self, term: Term, by: Key) -> Sent {
         Sent { term, by, restarts: self.restarts }
     }
 
-    /// Somebody has made the hosts forget terms: what was sent before that says nothing any more.
+    /// Forgets all terms, since the hosts may have. Effects that were sent before are not judged.
     pub fn begins_anew(&mut self) {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }
 
-    /// An effect has come. Says whether it was refused.
+    /// Takes an effect. Returns true if it is refused.
     pub fn takes(&mut self, sent: Sent) -> Result<bool, crate::invariants::Violation> {
         if sent.restarts != self.restarts {
             return Ok(false);
@@ -49,7 +48,7 @@ impl Receiver {
         Ok(false)
     }
 
-    /// An effect has come at once, from an instance whose gate is open.
+    /// Takes an effect that arrives at once, from an instance whose gate is open.
     pub fn takes_at_once(&mut self, sent: Sent) -> Checked {
         if self.takes(sent)? {
             return broken("terms_only_rise", format!("{sent:?} is refused, after {:?}", self.highest));

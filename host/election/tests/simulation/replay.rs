@@ -1,6 +1,5 @@
-//! Replays: plans as text, one line for each thing that is not as it would be on a calm day. A failing
-//! run is written down so, shrunk to what it needs; it can be read, changed by hand, and outlives the
-//! generator that made it.
+//! Replays: plans as text, with one line for each deviation from a calm day. A failing run is shrunk and written as a
+//! replay. People can read and edit it, and it outlives the generator that made it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,7 +13,7 @@ use crate::plan::{
 };
 use crate::world::World;
 
-/// Keeps a run that failed in a file of that folder, shrunk to what it needs, and says how it can be seen again.
+/// Writes a failing run to a file of `folder`, shrunk, and returns how to repeat it.
 pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> String {
     let mut plan = Plan::from_seed(seed);
     plan.details = Details::Written { fates: world.fates.clone(), lives: world.lives.clone() };
@@ -31,7 +30,7 @@ pub fn keep(folder: &Path, seed: u64, world: &World, violation: &Violation) -> S
     )
 }
 
-/// Writes a plan whose small decisions are written down.
+/// Writes a plan with all of its small decisions.
 pub fn write(plan: &Plan) -> String {
     let mut text = format!("seed {}\nheal {}\n", plan.seed, length(plan.heal_at));
     if !plan.has_state {
@@ -96,7 +95,7 @@ pub fn write(plan: &Plan) -> String {
     text
 }
 
-/// Reads what [`write`] wrote. Lines that start with `#` are for people.
+/// Reads the output of [`write`]. Lines that start with `#` are comments.
 pub fn read(text: &str) -> Result<Plan, String> {
     let mut plan = Plan {
         seed: 0,
@@ -117,7 +116,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Drops whatever the failure does not need, as long as the same rule breaks.
+/// Drops everything that the failure does not need, as long as the same rule breaks.
 pub fn shrink(mut plan: Plan, violation: &Violation) -> Plan {
     let fails = |plan: &Plan| World::new(plan.clone()).run().is_err_and(|found| found.rule == violation.rule);
     let mut chunk = 64;
@@ -199,7 +198,6 @@ const ASKS: [(&str, Ask); 9] = [
     ("claim", Ask::Claim),
 ];
 
-/// The word for one of these.
 fn word_of<T: PartialEq>(names: &[(&'static str, T)], wanted: &T) -> &'static str {
     names.iter().find(|(_, one)| one == wanted).map_or("", |(word, _)| word)
 }
@@ -262,7 +260,7 @@ impl Words<'_> {
         if word == label { value(self) } else { Err(format!("`{word}` stands where `{label}` should")) }
     }
 
-    /// What may be missing at the end of a line.
+    /// Reads a part that may be missing at the end of a line.
     fn optional<T>(
         &mut self,
         label: &str,
@@ -428,7 +426,7 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
 }
 
 #[test]
-fn a_plan_survives_being_written_and_read() {
+fn plan_survives_writing_and_reading() {
     for seed in 0..100 {
         let mut plan = Plan::from_seed(seed);
         let keys = (0..20).map(|number| (0, 1, number));

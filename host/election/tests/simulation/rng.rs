@@ -1,16 +1,15 @@
-//! Randomness without a dependency: splitmix64, as a stream and as a hash of what a decision is about.
+//! Randomness without a dependency: splitmix64, as a stream and as a hash of a decision's subject.
 
 use std::time::Duration;
 
 use baton_election::Random;
 
-/// A stream of numbers that its seed determines.
+/// A stream of numbers, determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream for a decision: the same parts give the same stream, so that a decision does not
-    /// depend on the order in which others were taken.
+    /// The stream for a decision. The same parts give the same stream, so decisions do not depend on their order.
     pub fn about(parts: &[u64]) -> Self {
         let mut rng = Rng(0);
         for part in parts {
@@ -20,7 +19,7 @@ impl Rng {
         rng
     }
 
-    /// The stream from here on, as an elector takes it.
+    /// The rest of the stream, for an elector.
     pub fn for_elector(&self) -> Random {
         let mut state = [0; 32];
         state[..8].copy_from_slice(&self.0.to_le_bytes());
@@ -43,23 +42,21 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit.max(1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `cases` of 1000 cases.
     pub fn per_mille(&mut self, cases: u64) -> bool {
         self.below(1000) < cases
     }
 
-    /// A length from `from` to `to`, in whole milliseconds so that replays stay readable.
+    /// A length from `from` to `to`, in whole milliseconds, which keeps replays readable.
     pub fn between(&mut self, from: Duration, to: Duration) -> Duration {
         let (from, to) = (from.as_millis() as u64, to.as_millis() as u64);
         Duration::from_millis(from + self.below(to.saturating_sub(from) + 1))
     }
 
-    /// The same, in milliseconds.
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
         self.between(Duration::from_millis(from), Duration::from_millis(to))
     }

@@ -1,48 +1,46 @@
-//! The lease store of the simulation: one object, true time, and the meaning of leases that Azure has.
+//! The lease store of the simulation: one object, true time, and leases with Azure's semantics.
 //!
-//! - An acquire repeated with the holder's id succeeds; with another id while held, or while breaking, it
-//!   is refused. It carries the version of the object.
-//! - A renewal after the expiry succeeds as long as nobody has written the object or taken the lease.
-//! - Lease calls leave the version alone; each write moves it, and no version is ever seen twice.
-//! - A write needs the lease's id, a lease that is valid (breaking still is) and the version.
-//! - A release frees at once, in whatever state the lease with that id is.
-//! - It may have a witness, which the world is: who is gone it hears from there. A lease is abandoned only if its holder has
-//!   written the record under it, be it that it waits for another.
-//! - Or its hosts are of one machine and keep notes, by which they find out that a lease is reclaimable: whoever goes on with
-//!   it keeps the others from that until its term is written.
+//! - An acquire carries the object's version. Repeated with the holder's id, it succeeds. With another id, it is
+//!   refused while the lease is held or breaking.
+//! - A renewal after the expiry succeeds as long as nobody has written the object or acquired the lease.
+//! - Lease calls leave the version unchanged. Each write changes it, and no version comes twice.
+//! - A write needs the lease's id, a valid lease (a breaking one still is) and the version.
+//! - A release frees the lease at once, in any state under its id.
+//! - The world may act as a witness of deaths. A lease is abandoned only if its holder has written a record under it,
+//!   even one that only notes a wait.
+//! - Instead, all hosts may run on one machine and keep notes, from which they find a lease reclaimable. A host that
+//!   reclaims it excludes the others until its term is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 
-/// True time, which no host knows: since the start of the run.
+/// True time since the start of the run, which no host knows.
 pub type Instant = Duration;
 
-/// The store.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Store {
     pub object: Option<Object>,
-    /// The ids of those that are known to be gone.
+    /// The lease ids of holders known to be dead.
     pub gone: BTreeSet<u128>,
     pub notes: Notes,
     versions: u64,
 }
 
-/// What the hosts of a machine have noted of the lease; an incarnation is called as the record calls it.
+/// The notes of a machine's hosts about the lease. Incarnations are named as in the record.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Notes {
-    /// The ids under which each incarnation may hold the lease, or whoever reclaims it from that incarnation. The newest is
-    /// the last.
+    /// The ids under which each incarnation, or a host that reclaims from it, may hold the lease. The newest is last.
     pub ids: BTreeMap<String, Vec<LeaseId>>,
-    /// Those that are known to be gone.
+    /// Incarnations known to be dead.
     pub gone: BTreeSet<String>,
-    /// Whose note was taken, and by whom.
+    /// The incarnation whose note was taken, and the taker.
     pub taken: Option<(String, String)>,
 }
 
 impl Notes {
-    /// The state of a lease that is held, with that record, for `reader`.
+    /// The state of a held lease with that record, for `reader`.
     pub fn judged(&self, record: Option<&Record>, reader: &str) -> LeaseState {
         let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?.last()?)));
         match noted {
@@ -57,7 +55,7 @@ impl Notes {
         }
     }
 
-    /// `by` takes the note whose newest id is `from`, and adds `id` to it. False if another has taken it.
+    /// Takes the note whose newest id is `from` for `by`, and adds `id`. Returns false if another has taken it.
     pub fn take(&mut self, from: LeaseId, id: LeaseId, record: Option<&Record>, by: &str) -> bool {
         let is_noted = |of: &String| self.ids.get(of).is_some_and(|ids| ids.last() == Some(&id));
         if self.taken.as_ref().is_some_and(|(of, taker)| taker == by && is_noted(of)) {
@@ -72,17 +70,17 @@ impl Notes {
         is_free
     }
 
-    /// True if a note names both ids: a host that knows one then tries the other, too.
+    /// True if a note names both ids: a host that knows one then tries the other too.
     fn are_of_one(&self, one: LeaseId, other: LeaseId) -> bool {
         self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
 
-    /// Who has taken a note is gone.
+    /// Frees the note that `by` has taken, since `by` is dead.
     pub fn give_back(&mut self, by: &str) {
         self.taken.take_if(|(_, taker)| taker == by);
     }
 
-    /// Who has taken a note has written its term, or is about to release the lease: nobody needs it any more.
+    /// Removes the note that `by` has taken: `by` has written its term, or is about to release the lease.
     pub fn remove(&mut self, by: &str) {
         if let Some((of, _)) = self.taken.take_if(|(_, taker)| taker == by) {
             self.ids.remove(&of);
@@ -90,17 +88,16 @@ impl Notes {
     }
 }
 
-/// The election's object.
 #[derive(Clone, Debug, Hash)]
 pub struct Object {
     pub version: u64,
     pub record: Option<Record>,
-    /// Under which lease it was written.
+    /// The lease id under which the record was written.
     pub under: Option<LeaseId>,
     pub lease: Lease,
 }
 
-/// Its lease. An expired one is a held one whose end has passed.
+/// The lease. An expired lease is a held one whose end has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lease {
     Free,
@@ -111,7 +108,6 @@ pub enum Lease {
 }
 
 impl Store {
-    /// Carries out one request of a host.
     pub fn execute(&mut self, now: Instant, op: &Op) -> Result<Reply, StoreError> {
         self.settle(now);
         match op {
@@ -152,12 +148,11 @@ impl Store {
         }
     }
 
-    /// The record, where there is one.
     pub fn record(&self) -> Option<&Record> {
         self.object.as_ref()?.record.as_ref()
     }
 
-    /// The end of the lease, where it has one.
+    /// The end of the lease, if it has one.
     pub fn lease_end(&self) -> Option<Instant> {
         match self.object.as_ref()?.lease {
             Lease::Held { until, .. } => Some(until),
@@ -165,9 +160,9 @@ impl Store {
         }
     }
 
-    // ---- what others do ----
+    // ---- outsiders ----
 
-    /// Makes an object, with a record or as somebody else would.
+    /// Creates an object, without a record if an outsider does so.
     pub fn create(&mut self, record: Option<Record>) -> Result<Reply, StoreError> {
         if self.object.is_some() {
             return Err(StoreError::Conflict);
@@ -177,8 +172,7 @@ impl Store {
         Ok(Reply::Version(version(self.versions)))
     }
 
-    /// Somebody writes the record without the lease, which is possible while nobody holds it, and frees it if it is
-    /// broken or has run out. Says whether it was written.
+    /// Writes the record if nobody holds the lease, and frees a broken or expired lease. Returns true if written.
     pub fn rewrite(&mut self, now: Instant, record: Record) -> bool {
         self.settle(now);
         let Some(object) = &mut self.object else { return false };
@@ -194,7 +188,6 @@ impl Store {
         !is_held
     }
 
-    /// An operator breaks the lease.
     pub fn break_lease(&mut self, now: Instant, period: Duration) {
         let Some(object) = &mut self.object else { return };
         object.lease = match object.lease {
@@ -207,7 +200,7 @@ impl Store {
         };
     }
 
-    /// An outside client takes the lease if it can, for ever or for a while. Says whether it did.
+    /// Lets an outside client acquire the lease if it can, without end if `length` is `None`. Returns true if it did.
     pub fn take_outside(&mut self, now: Instant, id: LeaseId, length: Option<Duration>) -> bool {
         let Some(object) = &mut self.object else { return false };
         let is_free = match object.lease {
@@ -224,7 +217,7 @@ impl Store {
         is_free
     }
 
-    // ---- what hosts do ----
+    // ---- hosts ----
 
     fn acquire(
         &mut self,
@@ -263,7 +256,7 @@ impl Store {
         }
     }
 
-    /// Replaces the holder's id. An expired lease has no id that could be replaced.
+    /// Replaces the holder's id. An expired lease has no id to replace.
     fn reclaim(&mut self, now: Instant, from: LeaseId, fresh: LeaseId, wanted: &Version) -> Result<Reply, StoreError> {
         let holder = match self.object.as_ref().ok_or_else(missing)? {
             object if version(object.version) != *wanted => return Err(StoreError::Conflict),
@@ -312,7 +305,7 @@ impl Store {
         }
     }
 
-    /// A break whose period has passed is complete.
+    /// Completes a break whose period has passed.
     fn settle(&mut self, now: Instant) {
         if let Some(object) = &mut self.object
             && let Lease::Breaking { id, until } = object.lease

@@ -1,4 +1,4 @@
-//! Edits of a store whose requests and answers get lost.
+//! Edits of a store that loses requests and responses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -27,7 +27,7 @@ fn empty_store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
 }
 
-/// One whose election has begun, and counts from 0.
+/// A store with an empty list, whose serials count from 0.
 fn store() -> MemoryStore {
     let store = empty_store();
     store.write_control(&job(), None, VersionList::default().encode()).now_or_never().unwrap().unwrap();
@@ -51,7 +51,6 @@ async fn rollback(store: &MemoryStore) -> Result<RolledBack, Failed> {
     edit_versions(store, &job(), |control| Ok(control.rollback(None)?)).await
 }
 
-/// The names' digests are what was pushed, in that order, and the serial is that.
 async fn holds(store: &MemoryStore, names: &[&str], serial: u64) {
     let control = read_versions(store, &job()).await.unwrap().unwrap();
     let pushed: Vec<Digest> = control.pushed.iter().map(|entry| entry.digest).collect();
@@ -60,7 +59,7 @@ async fn holds(store: &MemoryStore, names: &[&str], serial: u64) {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_not_written() {
+async fn edit_without_a_change_is_not_written() {
     let store = empty_store();
     assert_eq!(read_versions(&store, &job()).await, Ok(None));
     assert_eq!(edit_versions(&store, &job(), |_| Ok::<_, Failed>(7)).await, Ok(7));
@@ -77,24 +76,24 @@ async fn what_changes_nothing_is_not_written() {
 }
 
 #[tokio::test]
-async fn an_edit_is_made_once_whether_the_request_or_the_answer_was_lost() {
+async fn edit_is_made_once_when_request_or_response_is_lost() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let store = store();
         store.fail_next(fault);
         assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
         push(&store, "b").await.unwrap();
         store.fail_next(fault);
-        // Made twice, it would lead back to where it began.
+        // Made twice, the rollback would lead back to where it began.
         assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
         holds(&store, &["b", "a"], 3).await;
     }
 }
 
 #[tokio::test]
-async fn what_begins_anew_has_serials_that_no_count_has_come_up_to() {
+async fn new_list_has_serials_above_those_of_a_deleted_one() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let mut serials = Vec::new();
-        // A reader that finds nothing cannot know whether the object was deleted.
+        // A reader that finds no list cannot know whether one was deleted.
         for _ in 0..2 {
             let store = empty_store();
             store.fail_next(fault);
@@ -110,7 +109,7 @@ async fn what_begins_anew_has_serials_that_no_count_has_come_up_to() {
 }
 
 #[tokio::test]
-async fn an_edit_whose_answer_was_lost_is_found_below_what_others_did() {
+async fn edit_with_a_lost_response_is_found_below_later_edits() {
     let store = store();
     push(&store, "a").await.unwrap();
     push(&store, "b").await.unwrap();
@@ -120,7 +119,7 @@ async fn an_edit_whose_answer_was_lost_is_found_below_what_others_did() {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
-    // The edit waits first after its answer was lost.
+    // The edit does not wait before its answer is lost.
     let (edited, other) = tokio::join!(edited, push(&store, "c"));
     assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
     assert_eq!(calls, 1);
@@ -128,7 +127,7 @@ async fn an_edit_whose_answer_was_lost_is_found_below_what_others_did() {
 }
 
 #[tokio::test]
-async fn a_request_that_arrives_late_does_not_count_twice() {
+async fn request_that_arrives_late_does_not_count_twice() {
     let store = store();
     push(&store, "a").await.unwrap();
     push(&store, "b").await.unwrap();
@@ -138,7 +137,7 @@ async fn a_request_that_arrives_late_does_not_count_twice() {
     assert!(matches!(late.as_slice(), [Ok(_)]), "{late:?}");
     holds(&store, &["b", "a"], 3).await;
 
-    // After the next try it finds another version.
+    // After the next try, the late request finds another version.
     store.fail_next(Fault::Hold);
     assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"b"))));
     assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);
@@ -146,7 +145,7 @@ async fn a_request_that_arrives_late_does_not_count_twice() {
 }
 
 #[tokio::test]
-async fn whoever_was_faster_is_not_overwritten() {
+async fn edit_does_not_overwrite_a_faster_writer() {
     let store = store();
     let (election, mut calls) = (job(), 0);
     let edited = edit_versions(&store, &election, |control| {
@@ -163,7 +162,7 @@ async fn whoever_was_faster_is_not_overwritten() {
 }
 
 #[tokio::test]
-async fn a_store_that_stays_away_ends_the_edit_and_it_says_whether_it_may_have_happened() {
+async fn edit_reports_unknown_outcome_when_the_store_stays_away() {
     let store = store();
     (0..20).for_each(|_| store.fail_next(Fault::LoseRequest));
     let failed = push(&store, "a").await.unwrap_err();
@@ -172,7 +171,7 @@ async fn a_store_that_stays_away_ends_the_edit_and_it_says_whether_it_may_have_h
 }
 
 #[tokio::test]
-async fn what_is_damaged_is_not_touched() {
+async fn damaged_list_is_not_overwritten() {
     let store = empty_store();
     store.write_control(&job(), None, "nothing of ours".into()).await.unwrap();
     let failed = push(&store, "a").await.unwrap_err();

@@ -14,13 +14,12 @@ use baton_test_support::patience::Patience;
 
 use super::*;
 
-/// Longer than any test may take.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Nothing comes of it in so long, where something would come in a small part of that.
+/// Time without an event after which a test concludes that nothing happens. An event would take a fraction of it.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// A component with nothing in it but a text.
+/// A component that contains only a text.
 fn component(text: &str) -> Vec<u8> {
     let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
     let size = u8::try_from(text.len() + 2).unwrap();
@@ -34,12 +33,12 @@ fn source(path: &Path) -> FileSource {
     FileSource::new(path.to_owned())
 }
 
-/// One that looks again only where inotify says that something changed.
+/// A source that checks again only after a hint from inotify.
 fn hinted(path: &Path) -> FileSource {
     FileSource { pace: Pace { poll: NEVER, ..PACE }, ..source(path) }
 }
 
-/// One that gives a half-written file all the time in the world.
+/// A source that waits forever for a half-written file.
 fn patient(path: &Path) -> FileSource {
     FileSource { pace: Pace { patience: NEVER, ..PACE }, ..source(path) }
 }
@@ -57,13 +56,13 @@ async fn says_nothing(source: &mut FileSource) {
     assert!(said.is_err(), "{said:?}");
 }
 
-/// What is offered when this is changed while it waits: what is changed before is seen without a hint.
+/// Returns the offer that follows a change made while the source waits. It would see an earlier change without a hint.
 async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8> {
     let mut patience = Patience::default();
     loop {
         let early = tokio::time::timeout(PACE.settle, source.next()).await;
         assert!(early.is_err(), "{early:?}");
-        // Until there is a hint, if it gets hints.
+        // A source with hints must rest for long; one without may check soon.
         let rests = if source.watch.is_some() { NEVER / 2 } else { Duration::ZERO };
         if source.looks_at.is_some_and(|at| at > Instant::now() + rests) {
             break;
@@ -80,7 +79,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// As `mv` does, from another file of the folder.
+/// Replaces the file as `mv` does, by renaming another file of the folder.
 fn replace(path: &Path, bytes: &[u8]) {
     let aside = path.with_extension("new");
     fs::write(&aside, bytes).unwrap();
@@ -88,11 +87,11 @@ fn replace(path: &Path, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn at_first_there_is_what_is_there_or_why_not() {
+async fn first_offer_is_the_file_or_the_reason_why_not() {
     let (_folder, path) = folder();
     fs::write(&path, component("one")).unwrap();
     assert_eq!(offered(&mut source(&path)).await, component("one"));
-    // What is wrong inside a module its preparation finds.
+    // The preparation reports errors inside a module.
     fs::write(&path, "text").unwrap();
     assert_eq!(offered(&mut patient(&path)).await, b"text");
 
@@ -119,7 +118,7 @@ async fn at_first_there_is_what_is_there_or_why_not() {
 }
 
 #[tokio::test]
-async fn a_file_renamed_over_it_or_written_anew_is_offered() {
+async fn file_is_offered_when_replaced_or_overwritten() {
     let (_folder, path) = folder();
     fs::write(&path, component("0")).unwrap();
     let mut source = hinted(&path);
@@ -133,7 +132,7 @@ async fn a_file_renamed_over_it_or_written_anew_is_offered() {
 }
 
 #[tokio::test]
-async fn of_many_changes_the_last_one_is_offered() {
+async fn last_of_many_changes_is_offered() {
     let (_folder, path) = folder();
     fs::write(&path, component("first")).unwrap();
     let mut source = hinted(&path);
@@ -146,25 +145,25 @@ async fn of_many_changes_the_last_one_is_offered() {
 }
 
 #[tokio::test]
-async fn a_file_overwritten_in_place_is_offered_once_it_is_complete() {
+async fn file_overwritten_in_place_is_offered_once_complete() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = patient(&path);
     next(&mut source).await.unwrap();
     let new = component("a longer one");
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
-    // Empty, in its preamble, with half of a section: each for longer than what is complete has to settle.
+    // Empty, in the preamble, and with half of a section: each for longer than the settling time.
     for part in [&new[..0], &new[..6], &new[6..15]] {
         file.write_all(part).unwrap();
         says_nothing(&mut source).await;
     }
-    // It is not even closed.
+    // The file is not even closed.
     file.write_all(&new[15..]).unwrap();
     assert_eq!(offered(&mut source).await, new);
 }
 
 #[tokio::test]
-async fn what_changes_all_the_time_is_not_offered() {
+async fn file_is_not_offered_while_it_keeps_changing() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = FileSource { pace: Pace { settle: NEVER, ..PACE }, ..source(&path) };
@@ -176,7 +175,7 @@ async fn what_changes_all_the_time_is_not_offered() {
 }
 
 #[tokio::test]
-async fn what_never_gets_complete_is_offered_after_all() {
+async fn file_that_stays_incomplete_is_offered_eventually() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = hinted(&path);
@@ -187,8 +186,8 @@ async fn what_never_gets_complete_is_offered_after_all() {
 }
 
 #[tokio::test]
-async fn a_flipped_link_is_offered() {
-    // As Kubernetes updates a ConfigMap: the file is a link through `..data`, which is flipped.
+async fn file_is_offered_when_its_link_is_flipped() {
+    // Kubernetes updates a ConfigMap like this: the file is a link through `..data`, which is flipped.
     let (folder, path) = folder();
     let flip = |version: &str| {
         let data = folder.path().join(format!("..{version}"));
@@ -213,8 +212,8 @@ async fn a_flipped_link_is_offered() {
 }
 
 #[tokio::test]
-async fn a_link_on_the_way_may_be_flipped_anywhere() {
-    // As deployments do that keep releases side by side: `current` is a link to one of them.
+async fn file_is_offered_when_a_link_on_its_path_is_flipped() {
+    // Deployments that keep releases side by side do this: `current` is a link to one of them.
     let folder = tempfile::tempdir().unwrap();
     let flip = |version: &str| {
         fs::create_dir_all(folder.path().join("releases").join(version).join("bin")).unwrap();
@@ -231,7 +230,7 @@ async fn a_link_on_the_way_may_be_flipped_anywhere() {
 }
 
 #[tokio::test]
-async fn a_file_that_vanishes_is_said_once_and_offered_when_it_is_back() {
+async fn vanished_file_is_reported_once_and_offered_when_back() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = hinted(&path);
@@ -242,7 +241,7 @@ async fn a_file_that_vanishes_is_said_once_and_offered_when_it_is_back() {
     says_nothing(&mut source).await;
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The same again, and the same comes back: that is news too.
+    // After an error, the same content is news, too.
     let aside = path.with_extension("aside");
     fs::rename(&path, &aside).unwrap();
     assert_eq!(next(&mut source).await, Err(error));
@@ -251,7 +250,7 @@ async fn a_file_that_vanishes_is_said_once_and_offered_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_away_for_a_moment_is_no_news() {
+async fn file_that_vanishes_briefly_is_not_reported() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = patient(&path);
@@ -265,7 +264,7 @@ async fn a_file_that_is_away_for_a_moment_is_no_news() {
 }
 
 #[tokio::test]
-async fn its_folder_may_be_replaced() {
+async fn file_is_offered_when_its_folder_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (there, aside) = (folder.path().join("there"), folder.path().join("aside"));
     let path = there.join("job.wasm");
@@ -277,14 +276,14 @@ async fn its_folder_may_be_replaced() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The new one is watched as the old one was.
+    // The new folder is watched as the old one was.
     source.pace.poll = NEVER;
     let newer = offered_upon(&mut source, || replace(&path, &component("newer"))).await;
     assert_eq!(newer, component("newer"));
 }
 
 #[tokio::test]
-async fn it_looks_more_often_where_others_write_without_a_hint() {
+async fn source_checks_more_often_when_changes_give_no_hint() {
     let local = tempfile::tempdir().unwrap();
     let shared = Fuse::mount("job.wasm");
     let shared = shared.as_ref().map(|shared| (shared.path(), PACE.shared));
@@ -299,7 +298,7 @@ async fn it_looks_more_often_where_others_write_without_a_hint() {
 }
 
 #[tokio::test]
-async fn its_folder_may_be_away_for_a_while() {
+async fn file_is_offered_when_its_missing_folder_returns() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().join("there");
     let path = there.join("job.wasm");
@@ -309,7 +308,7 @@ async fn its_folder_may_be_away_for_a_while() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The file in it comes back as it was, with all its times.
+    // The file comes back unchanged, with all its times.
     let aside = folder.path().join("aside");
     fs::rename(&there, &aside).unwrap();
     next(&mut source).await.unwrap_err();
@@ -318,7 +317,7 @@ async fn its_folder_may_be_away_for_a_while() {
 }
 
 #[tokio::test]
-async fn the_same_content_is_not_offered_again() {
+async fn unchanged_content_is_not_offered_again() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = hinted(&path);
@@ -332,7 +331,7 @@ async fn the_same_content_is_not_offered_again() {
 }
 
 #[tokio::test]
-async fn other_content_of_the_same_size_and_time_is_offered() {
+async fn content_of_the_same_size_and_time_is_offered_if_it_differs() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let times = fs::metadata(&path).unwrap();
@@ -344,7 +343,7 @@ async fn other_content_of_the_same_size_and_time_is_offered() {
 }
 
 #[tokio::test]
-async fn the_signature_is_beside_it_and_may_change_alone() {
+async fn file_is_offered_when_only_its_signature_changes() {
     let (_folder, path) = folder();
     let signature = path.with_file_name("job.wasm.minisig");
     fs::write(&path, component("signed")).unwrap();
@@ -363,7 +362,7 @@ async fn the_signature_is_beside_it_and_may_change_alone() {
 }
 
 #[tokio::test]
-async fn without_hints_it_looks_by_itself() {
+async fn source_sees_changes_without_hints() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = hinted(&path);
@@ -374,13 +373,13 @@ async fn without_hints_it_looks_by_itself() {
 }
 
 #[tokio::test]
-async fn whoever_stops_waiting_loses_nothing() {
+async fn change_is_not_lost_when_next_is_dropped() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
     let mut source = hinted(&path);
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
-    // Each time too short for it to settle.
+    // Each wait is too short for the file to settle.
     let mut patience = Patience::default();
     let offer = loop {
         if let Ok(offer) = tokio::time::timeout(PACE.settle / 2, source.next()).await {

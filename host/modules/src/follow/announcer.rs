@@ -1,5 +1,5 @@
-//! Lets people know what a node holds and runs, and other nodes which term it has seen. A leader does not wait for
-//! it: its failures are tried again, and not said.
+//! Announces a node's modules and state to people, and the highest term that it has seen to other nodes. Leading does
+//! not depend on it: failures are retried, and not reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,15 @@ use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw, withdraw_gone};
 
-/// News is said so long after it came: a term that begins needs the machine for its instance.
+/// Delay from a change to its announcement: when a term begins, the machine is needed for the instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
-/// The same where it only hears from another node, or from none any more: that changes as a lease is given up, and the store
-/// is busy then with who takes it.
+/// The delay if only `listens` changed: a lease may have been released, and the store is busy with the next leader.
 const HEARS_AFTER: Duration = Duration::from_millis(250);
-/// It is said anew so often, so that what a node said that crashed looks old.
+/// Interval between announcements, so that the announcement of a crashed node looks old.
 const EVERY: Duration = Duration::from_secs(60);
-/// After a failure it is said anew so soon; after each further one in a row twice as late, at the latest so late.
+/// First and longest wait after a failure. Each wait doubles.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// How long one try may take.
+/// Time limit on one announcement.
 const TRY: Duration = Duration::from_secs(10);
 /// Interval at which a leader withdraws the announcements of dead nodes, and the limit on one withdrawal.
 const TIDIES_EVERY: Duration = Duration::from_secs(600);
@@ -38,31 +37,28 @@ pub(super) struct Announcer {
     source: String,
     known_by: KnownBy,
     said: Option<Said>,
-    /// When something else is to be said.
+    /// Time of the announcement of a pending change.
     news: Option<Instant>,
-    /// The highest term that this node has named, in whatever start of it; none while that is not known.
+    /// The highest term that this node has announced, in any incarnation. `None` until that is known.
     named: Option<Term>,
     again: Instant,
-    /// Failures in a row.
     failures: u32,
     saying: InFlight<Result<Heard, StoreError>>,
     /// The withdrawal of dead nodes' announcements.
     tidying: InFlight<()>,
     /// The time of a leader's next withdrawal.
     tidies_at: Instant,
-    /// Another start of a host that says the same id, and until when it counts as there unless it is heard again.
+    /// Incarnation of another host with the same id, and the time until which it counts as running.
     rival: Option<(String, Instant)>,
 }
 
-/// What has come of saying something.
 struct Heard {
-    /// The term that was named.
     named: Term,
-    /// Another start of a host whose word was there in this one's place.
+    /// Incarnation of another host whose announcement was in this one's place.
     rival: Option<String>,
 }
 
-/// What others are to know.
+/// The part of an announcement that changes.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Said {
     pub holds: Vec<Digest>,
@@ -70,7 +66,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// How long it may take until what is so now is said instead; none where that is the same.
+    /// Delay until `now` must be announced instead. `None` if nothing changed.
     fn outdated_after(&self, now: &Self) -> Option<Duration> {
         let hears_alone = || {
             let presence = Presence { listens: now.presence.listens.clone(), ..self.presence.clone() };
@@ -81,7 +77,7 @@ impl Said {
 }
 
 impl Announcer {
-    /// `source` is what people call the one that the modules come from.
+    /// Creates an announcer. `source` is the display name of the modules' source.
     pub fn new(
         store: Arc<dyn ObjectStore>,
         leases: Arc<dyn LeaseStore>,
@@ -111,7 +107,7 @@ impl Announcer {
         }
     }
 
-    /// Begins to say it, if that has been news for a moment, or was said long ago. What is said first is said at once.
+    /// Starts an announcement if a change is due, or if the last one is too old. The first one starts at once.
     pub fn begin(&mut self, what: Said, now: Instant) {
         let wait = self.said.as_ref().and_then(|said| said.outdated_after(&what));
         self.news = wait.map(|wait| self.news.map_or(now + wait, |news| news.min(now + wait)));
@@ -153,8 +149,7 @@ impl Announcer {
         });
     }
 
-    /// Waits for what is under way: until something was said, of which it returns what [`Self::said`] does, or until
-    /// announcements of dead nodes were withdrawn. May be dropped, and then nothing is lost.
+    /// Waits until an announcement or a withdrawal has ended. Returns as [`Self::said`] does. Cancel-safe.
     pub async fn attend(&mut self) -> Option<String> {
         let heard = tokio::select! {
             heard = self.saying.done() => heard,
@@ -163,13 +158,12 @@ impl Announcer {
         self.heard(heard)
     }
 
-    /// When it is to be said anew; none while it is being said.
+    /// Time of the next announcement. `None` while one is in progress.
     pub fn due(&self) -> Option<Instant> {
         self.saying.is_idle().then(|| self.news.map_or(self.again, |news| news.min(self.again)))
     }
 
-    /// Waits until it is said, or not. Returns another start of a host that calls itself the same, the first time that it is
-    /// heard.
+    /// Waits until the announcement has ended. Returns the incarnation of another host with this id when first seen.
     pub async fn said(&mut self) -> Option<String> {
         let heard = self.saying.done().await;
         self.heard(heard)
@@ -181,7 +175,7 @@ impl Announcer {
                 self.named = Some(named);
                 let known = self.rival.as_ref().map(|(known, _)| known);
                 let news = rival.clone().filter(|rival| Some(rival) != known);
-                // Each says something once a minute.
+                // Each host announces something once a minute.
                 self.rival = rival.map(|rival| (rival, Instant::now() + 2 * EVERY)).or_else(|| self.rival.take());
                 self.failures = 0;
                 news
@@ -194,21 +188,20 @@ impl Announcer {
         }
     }
 
-    /// Takes it back, unless nothing else may know of the term that this node has `seen`: then that is said instead, if it
-    /// is news still.
+    /// Withdraws the announcement, or announces the term that this node has `seen` if nothing else may know that term.
     pub async fn withdraw(mut self, seen: Term) {
-        // What is under way could otherwise come after it.
+        // An announcement in progress could overwrite the withdrawal.
         if !self.saying.is_idle() {
             self.said().await;
         }
         let Self { store, leases, election, node, incarnation, source, known_by, said, named, .. } = self;
-        // What it had named before this start, nobody may know but who reads that.
+        // The announcement of an earlier incarnation may be the only record of its term, so it stays.
         let (Some(named), Some(said)) = (named, said) else { return };
         let known = named.max(said.presence.term).max(seen);
-        // A node that has said something looks old after a while anyway.
+        // If this fails, the announcement looks old after a while anyway.
         let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
         if matches!(is_taken_back, Ok(false)) && (known > named || said.presence.runs.is_some()) {
-            // It ends, and can start nothing any more.
+            // The node is ending, and holds and runs nothing.
             let announcement = Announcement::now(&node, &incarnation, &source, Vec::new(), None);
             let version = env!("CARGO_PKG_VERSION").to_owned();
             let KnownBy { labels, .. } = known_by;
@@ -218,9 +211,8 @@ impl Announcer {
     }
 }
 
-/// Says it, and returns what came of it. The term that it names is never a lower one than the node has `named` before. What
-/// was said last is read first. Before this start's first word that may be the only thing that knows of a term, since this
-/// node has not seen the election yet; later it shows whether another start of a host says the same id.
+/// Writes an announcement, with no lower term than this node has `named` before. Reads the previous announcement first:
+/// it may be the only record of a term, and shows whether another host has the same id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -232,7 +224,7 @@ async fn say(
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
     let rival = named.and(other).cloned();
     announcement.rival = rival.clone().or(announcement.rival);
-    // Another host of this id may know a higher term, and be the only one.
+    // Another host with this id may know a higher term, as the only one.
     let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;

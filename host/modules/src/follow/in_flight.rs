@@ -1,10 +1,10 @@
-//! Work that is under way beside other work, in one task.
+//! Work in progress, next to other work of the same task.
 
 use std::future::pending;
 
 use futures::future::BoxFuture;
 
-/// At most one piece of work. It goes on only while [`InFlight::done`] is awaited, and ends when it is dropped.
+/// A single piece of work, or none. It runs only while [`InFlight::done`] is awaited, and ends when this is dropped.
 pub(super) struct InFlight<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> InFlight<T> {
@@ -16,7 +16,7 @@ impl<T> InFlight<T> {
         self.0.is_none()
     }
 
-    /// Begins it, instead of whatever was under way.
+    /// Starts work, instead of any that is in progress.
     pub fn begin(&mut self, work: impl Future<Output = T> + Send + 'static) {
         self.0 = Some(Box::pin(work));
     }
@@ -25,7 +25,7 @@ impl<T> InFlight<T> {
         self.0 = None;
     }
 
-    /// Waits for its end; for ever if there is nothing. May be dropped, and then nothing is lost.
+    /// Waits until the work is done, or forever if there is none. Cancel-safe.
     pub async fn done(&mut self) -> T {
         match &mut self.0 {
             Some(work) => {

@@ -1,9 +1,8 @@
-//! Follows the source of one coordinator, on leader and standbys alike: what it names is fetched, verified,
-//! compiled and linked ahead, so that a takeover starts warm; what becomes of it is written down for all.
+//! Follows the source of one coordinator, on leader and standbys alike. The version that it names is fetched, verified,
+//! compiled and linked ahead of time, so that a takeover starts warm. Verdicts are recorded for all nodes.
 //!
-//! A follower decides nothing about leases or instances. It gives its node's supervisor a [`Supply`], which
-//! changes when something else is ready, and takes its [`Judgement`]s, until nobody is left to send any.
-//! Whatever goes wrong, what was ready before stays.
+//! A follower decides nothing about leases or instances. It gives its node's supervisor a [`Supply`], and takes
+//! [`Judgement`]s until the last sender is dropped. Whatever fails, versions that were ready stay ready.
 
 mod announcer;
 mod in_flight;
@@ -37,65 +36,65 @@ use reporter::Reporter;
 
 pub use report::{Report, ReportSink};
 
-/// How long a module may take to come over a slow line.
+/// Time limit on fetching a module, over a slow line.
 const FETCH: Duration = Duration::from_secs(600);
-/// How long a reading of the control object may take.
+/// Time limit on reading the control object.
 const READ: Duration = Duration::from_secs(4);
-/// Half as long as the first wait after a reading that failed; each further one is twice as long.
+/// Half the first wait after a failed read. Each wait doubles.
 const RETRY: Duration = Duration::from_millis(250);
-/// How long the end waits for the store.
+/// Time limit on the store at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What others know a node by, the same from its start to its end.
+/// Properties of a node that others see. They stay the same from its start to its end.
 #[derive(Clone, Debug, Default)]
 pub struct KnownBy {
-    /// What people know it by.
+    /// Labels, for people.
     pub labels: Labels,
-    /// How early it takes a lease that is free: one of 100 lets nobody be first.
+    /// Priority in acquiring a free lease. A node of priority 100 waits for no other.
     pub priority: u8,
-    /// Where others find its admin endpoint; empty for nowhere.
+    /// Address of the admin endpoint; empty if there is none.
     pub admin: String,
-    /// Where and by what nodes of other machines know it; none where it has no links with these.
+    /// Address and certificate fingerprint for nodes on other machines; `None` without links to these.
     pub peer: Option<PeerWord>,
 }
 
-/// What a follower is given.
+/// Parameters of a [`Follower`].
 pub struct Following {
-    /// Whose modules it follows.
+    /// The election whose modules to follow.
     pub election: ElectionName,
     /// This node's id.
     pub node: String,
-    /// This start of it.
+    /// Distinguishes this start of the node from others.
     pub incarnation: String,
-    /// What people call the source.
+    /// Display name of the source.
     pub name: String,
-    /// What others know this node by.
+    /// Properties of this node that others see.
     pub known_by: KnownBy,
-    /// What names the modules; none, and it is what was pushed into the store.
+    /// The source of modules. `None` for modules that are pushed into the store.
     pub source: Option<Box<dyn Source>>,
-    /// Where the control object is. Nothing that is urgent goes through this handle: modules may be large.
+    /// Store of the control object. Nothing urgent uses this handle, since modules may be large.
     pub store: Arc<dyn ObjectStore>,
-    /// Where the record is, which this reads in the end.
+    /// Store of the record, which the follower reads at the end.
     pub leases: Arc<dyn LeaseStore>,
-    /// What makes modules ready.
+    /// Prepares the modules.
     pub preparer: Arc<dyn Prepare>,
-    /// What this node's supervisor lets others know.
+    /// State that the supervisor wants announced.
     pub presence: watch::Receiver<Presence>,
-    /// What has it read the control object earlier, or seldom, and what it has others read.
+    /// Hints from and to other nodes about the control object. They also decide how often it is read.
     pub tidings: Tidings,
-    /// Where it tells of the modules.
+    /// Receives reports about the modules.
     pub reports: Arc<dyn ReportSink>,
-    /// How often it does what.
+    /// Intervals of the follower.
     pub pace: Pace,
 }
 
-/// Makes modules ready.
+/// Prepares modules.
 #[async_trait]
 pub trait Prepare: Send + Sync {
-    /// Verifies an offer, compiles and links it. Dropping the future gives it up.
+    /// Verifies, compiles and links an offer. Dropping the future cancels that.
     ///
     /// # Errors
-    /// [`PrepareError`] says what is wrong with it and what to do.
+    /// [`PrepareError`] says what is wrong and what to do.
     async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError>;
 }
 
@@ -106,14 +105,14 @@ impl Prepare for Preparer {
     }
 }
 
-/// How often a follower does what.
+/// Intervals of a [`Follower`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// From one reading of the control object to the next, at least and at most.
+    /// Shortest and longest interval between reads of the control object.
     pub poll: (Duration, Duration),
-    /// The longest wait of what failed again and again to do with the store.
+    /// Longest wait after repeated failures of the store.
     pub outage: Duration,
-    /// After a module was refused it is tried again: at first, and at the most.
+    /// First and longest wait before a refused module is tried again.
     pub refused: (Duration, Duration),
 }
 
@@ -127,18 +126,18 @@ impl Default for Pace {
     }
 }
 
-/// Why the first module of a source cannot be used.
+/// A reason why the first module of a source cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It is not there.
+    /// The source offers no module.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// It is of no use.
+    /// The module cannot be prepared.
     #[error("{name}: {error}")]
     Prepare {
-        /// What people call the source.
+        /// Display name of the source.
         name: String,
-        /// What makes the module useless here.
+        /// The preparation's error.
         error: PrepareError,
     },
 }
@@ -148,25 +147,21 @@ pub struct Follower {
     given: Following,
     supply: watch::Sender<Supply>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
-    /// What the control object said when it was last read, and what was written into it since.
+    /// Content of the control object when it was last read, with the verdicts that were written since.
     control: VersionList,
-    /// The version that was read.
     version: Option<Version>,
-    /// Whether it was read, or cannot be: before, nothing is known of what was rejected.
+    /// True once the control object was read, or could not be. Until then, rejections are unknown.
     has_read: bool,
     offers: OfferHistory,
     candidates: Vec<Candidate>,
     ready: ReadyVersions,
     reading: InFlight<Result<Reading, StoreError>>,
     read_at: Instant,
-    /// When the last reading began.
     read_began: Instant,
     tidings: TidingsReader,
-    /// How many readings have failed in a row.
     failed_reads: u32,
     hashing: InFlight<(Digest, Offer)>,
     preparing: InFlight<Result<Preparation, Setback>>,
-    /// What is being prepared.
     prepares: Option<Candidate>,
     recorder: Recorder,
     announcer: Announcer,
@@ -174,7 +169,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower, what it has ready, and where it is told what became of that.
+    /// Creates a follower. Also returns the receiver of its supply and the sender for judgements.
     #[must_use]
     pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
@@ -214,11 +209,11 @@ impl Follower {
         (follower, supplied, judge)
     }
 
-    /// Prepares what the source names first, for a host that must not start without it. Returns its digest; none if
-    /// the source is what was pushed. What is only the machine's fault does not matter: it is tried again later.
+    /// Prepares the first module of the source, for a host that must not start without it. Returns its digest, or
+    /// `None` if modules are pushed. An error that may pass is ignored: the follower retries.
     ///
     /// # Errors
-    /// [`LoadError`] where that is nothing that can run here.
+    /// [`LoadError`] if the module cannot run here.
     pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
@@ -236,7 +231,7 @@ impl Follower {
         Ok(Some(digest))
     }
 
-    /// Follows the source until nobody is left who could send a judgement.
+    /// Follows the source until the last sender of judgements is dropped.
     pub async fn run(mut self) {
         loop {
             let now = Instant::now();
@@ -269,8 +264,7 @@ impl Follower {
                         self.reporter.error(another_has_this_id(&self.given.node, &self.given.incarnation, &rival));
                     }
                 }
-                // What does not answer is left alone. What comes while it is read may be newer than the answer, and is a
-                // reason to read once more afterwards.
+                // A failing store is left alone. A hint may be newer than the answer to a read in progress.
                 at = self.tidings.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
                     self.read_at = self.read_at.min(at);
                 }
@@ -281,7 +275,7 @@ impl Follower {
         self.finish().await;
     }
 
-    /// Draws the conclusions from what has changed.
+    /// Updates the candidates and the supply.
     fn settle(&mut self) {
         let control = self.recorder.apply(&self.control);
         self.candidates = match self.given.source {
@@ -371,7 +365,7 @@ impl Follower {
         }
     }
 
-    /// What it can run.
+    /// The newest candidate that is ready, if any.
     fn has_ready(&self) -> Option<Digest> {
         self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.ready.has(digest))
     }
@@ -397,7 +391,7 @@ impl Follower {
         let serial = judgement.version.serial;
         let is_published = self.given.source.is_none();
         if let Verdict::Rejected { .. } = judgement.verdict {
-            // Who runs it has said so.
+            // The supervisor reports this rejection itself.
             self.reporter.is_told_of((digest, if is_published { serial } else { 0 }));
         } else if !is_published {
             self.offers.prove(digest, serial);
@@ -407,7 +401,7 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.given.node));
     }
 
-    /// What was read before this was written is old news, and what is being read may be.
+    /// Handles a written verdict: earlier reads are outdated, and the read in progress may be.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.tidings.found();
@@ -421,9 +415,9 @@ impl Follower {
             Ok(reading) => reading,
             Err(error) => {
                 self.failed_reads += 1;
-                // A store that is made at the first start, or is busy for once, is none that does not answer.
+                // A single failure is no trouble yet: the store may be new or briefly busy.
                 let is_trouble = self.failed_reads > 1;
-                // A file is there without the store, too: it does not wait for rejections that cannot be read.
+                // A file needs no store: it does not wait for rejections that cannot be read.
                 self.has_read |=
                     self.given.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + doubled((RETRY, self.given.pace.outage), self.failed_reads);
@@ -448,7 +442,7 @@ impl Follower {
                 self.reporter.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
-                // What was there before this node began to read, the others have read.
+                // A version that existed before this node's first read has been read by the others.
                 self.version = Some(version);
                 if had_read {
                     self.tidings.found();
@@ -466,7 +460,7 @@ impl Follower {
         }
     }
 
-    /// Says why there is nothing newer to run, if that is so.
+    /// Reports why nothing newer runs, if that is so.
     fn tell_what_is_missing(&mut self, control: &VersionList) {
         let newest = match self.given.source {
             None => {
@@ -486,16 +480,16 @@ impl Follower {
         }
     }
 
-    /// What nobody else will do.
+    /// Writes what no other node will: the remaining verdicts, and the withdrawal of the announcement.
     async fn finish(self) {
         let Self { recorder, announcer, given, .. } = self;
         let withdrawn = announcer.withdraw(given.presence.borrow().term);
-        // Both are of use, and neither is worth waiting for a store that does not answer.
+        // Both help, but are not worth waiting for a store that does not answer.
         let _ = futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, withdrawn)).await;
     }
 }
 
-/// What was pushed and is not rejected.
+/// The pushed versions that are not rejected, newest first.
 fn published(control: &VersionList) -> Vec<Candidate> {
     let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
     let candidates = entries.map(|entry| Candidate {
@@ -508,7 +502,7 @@ fn published(control: &VersionList) -> Vec<Candidate> {
     candidates.collect()
 }
 
-/// Reads a module from the store, which is believed nothing.
+/// Reads a module from the store, which is untrusted.
 async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, Setback> {
     let Candidate { digest, signature, .. } = candidate;
     let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
@@ -531,12 +525,12 @@ async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, 
     Ok(offer)
 }
 
-/// Finds out what is offered. Takes a while, and so does not hold up the thread.
+/// Computes the digest of an offer, off the worker threads since that takes a while.
 async fn hash(offer: Offer) -> (Digest, Offer) {
     let bytes = offer.bytes.clone();
     match tokio::task::spawn_blocking(move || Digest::of(&bytes)).await {
         Ok(digest) => (digest, offer),
-        // The runtime is ending, and this task with it.
+        // The runtime is shutting down, and this task with it.
         Err(_) => std::future::pending().await,
     }
 }

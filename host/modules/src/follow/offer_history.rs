@@ -1,27 +1,25 @@
-//! What a file or a registry has offered to this process, which nobody but the process counts.
+//! The offers of a file or a registry to this process, with serials of this process alone.
 
 use super::ready::{Candidate, ReadyVersions};
 use crate::{ListedVersion, Offer, VersionList};
 use baton_store::Digest;
 
-/// The offers of this process.
 #[derive(Default)]
 pub(super) struct OfferHistory {
     serial: u64,
-    /// The newest first; nothing but that one and what is still of use.
+    /// Newest first: the newest version, and older ones that are still of use.
     versions: Vec<Version>,
 }
 
 struct Version {
     candidate: Candidate,
-    /// Until it is ready.
+    /// The bytes, until the version is ready.
     offer: Option<Offer>,
     was_rejected: bool,
 }
 
 impl OfferHistory {
-    /// Takes an offer of that digest. What is offered once more is a new version only if it was not ready: it may be
-    /// signed by now.
+    /// Adds an offer. The newest one counts as new if repeated before it is ready, since it may be signed by now.
     pub fn add(&mut self, digest: Digest, offer: Offer) {
         if self.versions.first().is_some_and(|newest| newest.candidate.digest == digest && newest.offer.is_none()) {
             return;
@@ -36,7 +34,7 @@ impl OfferHistory {
         self.versions.insert(0, Version { candidate, offer: Some(offer), was_rejected });
     }
 
-    /// Those that nobody has rejected. One that is not rejected any more is a version of its own.
+    /// The versions that are not rejected. A version whose rejection is removed gets a new serial.
     pub fn candidates(&mut self, control: &VersionList) -> Vec<Candidate> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
@@ -49,22 +47,21 @@ impl OfferHistory {
         self.versions.iter().filter(|version| !version.was_rejected).map(|version| version.candidate.clone()).collect()
     }
 
-    /// What there is to prepare of a candidate.
+    /// The offer of a candidate, if it is still to be prepared.
     pub fn offer(&self, candidate: &Candidate) -> Option<Offer> {
         self.versions.iter().find(|version| version.candidate.is(candidate))?.offer.clone()
     }
 
-    /// The size of a module that was offered, in bytes.
+    /// Size of an offered module, in bytes.
     pub fn size(&self, digest: &Digest) -> Option<u64> {
         self.versions.iter().find(|version| version.candidate.digest == *digest).map(|version| version.candidate.size)
     }
 
-    /// The newest one.
     pub fn newest(&self) -> Option<Digest> {
         self.versions.first().map(|version| version.candidate.digest)
     }
 
-    /// Notes that a version's probation is over.
+    /// Records that a version passed its probation.
     pub fn prove(&mut self, digest: Digest, serial: u64) {
         for version in &mut self.versions {
             let candidate = &mut version.candidate;
@@ -72,7 +69,7 @@ impl OfferHistory {
         }
     }
 
-    /// Forgets what is of no use any more: bytes of what is ready, and versions that are neither ready nor the newest.
+    /// Drops the bytes of ready versions, and versions that are neither ready nor the newest.
     pub fn tidy(&mut self, ready: &ReadyVersions) {
         for version in self.versions.iter_mut().filter(|version| ready.has(&version.candidate.digest)) {
             version.offer = None;
@@ -83,7 +80,7 @@ impl OfferHistory {
     }
 }
 
-/// Why a module is not to be run, whether it was pushed or not.
+/// The reason for the rejection of a module, pushed or not, if it is rejected.
 pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
     entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)

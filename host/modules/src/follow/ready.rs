@@ -1,4 +1,4 @@
-//! What a node has ready of the versions that it could run, and what it prepares next.
+//! The versions that a node has ready, and the next one to prepare.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,34 +9,31 @@ use crate::{PrepareError, Prepared, Supply};
 use baton_runtime::Module;
 use baton_store::Digest;
 
-/// A version that its source names and that nobody has rejected. A source's **candidates** stand in a list, the
-/// newest first.
+/// A version that the source names and that nobody has rejected. Lists of candidates have the newest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Candidate {
     pub digest: Digest,
-    /// Which publishing it is.
+    /// Serial of the publication.
     pub serial: u64,
-    /// Its size in bytes.
     pub size: u64,
-    /// The text of its minisign signature.
     pub signature: Option<String>,
-    /// Whether its probation is over: then nothing is needed to fall back on.
+    /// True if the version passed its probation, and so needs no fallback.
     pub is_good: bool,
 }
 
 impl Candidate {
-    /// Whether it is the same, whatever is known of it: signed anew it is another.
+    /// True if both are the same publication with the same signature.
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.serial, &self.signature) == (other.digest, other.serial, &other.signature)
     }
 }
 
-/// Why a candidate could not be prepared.
+/// A reason why a candidate could not be prepared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Setback {
-    /// Its bytes cannot be had at the moment: it is waited for.
+    /// The bytes are unavailable at the moment, and the node waits for them.
     Unreachable(String),
-    /// It cannot run here: the next candidate takes its place, until a later try succeeds.
+    /// The module cannot run here. The next candidate replaces it until a later try succeeds.
     Refused(String),
 }
 
@@ -46,25 +43,23 @@ impl Setback {
     }
 }
 
-/// What is to be done next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Prepare this one.
     Prepare(Candidate),
-    /// Nothing before this moment.
+    /// Do nothing before this time.
     Wait(Instant),
-    /// Nothing, until there are other candidates.
+    /// Do nothing until the candidates change.
     Rest,
 }
 
-/// How long after a setback the candidate is tried again: at first, and at the most.
+/// First and longest wait before a candidate is tried again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub unreachable: (Duration, Duration),
     pub refused: (Duration, Duration),
 }
 
-/// The modules that are ready, and those that could not be made so.
+/// The modules that are ready, and the candidates that failed.
 pub(super) struct ReadyVersions {
     ready: BTreeMap<Digest, Module>,
     failed: Vec<Failed>,
@@ -88,7 +83,7 @@ impl ReadyVersions {
         self.ready.insert(candidate.digest, module);
     }
 
-    /// Notes why a candidate is not ready. Says whether that is news.
+    /// Records why a candidate is not ready. Returns true if the reason is new.
     pub fn set_back(&mut self, candidate: &Candidate, setback: Setback, now: Instant) -> bool {
         let (first, most) = match setback {
             Setback::Unreachable(_) => self.patience.unreachable,
@@ -102,7 +97,7 @@ impl ReadyVersions {
         is_news
     }
 
-    /// The newest candidate that can run here comes first; then, while it is on probation, the one after it.
+    /// Chooses the newest candidate that can run here. While that is on probation, the one after it comes next.
     pub fn next(&self, candidates: &[Candidate], now: Instant) -> Step {
         let mut wake: Option<Instant> = None;
         let mut ready = 0;
@@ -127,7 +122,7 @@ impl ReadyVersions {
         wake.map_or(Step::Rest, Step::Wait)
     }
 
-    /// The newest candidate that is ready; and while that is on probation, the next that is.
+    /// The newest candidate that is ready. While that is on probation, the next one that is ready is its fallback.
     pub fn supply(&self, candidates: &[Candidate]) -> Supply {
         let mut ready = candidates.iter().filter_map(|candidate| {
             let module = self.ready.get(&candidate.digest)?.clone();
@@ -137,7 +132,7 @@ impl ReadyVersions {
         Supply { current: Some(current), fallback: ready.next().map(|(next, _)| next).filter(|_| !is_good) }
     }
 
-    /// Forgets what is neither supplied nor wanted, except for `also`.
+    /// Drops modules that are neither supplied nor wanted, except for `also`.
     pub fn tidy(&mut self, candidates: &[Candidate], also: Option<Digest>) {
         let mut kept: Vec<Digest> = self.supplied(candidates).chain(also).collect();
         let mut able = candidates
@@ -151,7 +146,7 @@ impl ReadyVersions {
         self.failed.retain(|failed| candidates.iter().any(|candidate| failed.candidate.is(candidate)));
     }
 
-    /// What it holds, in the order of the digests.
+    /// Digests of the ready modules, in ascending order.
     pub fn holds(&self) -> Vec<Digest> {
         self.ready.keys().copied().collect()
     }
@@ -160,7 +155,7 @@ impl ReadyVersions {
         self.ready.contains_key(digest)
     }
 
-    /// Whether the bytes of a candidate could not be had so far.
+    /// True if the bytes of a candidate were unavailable so far.
     pub fn waits_for_bytes(&self) -> bool {
         self.failed.iter().any(|failed| matches!(failed.setback, Setback::Unreachable(_)))
     }

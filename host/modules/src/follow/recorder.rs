@@ -1,4 +1,4 @@
-//! Writes judgements into an election's control object, one after the other and through every outage.
+//! Writes judgements into an election's control object, in order and through every outage.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,28 +12,27 @@ use crate::{EditError, Judgement, VersionList, edit_versions};
 use baton_store::ObjectStore;
 use baton_store::clock::{rfc3339, wall};
 
-/// How long to wait after a failure: at first, and at the most.
+/// First and longest wait after a failure.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 
-/// A judgement with what is noted beside it.
+/// A judgement, with what is recorded next to it.
 #[derive(Clone)]
 pub(super) struct Judged {
     judgement: Judgement,
-    /// The module's size if it was not pushed, in bytes.
+    /// Size of the module in bytes, if it was not pushed.
     unpushed: Option<u64>,
     node: String,
     at: String,
 }
 
 impl Judged {
-    /// Judged by this node, now.
+    /// Creates a judgement by this node, now.
     pub fn now(judgement: Judgement, unpushed: Option<u64>, node: &str) -> Self {
         Self { judgement, unpushed, node: node.to_owned(), at: rfc3339(wall()) }
     }
 
-    /// Notes it.
     pub fn apply(&self, control: &mut VersionList) {
-        // Whether it is news matters to nobody here.
+        // Nothing here depends on whether it is news.
         let _ = match self.unpushed {
             Some(size) => control.judge_unpushed(&self.judgement, size, &self.node, &self.at),
             None => control.judge(&self.judgement, &self.node, &self.at),
@@ -44,7 +43,7 @@ impl Judged {
 pub(super) struct Recorder {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
-    /// What is not written yet, in its order. The first is being written, or waits for the next try.
+    /// Judgements that are not written yet, in order. The first one is being written, or waits for its next try.
     queue: VecDeque<Judged>,
     writing: InFlight<Result<(), EditError>>,
     again: Instant,
@@ -62,14 +61,14 @@ impl Recorder {
         self.queue.push_back(judged);
     }
 
-    /// What a control object that was read says together with what is not written yet.
+    /// Adds the judgements that are not written yet to a list that was read.
     pub fn apply(&self, control: &VersionList) -> VersionList {
         let mut control = control.clone();
         self.queue.iter().for_each(|judged| judged.apply(&mut control));
         control
     }
 
-    /// Begins to write the next one, if it is time to.
+    /// Starts to write the next judgement, if it is due.
     pub fn begin(&mut self, now: Instant) {
         if let Some(judged) = self.queue.front().filter(|_| self.writing.is_idle() && now >= self.again) {
             let (store, election) = (Arc::clone(&self.store), self.election.clone());
@@ -84,12 +83,12 @@ impl Recorder {
         }
     }
 
-    /// When the next try is due; none while one is under way, or where there is nothing to write.
+    /// Time of the next try. `None` while one is in progress, or if there is nothing to write.
     pub fn due(&self) -> Option<Instant> {
         (self.writing.is_idle() && !self.queue.is_empty()).then_some(self.again)
     }
 
-    /// Waits for the end of a try: the judgement that is written by now, or an error that was not said before.
+    /// Waits for the end of a try. Returns the written judgement, or an error that was not reported before.
     pub async fn written(&mut self) -> Result<Judged, Option<EditError>> {
         match self.writing.done().await {
             Ok(()) => {
@@ -107,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// Tries once more to write what is not written.
+    /// Tries once more to write the remaining judgements.
     pub async fn finish(mut self) {
         while !self.queue.is_empty() {
             self.begin(self.again);

@@ -1,24 +1,24 @@
-//! What a follower has to say to people, and to whom.
+//! Reports of a follower, and their receiver.
 
 use std::time::Duration;
 
 use baton_store::Digest;
 
-/// Takes what a follower says. It must return soon.
+/// Receives a follower's reports. Must return soon.
 pub trait ReportSink: Send + Sync {
-    /// Hears of one thing.
+    /// Receives one report.
     fn report(&self, report: Report);
 }
 
-/// What a follower says. What lasts is said once.
+/// A report of a follower. A lasting condition is reported once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// There is nothing to run yet: nothing was ever pushed.
+    /// There is nothing to run yet, because nothing was ever pushed.
     NothingPushed {
-        /// That, and what to do.
+        /// The condition, and what to do.
         reason: String,
     },
-    /// A version takes long to come.
+    /// A version takes long to fetch.
     Pulling {
         /// Its digest.
         module: Digest,
@@ -32,42 +32,42 @@ pub enum Report {
     Ready {
         /// Its digest.
         module: Digest,
-        /// Whether its code was in the cache.
+        /// True if the code was in the cache.
         cached: bool,
-        /// How long making it ready took.
+        /// Duration of the preparation.
         took: Duration,
     },
-    /// What the source names cannot run here. What was there before stays, if there was anything.
+    /// The version that the source names cannot run here. The previous version stays, if there is one.
     Refused {
-        /// Its digest; none if there is nothing that has one.
+        /// Its digest, if it has one.
         module: Option<Digest>,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         error: String,
-        /// What this node can run all the same; none if there is nothing.
+        /// The version that this node can run instead, if any.
         instead: Option<Digest>,
     },
     /// The newest version is rejected, and no node runs it.
     Rejected {
         /// Its digest.
         module: Digest,
-        /// What running the version has shown.
+        /// The reason for the rejection.
         reason: String,
-        /// What can run instead; none if there is nothing.
+        /// The version that can run instead, if any.
         instead: Option<Digest>,
     },
-    /// The source does not answer. It is tried again without an end.
+    /// The source does not answer. The follower keeps trying.
     Unreachable {
-        /// What the source, or the way to it, has answered.
+        /// The error of the source, or of the connection to it.
         error: String,
     },
     /// The source answers again.
     Reachable {
-        /// How long it had not.
+        /// Duration of the outage.
         after: Duration,
     },
-    /// Something else is wrong.
+    /// Another error.
     Error {
-        /// What, and what to do.
+        /// The error, and what to do.
         error: String,
     },
 }

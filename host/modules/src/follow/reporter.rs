@@ -1,4 +1,4 @@
-//! What a follower tells people: what lasts is said once.
+//! Reports a follower's conditions to people: a lasting one only once.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ pub(super) struct Reporter {
     sink: Arc<dyn ReportSink>,
     election: ElectionName,
     unreachable_since: Option<Instant>,
-    /// What is wrong with the control object.
+    /// The problem with the control object, if any.
     control: Option<String>,
-    /// Whether there is nothing to run yet.
+    /// True if there is nothing to run yet.
     nothing: bool,
-    /// The newest version if it is rejected, and which publishing of it.
+    /// The newest version if it is rejected: digest and serial.
     rejected: Option<(Digest, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Says it, once it is called: what takes long.
+    /// Returns a function that sends this report, to be called if work takes long.
     pub fn later(&self, report: Report) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)
@@ -36,7 +36,7 @@ impl Reporter {
         self.say(Report::Ready { module: digest, cached: *cached, took: *took });
     }
 
-    /// What cannot be had, or cannot run; and what can run all the same.
+    /// Reports a version that is unavailable or cannot run, and the one that can run instead.
     pub fn refused(&self, digest: Option<Digest>, error: String, instead: Option<Digest>) {
         self.say(Report::Refused { module: digest, error, instead });
     }
@@ -65,7 +65,7 @@ impl Reporter {
         self.control = None;
     }
 
-    /// Whether nothing was ever pushed.
+    /// Reports if nothing was ever pushed.
     pub fn nothing_is_pushed(&mut self, is_so: bool) {
         if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
             let reason = format!(
@@ -77,7 +77,7 @@ impl Reporter {
         self.nothing = is_so;
     }
 
-    /// The newest version, and why it is rejected if it is; and what can run instead.
+    /// Reports if the newest version is rejected, and which one can run instead.
     pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
         match rejection {
             None => self.rejected = None,
@@ -89,7 +89,7 @@ impl Reporter {
         }
     }
 
-    /// Somebody else has said that this version is rejected.
+    /// Suppresses the report of this rejection, which somebody else has made.
     pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
         self.rejected = Some(rejected);
     }

@@ -12,7 +12,7 @@ use baton_store::{Announcement, Reading};
 use fleet::{File, Fleet, component, name, rejected, version};
 
 #[tokio::test]
-async fn what_is_pushed_is_ready_everywhere_and_falls_back_until_it_is_good() {
+async fn push_is_ready_on_all_nodes_with_a_fallback_until_good() {
     let fleet = Fleet::new();
     let mut node = fleet.node("a");
     node.says("baton push MODULE fleet").await;
@@ -31,14 +31,14 @@ async fn what_is_pushed_is_ready_everywhere_and_falls_back_until_it_is_good() {
     other.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(RecordedVerdict::Good))).await;
     assert_eq!(node.says("Ready {").await.matches("Ready {").count(), 2);
-    // What runs is no news if it is pushed again.
+    // A version that already runs is no news if it is pushed again.
     fleet.push(2).await;
     fleet.push(1).await;
     node.supplied(Some((first, 3)), None).await;
 }
 
 #[tokio::test]
-async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
+async fn rejection_applies_at_once_and_is_recorded_after_an_outage() {
     let fleet = Fleet::new();
     let (first, second) = (fleet.push(1).await, fleet.push(2).await);
     let mut node = fleet.node("a");
@@ -59,13 +59,13 @@ async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
     fleet.control(|control| control.current().is_some_and(|it| it.verdict == Some(RecordedVerdict::Good))).await;
     node.says("Reachable").await;
 
-    // Pushed once more it is another version, of which nothing is known.
+    // A version that is pushed again is a new one, without a verdict.
     fleet.push(1).await;
     fleet.push(2).await;
     for node in [&mut node, &mut other] {
         node.supplied(Some((second, 3)), Some((first, 1))).await;
     }
-    // A judgement of the former one is none of this.
+    // A judgement of the old publication does not apply to the new one.
     node.judge(second, 2, rejected("late"));
     fleet.push(3).await;
     let log = node.end().await;
@@ -76,7 +76,7 @@ async fn a_rejection_holds_at_once_and_is_written_through_an_outage_for_all() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
+async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let mut node = fleet.node("a");
@@ -93,14 +93,13 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
     fleet.store.inner.put_module(&damaged, component(9)).await.unwrap();
     fleet.name(damaged, 1).await;
     node.says("has different content").await;
-    // A node that has nothing ready does not wait for them either.
+    // A node with nothing ready does not wait for them either.
     let mut fresh = fleet.node("b");
     let said = fresh.says("Refused").await;
     assert!(said.contains(&damaged.to_string()) && said.contains("instead: None"), "{said}");
     fresh.supplied(Some((first, 1)), None).await;
     assert_eq!(node.supply.borrow().current.as_ref().unwrap().version(), version(first, 1));
 
-    // They are tried again.
     fleet.store.inner.put_module(&missing, component(7)).await.unwrap();
     for node in [&mut node, &mut fresh] {
         node.supplied(Some((missing, 3)), Some((first, 1))).await;
@@ -110,7 +109,7 @@ async fn what_cannot_be_prepared_is_said_once_and_takes_nothing_away() {
 }
 
 #[tokio::test]
-async fn a_store_that_has_no_bytes_to_give_is_waited_for() {
+async fn follower_waits_when_the_store_cannot_read_modules() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     fleet.store.has_no_modules.store(true, Ordering::Relaxed);
@@ -125,7 +124,7 @@ async fn a_store_that_has_no_bytes_to_give_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_is_told_while_an_older_answer_is_on_its_way_is_read_at_once() {
+async fn hint_during_a_read_causes_another_read() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let (mut follower, mut node) = fleet.follower("a", None);
@@ -140,7 +139,7 @@ async fn what_is_told_while_an_older_answer_is_on_its_way_is_read_at_once() {
     }
     let second = fleet.push(2).await;
     tidings.look();
-    // The follower, which is on the same thread, has heard it by then.
+    // By then the follower, which is on the same thread, has received the hint.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -150,7 +149,7 @@ async fn what_is_told_while_an_older_answer_is_on_its_way_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_module_that_takes_long_to_come_is_told_of() {
+async fn module_is_reported_when_it_takes_long_to_fetch() {
     let fleet = Fleet::new();
     fleet.store.modules_are_slow.store(true, Ordering::Relaxed);
     let first = fleet.push(1).await;
@@ -164,7 +163,7 @@ async fn a_module_that_takes_long_to_come_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_newer_push_does_not_wait_for_one_that_is_still_prepared() {
+async fn newer_push_does_not_wait_for_a_slow_preparation() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let mut node = fleet.node("a");
@@ -176,14 +175,14 @@ async fn a_newer_push_does_not_wait_for_one_that_is_still_prepared() {
     let said = node.says("Compiling").await;
     assert!(said.contains(&slow.to_string()), "{said}");
     let third = fleet.push(3).await;
-    // The slow one is to be fallen back on, and never ready: the next that is takes its place.
+    // The slow version would be the fallback, but never gets ready: the next ready one replaces it.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
     assert_ne!(slow, third);
     node.end().await;
 }
 
 #[tokio::test]
-async fn a_damaged_control_object_changes_nothing_and_is_said_once() {
+async fn damaged_control_object_is_reported_and_changes_nothing() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let mut node = fleet.node("a");
@@ -208,7 +207,7 @@ async fn a_damaged_control_object_changes_nothing_and_is_said_once() {
 }
 
 #[tokio::test]
-async fn a_file_falls_back_on_what_it_was_before() {
+async fn file_falls_back_on_its_previous_content() {
     let fleet = Fleet::new();
     let (mut node, file) = fleet.node_with_file("a", component(1)).await;
     let first = Digest::of(&component(1));
@@ -231,7 +230,7 @@ async fn a_file_falls_back_on_what_it_was_before() {
     node.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
-    // On another node that file is not run, and is as soon as anything is pushed.
+    // Another node with this file does not run it until anything is pushed.
     let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");
@@ -244,7 +243,7 @@ async fn a_file_falls_back_on_what_it_was_before() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_run_is_an_error_to_whoever_starts_with_it() {
+async fn load_fails_when_the_file_cannot_run() {
     let fleet = Fleet::new();
     for (bytes, needs) in [(&b"not wasm"[..], "x.wasm: the module"), (b"", "empty")] {
         let file = File::default();
@@ -256,7 +255,7 @@ async fn a_file_that_cannot_run_is_an_error_to_whoever_starts_with_it() {
 }
 
 #[tokio::test]
-async fn a_machine_that_is_too_busy_to_compile_a_file_is_waited_for() {
+async fn load_succeeds_when_the_machine_is_too_busy_to_compile() {
     let fleet = Fleet::new();
     fleet.is_busy.store(true, Ordering::Relaxed);
     let (mut node, _file) = fleet.node_with_file("a", component(1)).await;
@@ -268,7 +267,7 @@ async fn a_machine_that_is_too_busy_to_compile_a_file_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_file_needs_no_store_that_answers() {
+async fn file_is_supplied_when_the_store_is_down() {
     let fleet = Fleet::new();
     fleet.store.is_down.store(true, Ordering::Relaxed);
     let (mut node, _file) = fleet.node_with_file("a", component(1)).await;
@@ -277,7 +276,7 @@ async fn a_file_needs_no_store_that_answers() {
 }
 
 #[tokio::test]
-async fn a_node_says_what_it_has_and_takes_it_back() {
+async fn node_announces_its_modules_and_withdraws_at_its_end() {
     let fleet = Fleet::new();
     let (first, second) = (fleet.push(1).await, fleet.push(2).await);
     let mut node = fleet.node("a");
@@ -294,37 +293,37 @@ async fn a_node_says_what_it_has_and_takes_it_back() {
 }
 
 #[tokio::test]
-async fn what_nothing_else_names_a_node_does_not_take_back() {
+async fn announcement_stays_when_nothing_else_names_its_term() {
     let fleet = Fleet::new();
     fleet.push(1).await;
     let mut node = fleet.node("a");
-    // There is no record: it was deleted, or an earlier one will be in its place.
+    // There is no record: it was deleted, or an earlier one will be restored.
     node.presence.send_replace(Presence { runs: None, term: 7, ..Presence::default() });
     fleet.announced("a", |said| said.term == 7).await;
-    // A term that it has seen last, and has not named yet.
+    // A term that the node has seen last, and has not announced yet.
     node.presence.send_replace(Presence { runs: None, term: 8, ..Presence::default() });
     node.end().await;
     fleet.announced("a", |said| said.term == 8).await;
 }
 
 #[tokio::test]
-async fn a_node_never_names_a_lower_term_than_it_named_before() {
+async fn node_never_announces_a_lower_term_than_before() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
     fleet.store.inner.announce(&fleet.election, "a", before.encode()).await.unwrap();
-    // While what it named before cannot be read, it is left as it is.
+    // While the previous announcement cannot be read, it is not overwritten.
     fleet.store.is_down.store(true, Ordering::Relaxed);
     let mut node = fleet.node("a");
     node.says("Unreachable").await;
     fleet.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
     fleet.store.is_down.store(false, Ordering::Relaxed);
-    // It is there again, and has seen nothing of the election yet.
+    // This is a new incarnation, which has seen nothing of the election yet.
     fleet.announced("a", |said| said.incarnation == "1").await;
     fleet.announced("a", |said| said.term == 7).await;
     node.supplied(Some((first, 1)), None).await;
     for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
-        // Only the digest shows that it was said anew.
+        // Only the digest shows that there is a new announcement.
         let runs = Digest::of(&[seen as u8]);
         node.presence.send_replace(Presence { runs: Some(runs), term: seen, ..Presence::default() });
         fleet.announced("a", |said| said.runs == Some(runs)).await;
@@ -334,7 +333,7 @@ async fn a_node_never_names_a_lower_term_than_it_named_before() {
 }
 
 #[tokio::test]
-async fn what_was_judged_last_is_written_before_the_end_which_waits_for_no_store() {
+async fn last_judgement_is_written_unless_the_store_hangs() {
     let fleet = Fleet::new();
     fleet.push(1).await;
     let second = fleet.push(2).await;

@@ -1,5 +1,4 @@
-//! Which of the things that registries keep are modules: artifacts with one layer of WebAssembly, as
-//! `wkg oci push` and `oras push` write them.
+//! Finds modules in registries: artifacts with one layer of WebAssembly, as `wkg oci push` and `oras push` write them.
 
 use std::collections::BTreeMap;
 
@@ -9,75 +8,59 @@ use serde::Deserialize;
 use baton_runtime::LARGEST_MODULE;
 use baton_store::Digest;
 
-/// What manifests are: of the one kind and the other, in the registries' words and in Docker's.
+/// Media types of manifests and indexes, as OCI and as Docker names them.
 pub const MANIFESTS: [&str; 4] = [
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
-/// The annotation that has the text of the module's minisign signature.
+/// Annotation with the text of the module's minisign signature.
 const SIGNATURE: &str = "dev.baton.minisig";
-/// What a layer is that is a module: as `wkg` says it, and as it was said before.
+/// Media types of a module's layer: the one that `wkg` uses, and its predecessor.
 const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
-/// What a manifest leads to.
+/// The content that a manifest leads to.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
-    /// A module.
     Module(Layer),
-    /// The one manifest of an index that may have one.
+    /// The only manifest of an index that may be a module's.
     Elsewhere(Digest),
 }
 
 /// A module, as its manifest describes it.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Layer {
-    /// What it must be.
     pub digest: Digest,
-    /// How many bytes it must have, never more than the largest module.
+    /// Size in bytes, at most `LARGEST_MODULE`.
     pub size: u64,
-    /// The text of its signature.
     pub signature: Option<String>,
 }
 
-/// Why a manifest leads to no module.
+/// A reason why a manifest leads to no module.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unfit {
-    /// Somebody else's.
     #[error("its manifest is invalid ({0})")]
     Manifest(String),
-    /// A container image, say.
     #[error(
         "it has {0}, and a module has one layer of type application/wasm: push it with `wkg oci push REFERENCE \
          MODULE.wasm` or `oras push REFERENCE MODULE.wasm:application/wasm`"
     )]
     Layers(String),
-    /// Too large, or damaged.
+    /// The layer is too large, or is described incorrectly.
     #[error(
         "its manifest describes a layer of {size} bytes with the digest `{digest}`; expected at most {LARGEST_MODULE} \
          bytes and a SHA-256 digest"
     )]
-    Layer {
-        /// As it is written.
-        digest: String,
-        /// As it is written, in bytes.
-        size: i64,
-    },
-    /// Several things, and nobody has said which.
+    Layer { digest: String, size: i64 },
+    /// The index does not say which of several manifests is a module's.
     #[error("it is an index of {manifests} manifests, of which {modules} are for WebAssembly: name one by its digest")]
-    Index {
-        /// How many there are.
-        manifests: usize,
-        /// How many may be modules.
-        modules: usize,
-    },
-    /// An index of indexes.
+    Index { manifests: usize, modules: usize },
     #[error("it is an index of indexes: name the module's manifest by its digest")]
     Nested,
 }
 
-/// What is in a manifest, of either kind, as far as it matters here.
+/// The relevant fields of a manifest or an index.
 #[derive(Deserialize)]
 struct Manifest {
     layers: Option<Vec<Described>>,
@@ -87,7 +70,6 @@ struct Manifest {
 
 type Annotations = BTreeMap<String, String>;
 
-/// A layer.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Described {
@@ -97,7 +79,6 @@ struct Described {
     annotations: Option<Annotations>,
 }
 
-/// A manifest, in an index.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct IndexEntry {
@@ -112,7 +93,7 @@ struct Platform {
     architecture: String,
 }
 
-/// What this manifest leads to.
+/// Finds the content that a manifest leads to.
 pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
     let manifest: Manifest =
         serde_json::from_slice(manifest).map_err(|error| Unfit::Manifest(short(&error.to_string())))?;
@@ -120,7 +101,7 @@ pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
         (Some(layers), None) => module(&layers, manifest.annotations.as_ref()).map(Content::Module),
         (None, Some(entries)) => only(&entries).map(Content::Elsewhere),
         (None, None) => Err(Unfit::Manifest("it has neither layers nor manifests".to_owned())),
-        // Others would take it for something else than this host does.
+        // Other programs might choose the other one.
         (Some(_), Some(_)) => Err(Unfit::Manifest("it has both layers and manifests".to_owned())),
     }
 }
@@ -137,14 +118,14 @@ fn module(layers: &[Described], annotations: Option<&Annotations>) -> Result<Lay
     Ok(Layer { digest, size, signature })
 }
 
-/// The signature's text, as it is or in Base64: `wkg` cannot push more than one line.
+/// The signature's text, plain or in Base64, because `wkg` cannot push more than one line.
 fn signature(annotations: &Annotations) -> Option<String> {
     let text = annotations.get(SIGNATURE)?;
     let decoded = BASE64_STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
-/// The layers' types, for a person; they may be many.
+/// Lists the types of the layers, for a person. Cuts a long list.
 fn listed(layers: &[Described]) -> String {
     const SHOWN: usize = 3;
     let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();
@@ -158,13 +139,13 @@ fn listed(layers: &[Described]) -> String {
     }
 }
 
-/// What somebody else wrote, as long as it should be.
+/// Cuts foreign text to 80 characters, and removes control characters.
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 80;
     text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
 }
 
-/// The one entry that says that it is WebAssembly, or the one that there is.
+/// The only entry that is marked as WebAssembly, or the only entry at all.
 fn only(entries: &[IndexEntry]) -> Result<Digest, Unfit> {
     let says_so = |entry: &&IndexEntry| {
         let platform = entry.platform.as_ref().map(|platform| &platform.architecture);
@@ -188,7 +169,6 @@ mod tests {
     const DIGEST: &str = "sha256:f868d7b6e0eafd5bc15be7d296ad063f90a2c29a8b60fd9d3af50fe00a768eca";
     const MINISIG: &str = "untrusted comment: of a test\nRWQf6LRCGA9i5w==\ntrusted comment: none\nRWQf6LRCGA9i5w==\n";
 
-    /// A manifest with these layers and annotations.
     fn image(layers: &Value, annotations: &Value) -> Result<Content, Unfit> {
         let config = json!({"mediaType": "application/vnd.wasm.config.v0+json", "digest": DIGEST, "size": 687});
         let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers, "annotations": annotations});
@@ -208,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_an_annotation_of_the_manifest_or_the_layer() {
+    fn signature_is_an_annotation_of_the_manifest_or_the_layer() {
         let encoded = BASE64_STANDARD.encode(MINISIG);
         for text in [MINISIG, &encoded] {
             let annotations = json!({SIGNATURE: text});
@@ -217,12 +197,12 @@ mod tests {
             layer["annotations"] = annotations;
             assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
         }
-        // Its verification says that it is none.
+        // The verification of the signature rejects this text later.
         assert_eq!(image(&json!([layer("application/wasm")]), &json!({SIGNATURE: "?"})), signed("?"));
     }
 
     #[test]
-    fn anything_but_one_layer_of_wasm_is_refused_by_what_it_is() {
+    fn manifest_is_refused_unless_it_has_one_layer_of_wasm() {
         let tar = "application/vnd.oci.image.layer.v1.tar+gzip";
         for (layers, found) in [
             (json!([]), "no layers".to_owned()),
@@ -240,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_described_within_bounds() {
+    fn layer_is_refused_when_its_size_or_digest_is_invalid() {
         for (key, value) in [
             ("size", json!(LARGEST_MODULE + 1)),
             ("size", json!(-1)),

@@ -1,4 +1,4 @@
-//! What a registry is shown so that it gives something: a password, or a token that is fetched for it and kept.
+//! Authorization to a registry: a password, or a token that is fetched and kept.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use url::Url;
 use super::challenge::Challenge;
 use super::transport::{AskError, Transport, content, secret, send};
 
-/// How large the answer of a token server may be, in bytes.
+/// Upper bound on a token server's response, in bytes.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// How long a token is good if nobody says, and at most, in seconds.
+/// Lifetime of a token without a stated lifetime, and upper bound on any lifetime, in seconds.
 const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
 
-/// How to be let into one repository, to pull.
+/// Access to one repository, for pulling.
 pub struct Authorization {
     repository: String,
     credential: Option<DockerCredential>,
@@ -29,25 +29,24 @@ pub struct Authorization {
 
 struct Token {
     shown: HeaderValue,
-    /// When another is fetched.
+    /// Time from which another token is fetched.
     until: Instant,
 }
 
 impl Token {
-    /// The one in a token server's answer to what it was `asked` then, if there is one. What the parser would quote of
-    /// an answer that it does not understand might be a secret.
+    /// The token in a token server's response to a request at `asked`. The parser's error might quote a secret.
     fn of(answer: &[u8], asked: Instant) -> Option<Self> {
         let granted: Granted = serde_json::from_slice(answer).ok()?;
         let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
         let shown =
             Some(token).filter(|token| !token.is_empty()).and_then(|token| secret(&format!("Bearer {token}")))?;
         let lifetime = granted.expires_in.as_u64().unwrap_or(LIFETIME.0).min(LIFETIME.1);
-        // The last quarter is for what is under way, and for other clocks.
+        // The last quarter allows for requests in flight, and for other clocks.
         Some(Self { shown, until: asked + Duration::from_secs(lifetime) * 3 / 4 })
     }
 }
 
-/// What a token server answers. The specification has both names, for the same.
+/// Response of a token server. The specification has two names for the token.
 #[derive(Deserialize)]
 struct Granted {
     #[serde(default)]
@@ -59,13 +58,12 @@ struct Granted {
 }
 
 impl Authorization {
-    /// As whom these credentials say; as nobody without.
+    /// Creates an authorization with these credentials, or an anonymous one without.
     pub fn new(repository: &str, credential: Option<DockerCredential>) -> Self {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Takes in that an answer asks for something, or for something else than it was shown. It comes from the
-    /// registry itself.
+    /// Records a challenge from the registry itself, which wants credentials, or other ones than it was sent.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
         if let Some(challenge) = Challenge::of(headers) {
@@ -73,7 +71,7 @@ impl Authorization {
         }
     }
 
-    /// What to show to the registry, and to nobody else; none if it wants nothing that there is.
+    /// The header to send to the registry, and to nobody else. `None` if nothing that is available was asked for.
     pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),
@@ -92,7 +90,7 @@ impl Authorization {
             Some(DockerCredential::UsernamePassword(user, password)) => {
                 secret(&format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
             }
-            // It is for token servers.
+            // Identity tokens are for token servers.
             Some(DockerCredential::IdentityToken(_)) | None => None,
         }
     }
@@ -109,13 +107,13 @@ impl Authorization {
         Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server sent no token".to_owned()))
     }
 
-    /// The scope is ours: whatever else the registry names, no token is had for it.
+    /// Builds the request for a token. The scope is always this repository, whatever else the registry names.
     fn request(&self, transport: &Transport, mut realm: Url, service: Option<&str>) -> RequestBuilder {
         let scope = format!("repository:{}:pull", self.repository);
         let mut parameters = vec![("scope", scope.as_str())];
         parameters.extend(service.map(|service| ("service", service)));
         if let Some(DockerCredential::IdentityToken(token)) = &self.credential {
-            // As OAuth 2 has it, and Docker asks with what `docker login` was given instead of a password.
+            // An OAuth 2 refresh, as Docker does it with the token that `docker login` received instead of a password.
             parameters.extend([("grant_type", "refresh_token"), ("client_id", "baton"), ("refresh_token", token)]);
             return transport.client().post(realm).form(&parameters);
         }
@@ -128,7 +126,7 @@ impl Authorization {
     }
 }
 
-/// Reads the token in an answer, for [`crate::foreign`].
+/// Reads the token in a response, for [`crate::foreign`].
 pub(super) fn token(answer: &[u8]) {
     let asked = Instant::now();
     if let Some(Token { shown, until }) = Token::of(answer, asked) {
@@ -137,7 +135,7 @@ pub(super) fn token(answer: &[u8]) {
     }
 }
 
-/// The answer, unless the token server refuses these credentials.
+/// Returns the response, unless the token server refuses the credentials.
 fn granted(response: Response) -> Result<Response, AskError> {
     match response.status() {
         status if status.is_redirection() => Err(AskError::Unclear("its token server sent a redirect".to_owned())),

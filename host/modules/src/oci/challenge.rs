@@ -1,29 +1,28 @@
-//! How a registry wants to be shown who asks: its header `WWW-Authenticate`, by the grammar of RFC 7235. The parser takes
-//! one space after a scheme, and no `token68`, which no registered scheme has in a challenge.
+//! A registry's challenge: the header `WWW-Authenticate`, by the grammar of RFC 7235. The parser accepts one space
+//! after a scheme, and no `token68`, which no registered scheme has in a challenge.
 
 use http_auth::ChallengeRef;
 use http_auth::parser::ChallengeParser;
 use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 
-/// What a registry wants to be shown.
+/// The credentials that a registry asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Challenge {
-    /// The user's name and password.
+    /// User name and password.
     Basic,
-    /// A token, which is to be had elsewhere.
+    /// A token from a token server.
     Bearer {
-        /// The URL of the token server.
         realm: String,
-        /// What the registry is called there.
+        /// The registry's name at the token server.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// The best of those in the headers: a token rather than a password. None if none is known.
+    /// The best challenge in the headers, if one is known: a token rather than a password.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-        // Nothing after a mistake is read as a challenge.
+        // After a syntax error, nothing is read as a challenge.
         let challenges = texts.flat_map(|text| ChallengeParser::new(text).map_while(Result::ok));
         let known: Vec<Self> = challenges.filter_map(Self::known).collect();
         known.iter().find(|challenge| **challenge != Self::Basic).or(known.first()).cloned()
@@ -75,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_written_in_many_ways() {
+    fn parameters_are_parsed_in_every_notation() {
         assert_eq!(of(&[r#"BEARER Realm = "a\"b\\c" ,, SERVICE=d"#]), bearer(r#"a"b\c"#, Some("d")));
         assert_eq!(of(&["bearer realm=a"]), bearer("a", None));
         assert_eq!(of(&[r#"Bearer error="x", realm="""#]), bearer("", None));
     }
 
     #[test]
-    fn nonsense_is_no_challenge() {
+    fn malformed_header_is_not_a_challenge() {
         for text in [
             "Bearer",
             "Bearer service=a",

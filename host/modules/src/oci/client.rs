@@ -1,8 +1,8 @@
 //! The requests of the distribution protocol that a pull needs, for one repository.
 //!
-//! The client is our own, because a registry is trusted with nothing. The crate `oci-client` (0.18)
-//! reads manifests, tokens and errors whole, so that an answer without an end takes the node's memory; it shows
-//! passwords to whatever address an answer names, over plain HTTP too; and a token that is no header's value makes it panic.
+//! The client is our own, because registries are untrusted. The crate `oci-client` (0.18) reads manifests, tokens and
+//! errors whole, so an endless response uses up the node's memory. It sends passwords to any address that a response
+//! names, even over plain HTTP. A token that is not a valid header value makes it panic.
 
 use bytes::Bytes;
 use docker_credential::DockerCredential;
@@ -15,39 +15,38 @@ use super::authorization::Authorization;
 use super::transport::{AskError, Transport, content, send, successful};
 use baton_store::Digest;
 
-/// How large a manifest may be, in bytes: what registries take.
+/// Upper bound on the size of a manifest, in bytes: the limit of registries.
 const LARGEST_MANIFEST: usize = 4 << 20;
-/// How often an answer may lead on.
+/// Maximum number of redirects of a request.
 const REDIRECTS: usize = 5;
 
-/// A client of one repository.
 pub struct Client {
     transport: Transport,
     repository: Url,
     authorization: Authorization,
-    /// Whether the registry was asked how it wants to be asked.
+    /// True once the registry was asked for a challenge.
     has_met: bool,
 }
 
-/// What is asked for, which decides where the registry may lead.
+/// The object of a request, which decides where the registry may redirect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Manifest,
-    /// Registries keep them with others.
+    /// Registries often keep blobs on other servers.
     Blob,
 }
 
 impl Client {
-    /// Of the repository at this address, called so. It reads the certificates of the system.
+    /// Creates a client of the repository at this address, with this name. Reads the system's certificates.
     ///
     /// # Errors
-    /// If there is no TLS, with why.
+    /// The reason, if TLS cannot be set up.
     pub fn open(url: &Url, repository: &str, credential: Option<DockerCredential>) -> Result<Self, String> {
         let (transport, authorization) = (Transport::open(url)?, Authorization::new(repository, credential));
         Ok(Self { transport, repository: url.clone(), authorization, has_met: false })
     }
 
-    /// What the registry calls the digest of the manifest that this tag leads to.
+    /// The digest of the manifest that this tag leads to, as the registry states it.
     pub async fn digest(&mut self, tag: &str) -> Result<String, AskError> {
         let path = format!("manifests/{tag}");
         let response = self.ask(Method::HEAD, &path, Wanted::Manifest).await?;
@@ -59,24 +58,24 @@ impl Client {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS {
             return Err(AskError::Status(status, Bytes::new()));
         }
-        // Not every registry names it, and what is wrong is in a body only.
+        // Not every registry sends the header, and only a body explains an error.
         Ok(Digest::of(&self.manifest(tag).await?).to_string())
     }
 
-    /// The manifest that this tag or digest leads to, not verified.
+    /// The manifest that this tag or digest leads to, unverified.
     pub async fn manifest(&mut self, name: &str) -> Result<Bytes, AskError> {
         let response = self.ask(Method::GET, &format!("manifests/{name}"), Wanted::Manifest).await?;
         content(response, "its manifest", LARGEST_MANIFEST).await
     }
 
-    /// The blob with this digest, to be read and verified.
+    /// The blob with this digest. The caller reads and verifies it.
     pub async fn blob(&mut self, digest: &Digest) -> Result<Response, AskError> {
         successful(self.ask(Method::GET, &format!("blobs/{digest}"), Wanted::Blob).await?).await
     }
 
     async fn ask(&mut self, method: Method, path: &str, wanted: Wanted) -> Result<Response, AskError> {
         if !self.has_met {
-            // Some registries hide from strangers what they would show to others, instead of asking who it is.
+            // Some registries report a private object as missing to anonymous clients, instead of challenging them.
             let answer = send(self.transport.client().get(self.at("/v2/")?)).await?;
             self.authorization.challenged(answer.headers());
             self.has_met = true;
@@ -99,7 +98,7 @@ impl Client {
         self.repository.join(path).map_err(|error| AskError::Unclear(error.to_string()))
     }
 
-    /// Asks, and goes where the registry leads. What is shown to it is shown to nobody else.
+    /// Sends a request and follows redirects. Only the registry itself receives the credentials.
     async fn follow(
         &self,
         method: &Method,

@@ -1,4 +1,4 @@
-//! Who the host is to a registry: as the usual configuration of Docker says, and Podman's.
+//! The host's credentials for registries, from the usual configuration of Docker and Podman.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,28 +17,28 @@ use crate::watch::run_blocking;
 use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
 
-/// The largest configuration of Docker that is read, in bytes.
+/// Upper bound on the size of Docker's configuration, in bytes.
 const LARGEST_CONFIG: u64 = 4 << 20;
-/// How long a credential helper may take: it may ask a server.
+/// Time limit on a credential helper, which may ask a server.
 const HELPER: Duration = Duration::from_secs(20);
-/// How much it may say.
+/// Upper bound on a credential helper's output, in bytes.
 const HELPER_SAYS: u64 = 64 << 10;
-/// What Docker calls its own registry.
+/// Docker's own registry: its host, and its key in the configuration.
 const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
 
-/// Where credentials for registries are: read anew whenever a registry asks for some.
+/// The files with credentials for registries. They are read again whenever a registry asks for credentials.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryCredentials {
     files: Vec<PathBuf>,
 }
 
-/// What is wrong with the credentials, never what they are.
+/// An error about credentials. It never contains them.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialsError(String);
 
 impl RegistryCredentials {
-    /// Those of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
+    /// The files of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
     /// `$REGISTRY_AUTH_FILE` or `$XDG_RUNTIME_DIR/containers/auth.json`.
     #[must_use]
     pub fn of_process() -> Self {
@@ -50,18 +50,19 @@ impl RegistryCredentials {
         Self { files: docker.map(|folder| folder.join("config.json")).into_iter().chain(podman).collect() }
     }
 
-    /// Those of these files; of several that know a registry the first one counts.
+    /// Uses these files. If several know a registry, the first one counts.
     #[must_use]
     pub fn of_files(files: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { files: files.into_iter().collect() }
     }
 
-    /// The files that they are in.
+    /// Returns the files, the first one first.
+    #[must_use]
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Those for a registry, and the file that has them.
+    /// Finds the credentials for a registry, and the file that has them.
     pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {
             let (path, registry) = (file.clone(), registry.to_owned());
@@ -82,11 +83,11 @@ impl RegistryCredentials {
 pub(super) enum InConfig {
     Nothing,
     Known(DockerCredential),
-    /// A helper's name, and what it knows the registry by.
+    /// A helper's name, and the registry's name in that helper.
     Helper(String, String),
 }
 
-/// What a file says of a registry.
+/// Looks up a registry in a file.
 fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
     match read_file(path, LARGEST_CONFIG) {
@@ -101,13 +102,13 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     }
 }
 
-/// What a file's text says of a registry, in the order in which Docker looks; or what is wrong with it.
+/// Looks up a registry in a file's text, in the order in which Docker does. An error says what is wrong with the text.
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
-    // What the parser quotes of it might be a secret.
+    // The parser's message might quote a secret.
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
-    // Its helpers are asked here: the crate would wait for them as long as they like.
+    // Helpers are run here, because the crate would wait for them without a limit.
     let helpers = config.remove("credHelpers").unwrap_or_default();
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -131,7 +132,7 @@ struct HelpersAnswer {
     secret: String,
 }
 
-/// Asks a credential helper; none if it knows nothing of the server.
+/// Asks a credential helper. Returns `None` if it does not know the server.
 async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
     let program = format!("docker-credential-{helper}");
     let command = format!("echo {} | {} get", quoted(server), quoted(&program));
@@ -141,14 +142,14 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
         .map_err(|_| wrong(&format!("did not respond within {HELPER:?}")))?
         .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
     if !success {
-        // Thus the protocol says that there are none.
+        // The protocol's response if there are none.
         let none = said.starts_with(b"credentials not found");
         return if none { Ok(None) } else { Err(wrong(&format!("returned no credentials for {server}"))) };
     }
     helpers(&said).map(Some).ok_or_else(|| wrong("returned an invalid response"))
 }
 
-/// The credentials in a helper's answer, if it can be understood.
+/// The credentials in a helper's response, if it is valid.
 pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
     let HelpersAnswer { username, secret } = serde_json::from_slice(answer).ok()?;
     Some(match username.as_str() {
@@ -160,10 +161,10 @@ pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
 async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    // It waits until the helper's program is loaded, from wherever that is.
+    // Spawning blocks until the helper's program is loaded, from wherever that is.
     let mut child = run_blocking(move || command.spawn()).await?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that does not want to know it is not wrong for that.
+        // A helper need not read its input.
         let _ = stdin.write_all(server.as_bytes()).await;
     }
     let mut said = Vec::new();
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn registries_have_the_names_that_docker_gives_them() -> Result<(), Box<dyn std::error::Error>> {
+    async fn credentials_are_found_under_dockers_names() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("config.json");
         let config = json!({

@@ -1,4 +1,4 @@
-//! What registries answer and credentials' files say, for [`crate::foreign`].
+//! Readers of registries' responses and of credential files, for [`crate::foreign`].
 
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 
@@ -13,7 +13,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
     }
 }
 
-/// The headers `WWW-Authenticate` of an answer, a line each.
+/// Reads `WWW-Authenticate` headers, one a line.
 pub(crate) fn challenge(bytes: &[u8]) {
     let values = bytes.split(|byte| *byte == b'\n').filter_map(|line| HeaderValue::from_bytes(line).ok());
     let headers: HeaderMap = values.map(|value| (WWW_AUTHENTICATE, value)).collect();
@@ -24,7 +24,7 @@ pub(crate) fn credentials(bytes: &[u8]) {
     drop(credentials::in_text(bytes, "registry.example.com"));
 }
 
-/// What a token server, a registry that complains and a helper of Docker's may have answered.
+/// Reads a response of a token server, of a registry that reports an error, or of a credential helper.
 pub(crate) fn answer(bytes: &[u8]) {
     authorization::token(bytes);
     registry::complaint(bytes);

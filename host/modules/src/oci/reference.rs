@@ -1,4 +1,4 @@
-//! What a module is called that is in a registry.
+//! References to modules in registries.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use super::transport::stays_here;
 use baton_store::Digest;
 use baton_store::address::without_user;
 
-/// Docker's own registry: what it is called, what it was called, and by what it is asked.
+/// Docker's own registry: its name, and its former name, which is still its address.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "index.docker.io");
-/// The longest name of a repository, in characters.
+/// Maximum length of a repository's name, in characters.
 const LONGEST_NAME: usize = 255;
-/// The longest tag, in characters.
+/// Maximum length of a tag, in characters.
 const LONGEST_TAG: usize = 128;
 
-/// What follows `oci://`: a registry, a repository in it, and a tag or a digest of that.
+/// The text after `oci://`: a registry, a repository in it, and a tag or a digest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OciReference {
     registry: String,
@@ -25,16 +25,15 @@ pub struct OciReference {
     url: Url,
 }
 
-/// Which of a repository's manifests is meant.
+/// The manifest of a repository that a reference means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// The one that this tag leads to at the moment.
+    /// The manifest that this tag leads to at the moment.
     Tag(String),
-    /// This one.
     Digest(Digest),
 }
 
-/// Why a text is no [`OciReference`].
+/// An error from parsing an [`OciReference`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`oci://{reference}` is not a reference to a module: {why}; write `oci://REGISTRY/REPOSITORY:TAG` or \
@@ -64,33 +63,29 @@ impl fmt::Display for OciReference {
 }
 
 impl OciReference {
-    /// The registry, as people call it.
     pub(super) fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// The registry, as it is asked, and as Docker's configuration knows it.
+    /// The registry's host, which is also its key in Docker's configuration.
     pub(super) fn host(&self) -> &str {
         host(&self.registry)
     }
 
-    /// The repository.
     pub(super) fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// Which of its manifests.
     pub(super) fn version(&self) -> &Version {
         &self.version
     }
 
-    /// What the addresses of all that is in the repository begin with. Plain HTTP is for registries on this machine,
-    /// as everywhere.
+    /// Base of all URLs in the repository. Plain HTTP is only for registries on this machine.
     pub(super) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// The one manifest that it can mean; none if it is a tag, which can move.
+    /// The digest of the manifest. `None` if the reference has a tag, which can move.
     pub(super) fn manifest(&self) -> Option<Digest> {
         match self.version {
             Version::Digest(digest) => Some(digest),
@@ -100,7 +95,7 @@ impl OciReference {
 }
 
 fn parse(text: &str) -> Result<OciReference, &'static str> {
-    // The convention says which registry and tag are meant where none is named. Here they are named.
+    // By convention, a missing registry or tag has a default. Baton requires both.
     let (registry, rest) = text.split_once('/').unwrap_or(("", text));
     if !registry.contains(['.', ':']) && registry != "localhost" {
         return Err("it does not begin with a registry, such as `ghcr.io` or `localhost:5000`");
@@ -154,7 +149,7 @@ fn is_tag(tag: &str) -> bool {
         && tag.bytes().all(|byte| is_word(byte) || byte == b'.' || byte == b'-')
 }
 
-/// Whether it is words with single separators between them.
+/// True if the text is words with single separators between them.
 fn is_component(text: &str) -> bool {
     let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let parts =
@@ -167,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_is_read_as_it_is_written() {
+    fn reference_round_trips_through_its_text() {
         let digest = format!("sha256:{}", "0a".repeat(32));
         for text in [
             "ghcr.io/acme/billing:1.2",
@@ -184,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_for_this_machine() {
+    fn plain_http_is_used_only_on_this_machine() {
         for (text, url) in [
             ("ghcr.io/acme/billing:1", "https://ghcr.io/v2/acme/billing/"),
             ("10.0.0.1:80/a:1", "https://10.0.0.1:80/v2/a/"),
@@ -197,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_has_the_names_that_docker_gives_it() -> Result<(), InvalidOciReference> {
+    fn docker_hub_is_known_under_all_its_names() -> Result<(), InvalidOciReference> {
         for text in ["docker.io/busybox:1", "index.docker.io/busybox:1", "docker.io/library/busybox:1"] {
             let reference: OciReference = text.parse()?;
             assert_eq!(reference.to_string(), "docker.io/library/busybox:1");
@@ -208,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_module_says_why() {
+    fn invalid_reference_is_refused_with_a_reason() {
         let (long, sha512) = ("a".repeat(256), format!("a.b/c@sha512:{}", "0".repeat(128)));
         for (text, why) in [
             ("", "begin with a registry"),

@@ -1,4 +1,4 @@
-//! Asks a registry, within bounds of time and size, and says in words what it answers.
+//! Sends requests to a registry, within bounds of time and size, and words its errors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,33 +17,33 @@ use super::transport::{AskError, SILENCE, cause, read};
 use baton_runtime::shell;
 use baton_store::Digest;
 
-/// How long an answer may take that is no module: the token's, and the manifest's after it.
+/// Time limit on any response except a module, including the token for it.
 const ANSWER: Duration = Duration::from_secs(15);
-/// How long a module may take.
+/// Time limit on a module.
 const MODULE: Duration = Duration::from_secs(600);
-/// How much of what a registry says of an error is repeated, in characters.
+/// Upper bound on the quoted part of a registry's error, in characters.
 const QUOTED: usize = 200;
 
-/// A registry that was not asked yet, or has answered.
+/// A registry, with the credentials for one reference.
 pub struct Registry {
     client: Client,
     reference: OciReference,
-    /// The file that has the credentials.
+    /// The file with the credentials, if any.
     file: Option<PathBuf>,
 }
 
-/// Why there is no module, named for when to ask again.
+/// A reason why there is no module. The variants differ in when to ask again.
 #[derive(Debug)]
 pub enum Failure {
-    /// The registry does not answer as it should: ever later.
+    /// The registry does not answer as it should: retry after growing waits.
     Unreachable(String),
-    /// It does not give it to these credentials: ever later, with those that there are then.
+    /// The registry refuses these credentials: retry after growing waits, with the credentials at that time.
     Denied(String),
-    /// It does not give what it should: ever later.
+    /// The registry's response is unacceptable: retry after growing waits.
     Refused(String),
-    /// There is nothing yet: soon.
+    /// There is no module yet: ask again soon.
     Missing(String),
-    /// This manifest is none of a module: once there is another.
+    /// This manifest is not a module's: ask again once there is another one.
     Unfit(Digest, String),
 }
 
@@ -58,7 +58,6 @@ impl From<Failure> for SourceError {
     }
 }
 
-/// What a registry says is wrong.
 #[derive(Deserialize)]
 struct Envelope {
     errors: Vec<Complaint>,
@@ -72,7 +71,7 @@ struct Complaint {
 }
 
 impl Complaint {
-    /// The first one of an answer that has any.
+    /// The first error in a response, if any.
     fn of(answer: &[u8]) -> Option<Self> {
         let Envelope { errors } = serde_json::from_slice(answer).ok()?;
         errors.into_iter().next()
@@ -80,7 +79,7 @@ impl Complaint {
 }
 
 impl Registry {
-    /// One that this reference names, with the credentials that there are for it now.
+    /// Opens the registry of a reference, with the credentials that are available now.
     pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
         let found = credentials.of(reference.host()).await.map_err(|error| Failure::Refused(error.to_string()))?;
         let (credential, file) = found.unzip();
@@ -96,7 +95,7 @@ impl Registry {
         Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// The digest of the manifest that is meant; for a tag, the one that it leads to at the moment.
+    /// The digest of the manifest. For a tag, this is the manifest that the tag leads to at the moment.
     pub async fn digest(&mut self) -> Result<Digest, Failure> {
         let tag = match self.reference.version() {
             Version::Digest(digest) => return Ok(*digest),
@@ -174,7 +173,7 @@ impl Registry {
         }
     }
 
-    /// Says what is wrong, by its code rather than by the status that comes with it.
+    /// Words an error response, by its error code rather than by its status.
     fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
         let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
         let complaint = Complaint::of(body).filter(|_| status.is_client_error());
@@ -264,7 +263,7 @@ impl Registry {
     }
 }
 
-/// Reads what an answer complains of, for [`crate::foreign`].
+/// Reads the error in a response, for [`crate::foreign`].
 pub(super) fn complaint(answer: &[u8]) {
     let message = Complaint::of(answer).map(|complaint| complaint.message);
     let says = quoted(&message.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned()));
@@ -272,7 +271,7 @@ pub(super) fn complaint(answer: &[u8]) {
     assert!(!says.contains(char::is_control), "it is one line of text");
 }
 
-/// What a registry says, in quotes; nothing if it says nothing.
+/// The registry's message in quotes. Empty if there is no message.
 fn quoted(message: &str) -> String {
     let message: String = message
         .split(|letter: char| letter.is_whitespace() || letter.is_control())

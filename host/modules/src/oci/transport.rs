@@ -1,5 +1,4 @@
-//! The way to a registry: over TLS or within this machine, within bounds of time and size, and nowhere that a
-//! registry may not lead.
+//! The connection to a registry: over TLS or within this machine, bounded, and only where a registry may redirect.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -20,49 +19,46 @@ use url::{Origin, Url};
 use super::artifact::short;
 use baton_store::address::{self, AddressKind};
 
-/// How long a connection may take.
+/// Time limit on connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a registry may say nothing.
+/// Longest silence of a registry.
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// How much of what a registry says of an error is read, in bytes.
+/// Upper bound on the part of an error response that is read, in bytes.
 const COMPLAINT: usize = 64 << 10;
-/// The variables that name proxies.
+/// Environment variables that name proxies.
 const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
-/// The way to a registry and to where it leads.
+/// The connection to a registry, and to the servers to which it redirects.
 pub struct Transport {
     client: reqwest::Client,
     registry: Url,
 }
 
-/// Why a registry did not give what it was asked for.
+/// A reason why a request failed.
 #[derive(Debug)]
 pub enum AskError {
-    /// It is not there, or does not speak HTTP.
+    /// The server cannot be reached, or does not speak HTTP.
     Unreachable(reqwest::Error),
-    /// It leads on, and on.
     Redirects,
-    /// It leads to where it may not, for this.
+    /// This object was redirected to this forbidden place.
     Elsewhere(&'static str, String),
-    /// It answers with this status, and this beginning of a body.
+    /// The server answered with this status, and a body that begins like this.
     Status(StatusCode, Bytes),
-    /// Its token server gives no token for these credentials.
+    /// The token server refuses the credentials.
     Denied,
-    /// This has more than so many bytes.
+    /// This object has more than this many bytes.
     TooLarge(&'static str, usize),
-    /// This is not what the protocol says.
     Unclear(String),
 }
 
 impl AskError {
     fn unreachable(error: reqwest::Error) -> Self {
-        // An address may have a signature in it that is as good as a password.
+        // A URL may contain a signature that is as good as a password.
         Self::Unreachable(error.without_url())
     }
 
-    /// It may not lead to this place for this.
+    /// An error for a redirect of this object. Keeps only the origin of the place: the rest may be secret.
     pub fn elsewhere(what: &'static str, place: &Url) -> Self {
-        // The rest of the address may be secret.
         let place = match place.origin() {
             origin @ Origin::Tuple(..) => origin.ascii_serialization(),
             Origin::Opaque(_) => format!("{}:", place.scheme()),
@@ -72,10 +68,10 @@ impl AskError {
 }
 
 impl Transport {
-    /// The way to the registry at this address. It reads the certificates of the system.
+    /// Opens a connection to the registry at this address. Reads the system's certificates.
     ///
     /// # Errors
-    /// If there is no TLS, with why.
+    /// The reason, if TLS cannot be set up.
     pub fn open(registry: &Url) -> Result<Self, String> {
         let is_plain = registry.scheme() == "http";
         let mut builder = reqwest::Client::builder()
@@ -86,7 +82,7 @@ impl Transport {
             .read_timeout(SILENCE)
             .user_agent(concat!("baton/", env!("CARGO_PKG_VERSION")));
         if is_plain {
-            // What is in the clear does not leave this machine.
+            // Unencrypted requests must not leave this machine.
             builder = builder.no_proxy();
         } else {
             builder = builder.dns_resolver(Arc::new(Lookup::of(registry)));
@@ -95,19 +91,18 @@ impl Transport {
         Ok(Self { client, registry: registry.clone() })
     }
 
-    /// The client, for requests to be made with.
     pub fn client(&self) -> &reqwest::Client {
         &self.client
     }
 
-    /// Whether this is an address of the registry itself.
+    /// True if this URL is on the registry itself.
     pub fn is_registry(&self, url: &Url) -> bool {
         url.origin() == self.registry.origin()
     }
 
-    /// True if the registry may lead to this URL: over TLS or within this machine, never from elsewhere to this machine, and
-    /// never to where a cloud gives out credentials. Over TLS it may always lead to itself, since the operator chose its
-    /// address. [`Lookup`] checks the addresses of a name.
+    /// True if the registry may redirect to this URL: over TLS or within this machine, never from elsewhere to this
+    /// machine, and never to a cloud's metadata server. Over TLS it may always redirect to itself, since the operator
+    /// chose its address. [`Lookup`] checks the addresses of a name.
     pub fn may_lead_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
@@ -125,12 +120,12 @@ impl Transport {
     }
 }
 
-/// Sends it and waits for the answer's head.
+/// Sends a request, and waits for the head of the response.
 pub async fn send(request: RequestBuilder) -> Result<Response, AskError> {
     request.send().await.map_err(AskError::unreachable)
 }
 
-/// What was asked for, of at most so many bytes; whatever length the answer claims to have.
+/// Reads a response of at most `most` bytes, whatever length it declares.
 pub async fn content(response: Response, what: &'static str, most: usize) -> Result<Bytes, AskError> {
     let response = successful(response).await?;
     match read(response, most).await? {
@@ -139,19 +134,19 @@ pub async fn content(response: Response, what: &'static str, most: usize) -> Res
     }
 }
 
-/// The answer, if there is something in it.
+/// Returns the response if its status is 200.
 pub async fn successful(response: Response) -> Result<Response, AskError> {
     match response.status() {
         StatusCode::OK => Ok(response),
         status => {
-            // A complaint that ends early still says something; none at all does not hide the status.
+            // Part of an error body still helps. Without any, the status remains.
             let complaint = read(response, COMPLAINT).await.unwrap_or_default().0;
             Err(AskError::Status(status, complaint))
         }
     }
 }
 
-/// At most so much of a body, and whether that is all.
+/// Reads at most `most` bytes of a body. Also returns true if that is all of it.
 pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {
@@ -165,21 +160,20 @@ pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), 
     Ok((bytes.into(), true))
 }
 
-/// A header's value that no log shows; none if these are not the characters of one.
+/// A header value that no log shows. `None` if the text has characters that a header cannot have.
 pub fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Whether what is sent there in the clear stays on this machine.
+/// True if a request to this URL certainly stays on this machine, so that it needs no encryption.
 pub fn stays_here(url: &Url) -> bool {
     url.host().is_some_and(|host| address::is_certainly_loopback(&host))
 }
 
-/// Looks up names for a registry that is on another machine: where it leads by a name, it may not lead to this machine
-/// or to where a cloud gives out credentials either. Its own name and those of proxies are the operator's, and lead
-/// where they lead.
+/// Resolves names for a registry on another machine. A redirect to a name must lead neither to this machine nor to a
+/// cloud's metadata server. The names of the registry and of proxies are the operator's, and may have any address.
 struct Lookup {
     trusted: Arc<BTreeSet<String>>,
 }
@@ -193,7 +187,7 @@ impl Lookup {
     }
 }
 
-/// Some write a proxy without its scheme.
+/// Parses a proxy that is written without a scheme.
 fn with_scheme(proxy: &str) -> Result<Url, url::ParseError> {
     format!("http://{proxy}").parse()
 }
@@ -212,7 +206,7 @@ impl Resolve for Lookup {
     }
 }
 
-/// Those of a name's addresses that it may be asked at.
+/// Keeps the addresses of a name to which a request may go.
 fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
@@ -230,7 +224,7 @@ fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) 
     }
 }
 
-/// What is at the bottom of an error. What is above it may name addresses, with what is secret in them.
+/// The root cause of an error. The errors above it may name URLs with secrets in them.
 pub fn cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -239,7 +233,7 @@ pub fn cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// Whom to trust: the authorities of the system. Who needs no TLS need not have any.
+/// TLS with the system's certificate authorities. If TLS is optional, there may be none.
 fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -261,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registry_leads_over_tls_or_within_this_machine() -> Result<(), Box<dyn Error>> {
+    fn registry_may_redirect_over_tls_or_within_this_machine() -> Result<(), Box<dyn Error>> {
         let far = Transport { client: reqwest::Client::new(), registry: "https://ghcr.io/".parse()? };
         let near = Transport { client: reqwest::Client::new(), registry: "http://localhost:5000/".parse()? };
         for (place, of_far, of_near) in [
@@ -299,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn registry_at_address_of_no_name_leads_to_itself() -> Result<(), Box<dyn Error>> {
+    fn registry_at_an_ip_address_may_redirect_to_itself() -> Result<(), Box<dyn Error>> {
         let registry: Url = "https://[::ffff:127.0.0.1]:5000/".parse()?;
         let transport = Transport { client: reqwest::Client::new(), registry: registry.clone() };
         assert!(transport.may_lead_to(&registry.join("/token")?));
@@ -311,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_where_its_address_might() -> Result<(), Box<dyn Error>> {
+    fn name_resolves_only_to_allowed_addresses() -> Result<(), Box<dyn Error>> {
         let trusted = BTreeSet::from(["registry.example".to_owned()]);
         let at = |text: &str| text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
         let (here, metadata, private, public) =

@@ -21,7 +21,7 @@ fn signed(name: &str, signature: &str) -> Publication {
     Publication { signature: Some(signature.to_owned()), ..publication(name) }
 }
 
-/// After pushes of modules of these names.
+/// A list after pushes of these modules.
 fn pushed(names: &[&str]) -> VersionList {
     let mut control = VersionList::default();
     for name in names {
@@ -61,7 +61,7 @@ impl VersionList {
 }
 
 #[test]
-fn what_has_begun_can_be_read_whatever_the_clock_said() {
+fn new_list_can_be_read_whatever_the_clock_says() {
     for now in [Duration::ZERO, Duration::from_secs(1_800_000_000), Duration::MAX] {
         let mut control = VersionList::begun(now);
         let before = control.serial;
@@ -73,7 +73,7 @@ fn what_has_begun_can_be_read_whatever_the_clock_said() {
 }
 
 #[test]
-fn nothing_is_changed_that_nobody_could_read_afterwards() {
+fn list_is_unchanged_when_no_serial_is_left() {
     let mut control = pushed(&["one", "two"]);
     control.serial = HIGHEST_SERIAL;
     let before = control.clone();
@@ -85,7 +85,7 @@ fn nothing_is_changed_that_nobody_could_read_afterwards() {
 }
 
 #[test]
-fn what_is_too_large_is_not_read() {
+fn list_is_not_read_when_too_large() {
     let padded = |length: usize| {
         let json = VersionList::default().encode();
         [&json[..], &b" ".repeat(length - json.len())].concat()
@@ -96,7 +96,7 @@ fn what_is_too_large_is_not_read() {
 }
 
 #[test]
-fn what_is_pushed_last_is_current_and_what_was_before_is_its_fallback() {
+fn last_push_is_current_and_the_previous_one_its_fallback() {
     let mut control = pushed(&["a"]);
     assert_eq!((control.runs(), control.falls_back_on()), (Some((digest("a"), 1)), None));
     control.push(publication("b")).unwrap();
@@ -106,7 +106,7 @@ fn what_is_pushed_last_is_current_and_what_was_before_is_its_fallback() {
 }
 
 #[test]
-fn what_is_pushed_again_is_a_new_version_unless_it_is_current() {
+fn module_pushed_again_is_a_new_version_unless_current() {
     let mut control = pushed(&["a", "b"]);
     let before = control.clone();
     assert_eq!(control.push(publication("b")), Ok(Pushed::Already));
@@ -142,7 +142,7 @@ fn a_signature_is_replaced_and_never_lost() {
 }
 
 #[test]
-fn a_rejection_falls_back_and_holds_for_the_version_that_was_tried() {
+fn rejection_falls_back_and_applies_to_one_publication() {
     let mut control = pushed(&["a", "b", "c"]);
     assert!(!control.rejects("b", 3) && !control.rejects("c", 2) && !control.rejects("x", 3));
     assert!(control.rejects("c", 3));
@@ -159,7 +159,7 @@ fn a_rejection_falls_back_and_holds_for_the_version_that_was_tried() {
 }
 
 #[test]
-fn the_only_version_that_is_left_is_not_rejected() {
+fn last_version_that_is_left_is_not_rejected() {
     let mut control = pushed(&["a", "b"]);
     assert!(control.rejects("b", 2));
     assert!(!control.rejects("a", 1));
@@ -167,7 +167,7 @@ fn the_only_version_that_is_left_is_not_rejected() {
 }
 
 #[test]
-fn a_rollback_is_a_push_without_bytes() {
+fn rollback_makes_an_earlier_version_current() {
     let mut control = VersionList::default();
     assert_eq!(control.rollback(None), Err(RollbackError::Empty));
     control = pushed(&["a"]);
@@ -182,7 +182,7 @@ fn a_rollback_is_a_push_without_bytes() {
     let unknown = digest("x").hex()[..8].parse().unwrap();
     assert_eq!(control.rolls_back_to("x"), Err(RollbackError::Unknown(unknown)));
 
-    // A rejected one only if it is named.
+    // A rejected version becomes current only if it is named.
     control.push(publication("d")).unwrap();
     assert!(control.rejects("d", 6));
     assert_eq!(control.rolls_back_to("a"), Ok(RolledBack::Already(digest("a"))));
@@ -192,7 +192,7 @@ fn a_rollback_is_a_push_without_bytes() {
 }
 
 #[test]
-fn a_prefix_must_mean_one_version() {
+fn rollback_fails_when_the_prefix_is_ambiguous() {
     let mut control = pushed(&["a", "b"]);
     let near = format!("{}{}", &digest("a").to_string()[..20], "0".repeat(51));
     control.pushed[1].digest = near.parse().unwrap();
@@ -203,7 +203,7 @@ fn a_prefix_must_mean_one_version() {
 }
 
 #[test]
-fn rejections_of_what_was_not_pushed_are_bounded_and_forgiven() {
+fn rejections_of_unpushed_modules_are_bounded_and_forgiven() {
     let mut control = VersionList::default();
     let rejects =
         |control: &mut VersionList, name: &str| control.judge_unpushed(&judgement(name, 3, bad()), 10, "alpha", AT);
@@ -226,13 +226,13 @@ fn rejections_of_what_was_not_pushed_are_bounded_and_forgiven() {
 }
 
 #[test]
-fn a_prune_leaves_what_is_needed() {
+fn prune_keeps_versions_that_are_needed() {
     let mut control = pushed(&["a", "b", "c", "d", "e", "f"]);
     for (name, serial) in [("f", 6), ("e", 5), ("d", 4)] {
         assert!(control.rejects(name, serial));
     }
     let names = |entries: Vec<ListedVersion>| entries.iter().map(|entry| entry.serial).collect::<Vec<_>>();
-    // C is current and b its fallback.
+    // c is current, and b is its fallback.
     assert_eq!(control.clone().prune(6, &BTreeSet::new()), []);
     assert_eq!(names(control.clone().prune(2, &BTreeSet::new())), [1, 4]);
     assert_eq!(names(control.clone().prune(2, &BTreeSet::from([digest("a")]))), [4]);
@@ -243,7 +243,7 @@ fn a_prune_leaves_what_is_needed() {
 }
 
 #[test]
-fn the_object_is_bounded_and_a_judgement_has_room() {
+fn full_list_has_room_for_a_judgement() {
     let mut control = VersionList::default();
     let full = (0..).find_map(|n: u32| control.push(signed(&n.to_string(), &"s".repeat(300))).err()).unwrap();
     let count = control.pushed.len();
@@ -261,7 +261,7 @@ fn the_object_is_bounded_and_a_judgement_has_room() {
 }
 
 #[test]
-fn it_is_read_as_it_is_written() {
+fn list_round_trips_through_the_stored_format() {
     let mut control = pushed(&["a", "b"]);
     control.push(signed("c", "untrusted comment: …\nRUQ")).unwrap();
     assert!(control.proves("a", 1) && control.rejects("c", 3));
@@ -282,7 +282,7 @@ fn it_is_read_as_it_is_written() {
 }
 
 #[test]
-fn what_is_none_is_refused_with_the_way_out() {
+fn invalid_list_is_refused_with_advice() {
     let entry = |serial: u64, name: &str| {
         serde_json::json!({
             "digest": digest(name), "size": 1, "serial": serial, "by": "", "at": "", "signature": null, "verdict": null

@@ -6,7 +6,7 @@ use super::*;
 const DIGEST: &str = "Docker-Content-Digest";
 
 #[tokio::test]
-async fn whatever_a_registry_answers_is_said_in_words() {
+async fn registry_errors_are_explained() {
     let (body, sha512) = ("<html>hello</html>", format!("{DIGEST}: sha512:{}", "0".repeat(128)));
     for (answer, reachable, why) in [
         (answer("403 Forbidden", "", "no"), true, "denies access to acme/billing without credentials"),
@@ -31,7 +31,7 @@ async fn whatever_a_registry_answers_is_said_in_words() {
 }
 
 #[tokio::test]
-async fn another_manifest_than_the_tag_leads_to_is_refused() {
+async fn manifest_is_refused_when_its_digest_is_not_the_tags() {
     let named = Digest::of(b"another");
     let address = fake(move |request| {
         let header = format!("{DIGEST}: {named}");
@@ -44,14 +44,14 @@ async fn another_manifest_than_the_tag_leads_to_is_refused() {
 }
 
 #[tokio::test]
-async fn a_registry_that_says_nothing_is_left() {
+async fn silent_registry_is_given_up_after_10_seconds() {
     let address = fake(|_| None).await;
     let why = unreachable(&mut at(&address)).await;
     assert!(why.contains(&address) && why.contains("did not respond within 10s"), "{why}");
 }
 
 #[tokio::test]
-async fn a_module_that_takes_long_to_come_is_told_of() {
+async fn module_is_reported_when_it_takes_long_to_pull() {
     let manifest = described(b"first");
     let address = fake(move |head| match head {
         head if head.contains("/blobs/") => None,
@@ -68,7 +68,7 @@ async fn a_module_that_takes_long_to_come_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_module_that_is_cut_off_is_asked_for_again() {
+async fn pull_is_retried_when_the_module_is_cut_off() {
     let manifest = described(b"first");
     let tries = std::sync::atomic::AtomicU32::new(0);
     let address = fake(move |head| {
@@ -88,8 +88,8 @@ async fn a_module_that_is_cut_off_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_not_read_to_the_end() {
-    // What a connection holds besides, on both of its sides.
+async fn endless_response_is_not_read_to_the_end() {
+    // Bytes that the buffers on both sides of a connection may hold in addition.
     const UNDER_WAY: u64 = 32 << 20;
     let filler = "x".repeat(64 << 10);
     let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");
@@ -128,12 +128,12 @@ async fn what_does_not_end_is_not_read_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_module_may_be_elsewhere_and_a_manifest_may_not() {
+async fn redirect_to_another_server_is_allowed_for_modules_only() {
     let (elsewhere, asked) = noted(open("first")).await;
     for (what, place, good) in [
         ("/blobs/", format!("http://{elsewhere}/blobs/first"), true),
         ("/manifests/", format!("http://{elsewhere}/manifests/1"), false),
-        // Both are this machine to its kernel, but do not say so.
+        // The kernel connects both to this machine, although their form does not show it.
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "0.0.0.0")), false),
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")), false),
         ("/blobs/", format!("http://ali:sesame@{elsewhere}/blobs/first"), false),
@@ -160,7 +160,7 @@ async fn a_module_may_be_elsewhere_and_a_manifest_may_not() {
 }
 
 #[tokio::test]
-async fn redirects_come_to_an_end() {
+async fn endless_redirects_are_given_up() {
     let as_ever = open("first");
     let (address, asked) = noted(move |request| {
         let again = || answer("302 Found", "Location: again", "");
@@ -173,7 +173,7 @@ async fn redirects_come_to_an_end() {
 }
 
 #[tokio::test]
-async fn where_a_module_is_redirected_to_is_not_told() {
+async fn error_does_not_reveal_the_target_of_a_redirect() {
     let manifest = described(b"first");
     let address = fake(move |head| {
         // Nobody listens there.
@@ -189,7 +189,7 @@ async fn where_a_module_is_redirected_to_is_not_told() {
     assert!(why.contains("refused") && !why.contains("c2VjcmV0"), "{why}");
 }
 
-/// Answers as a registry with this module does that is open to all.
+/// Responds as a public registry with this module does.
 fn open(module: &'static str) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
     move |request| {
         Some(match request {

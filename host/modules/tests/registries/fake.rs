@@ -1,4 +1,4 @@
-//! Servers that say what a test wants them to say.
+//! Servers that respond as a test wants.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What is asked of a server: heads, and the bodies that come with them.
+/// The requests to a server, each with its head and body.
 #[derive(Clone, Default)]
 pub struct Requests(Arc<Mutex<Vec<String>>>);
 
@@ -15,7 +15,6 @@ impl Requests {
         self.0.lock().unwrap().push(request.to_owned());
     }
 
-    /// The requests that have this in them.
     pub fn with(&self, part: &str) -> Vec<String> {
         self.0.lock().unwrap().iter().filter(|request| request.contains(part)).cloned().collect()
     }
@@ -26,7 +25,7 @@ pub fn answer(status: &str, header: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{header}\r\n{body}", body.len())
 }
 
-/// A server that answers each request so, or not at all, until the test's runtime ends. Returns its address.
+/// Starts a server that gives this answer to each request, or none, until the test's runtime ends. Returns its address.
 pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
     let answer = Arc::new(answer);
     listen(move |stream| {
@@ -36,7 +35,7 @@ pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'stati
     .await
 }
 
-/// A server that answers so, and what it is asked.
+/// Starts a server with this answer. Also returns the requests to it.
 pub async fn noted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> (String, Requests) {
     let requests = Requests::default();
     let notes = requests.clone();
@@ -47,7 +46,7 @@ pub async fn noted(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'stat
     (address.await, requests)
 }
 
-/// How an endless answer went.
+/// The progress of an endless response.
 #[derive(Default)]
 pub struct Flood {
     sent: AtomicU64,
@@ -55,13 +54,13 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// How many bytes there was room for, once the other side has hung up.
+    /// The number of bytes that were sent, once the client has hung up.
     pub fn over(&self) -> Option<u64> {
         self.is_over.load(Ordering::Acquire).then(|| self.sent.load(Ordering::Acquire))
     }
 }
 
-/// A server that answers each request so, and whatever asks for `what` with this beginning and then `filler` for ever.
+/// Starts a server that sends `beginning` and then endless `filler` for `what`, and `answer` for other requests.
 pub async fn flooding(
     what: &'static str,
     beginning: String,
@@ -89,14 +88,13 @@ pub async fn flooding(
     (address.await, flood)
 }
 
-/// Answers a request so.
 pub async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &(impl Fn(&str) -> Option<String> + Sync)) {
     if let Some(request) = read(&mut stream).await {
         tell(&mut stream, answer(&request)).await;
     }
 }
 
-/// Hands each connection over, in a task of its own. Returns the address.
+/// Serves each connection in a task of its own. Returns the address.
 pub async fn listen<S>(serve: impl Fn(TcpStream) -> S + Send + Sync + 'static) -> String
 where
     S: Future<Output = ()> + Send,
@@ -127,7 +125,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
 
 async fn tell(stream: &mut (impl AsyncWrite + Unpin), answer: Option<String>) {
     match answer {
-        // A client that has enough of the answer hangs up, which is no fault of the test's.
+        // A client hangs up once it has read enough.
         Some(answer) => {
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;

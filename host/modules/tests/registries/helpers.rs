@@ -1,4 +1,4 @@
-//! Credential helpers: found by what is in the environment, so from a process of its own.
+//! Credential helpers. The environment decides which one is found, so each test pulls in a process of its own.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use super::*;
 
-/// The module that the process asks for.
+/// Variable with the reference to pull.
 const REFERENCE: &str = "BATON_TEST_REFERENCE";
 
-/// Asks from a process that has this helper, `docker-credential-cave`, and this configuration. Returns what it says.
+/// Pulls in a process with this helper, `docker-credential-cave`, and this configuration. Returns the process's output.
 fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("docker-credential-cave");
@@ -22,7 +22,7 @@ fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), [("PATH", path.as_os_str())])
 }
 
-/// What a process tells of this reference that has these variables, and Docker's configuration in this folder.
+/// Pulls in a process with these variables and Docker's configuration in this folder. Returns the process's output.
 pub fn process<'a>(
     config: &Path,
     reference: &str,
@@ -48,7 +48,7 @@ async fn as_a_process_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_helper_is_asked_and_need_not_answer() {
+async fn credential_helper_is_asked_and_may_fail() {
     let registry = Registry::start_closed();
     Publisher::of(&registry).push("1", b"first").await;
     let server = registry.address().to_string();

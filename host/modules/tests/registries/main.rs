@@ -48,20 +48,20 @@ async fn a_digest_is_pulled_once() {
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
     let asked = || registry.requests("GET", "") + registry.requests("HEAD", "");
     let before = asked();
-    // Two looks at a tag would have come by then.
+    // A tag would have been polled twice by then.
     timeout(Duration::from_secs(25), source.next()).await.expect_err("nothing can change");
-    // What the pull asked for last may have been written down after it was answered.
+    // The registry may log the last request of the pull after it has answered.
     assert!(asked() <= before + 1, "nobody is asked: {}", registry.log());
 }
 
 #[tokio::test]
-async fn what_is_dropped_goes_on() {
+async fn pull_continues_when_next_is_dropped() {
     let registry = Registry::start();
     Publisher::of(&registry).push("1", b"first").await;
     let mut source = source(&registry, ":1");
     let offer = async {
         loop {
-            // Too short for all that a pull needs.
+            // Too short for a whole pull.
             if let Ok(offer) = timeout(Duration::from_micros(100), source.next()).await {
                 return offer;
             }
@@ -75,7 +75,7 @@ async fn what_is_dropped_goes_on() {
 }
 
 #[tokio::test]
-async fn a_signature_comes_along() {
+async fn offer_includes_the_signature_of_the_manifest() {
     let registry = Registry::start();
     let publisher = Publisher::of(&registry);
     let mut manifest = manifest(&[publisher.layer("application/wasm", b"first").await]);
@@ -103,7 +103,7 @@ async fn an_index_leads_to_its_module() {
 }
 
 #[tokio::test]
-async fn what_is_no_module_is_refused_once_until_the_tag_moves() {
+async fn image_is_refused_once_until_the_tag_moves() {
     let registry = Registry::start();
     let publisher = Publisher::of(&registry);
     let tar = "application/vnd.oci.image.layer.v1.tar";
@@ -120,7 +120,7 @@ async fn what_is_no_module_is_refused_once_until_the_tag_moves() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_offered_once_it_is() {
+async fn missing_tag_is_offered_once_it_is_pushed() {
     let registry = Registry::start();
     let mut source = source(&registry, ":1");
     let why = unusable(&mut source).await;
@@ -145,7 +145,7 @@ async fn a_module_that_is_too_large_is_not_pulled() {
 }
 
 #[tokio::test]
-async fn a_module_of_another_size_than_described_is_refused() {
+async fn module_is_refused_when_its_size_differs_from_the_manifest() {
     let registry = Registry::start();
     let publisher = Publisher::of(&registry);
     for (tag, size) in [("1", 4), ("2", 6)] {
@@ -158,7 +158,7 @@ async fn a_module_of_another_size_than_described_is_refused() {
 }
 
 #[tokio::test]
-async fn a_damaged_module_is_refused_until_it_is_whole() {
+async fn damaged_module_is_refused_until_it_is_repaired() {
     let registry = Registry::start();
     Publisher::of(&registry).push("1", b"first").await;
     let blob = registry.blob(&Digest::of(b"first").hex());
@@ -184,7 +184,7 @@ async fn a_damaged_manifest_is_refused() {
 }
 
 #[tokio::test]
-async fn a_registry_may_come_later_and_go_again() {
+async fn source_recovers_when_the_registry_comes_back() {
     let mut registry = Registry::start();
     let publisher = Publisher::of(&registry);
     publisher.push("1", b"first").await;
@@ -203,7 +203,7 @@ async fn a_registry_may_come_later_and_go_again() {
 }
 
 #[tokio::test]
-async fn credentials_are_those_of_docker() {
+async fn credentials_are_read_from_dockers_configuration() {
     let registry = Registry::start_closed();
     Publisher::of(&registry).push("1", b"first").await;
     let folder = tempfile::tempdir().unwrap();
@@ -227,7 +227,6 @@ async fn credentials_are_those_of_docker() {
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
 }
 
-/// The manifest of a module.
 fn described(module: &[u8]) -> String {
     let layer = json!({"mediaType": "application/wasm", "digest": Digest::of(module), "size": module.len()});
     manifest(&[layer]).to_string()
@@ -264,7 +263,7 @@ async fn unreachable(source: &mut OciSource) -> String {
     }
 }
 
-/// Waits until the source has asked so much, and has told nothing of it.
+/// Waits until the source has sent enough requests, and checks that it returns nothing meanwhile.
 async fn looked(source: &mut OciSource, enough: impl Fn() -> bool) {
     let seen = async {
         while !enough() {

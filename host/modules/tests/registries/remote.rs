@@ -1,4 +1,4 @@
-//! Registries that are not on this machine: over TLS, and through a proxy, so that they need not exist.
+//! Registries on other machines: over TLS and through a proxy, so that they need not exist.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::helpers::process;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_server_is_shown_its_own_and_no_other() {
+async fn each_server_receives_only_its_own_credentials() {
     let internet = Internet::start("https://auth.example/token", "https://cdn.example/first").await;
     let told = internet.pull(&[]);
     assert!(told.contains("told: Ok(Offer"), "{told}");
@@ -37,7 +37,7 @@ async fn each_server_is_shown_its_own_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_leads_from_tls_into_the_clear_or_to_this_machine() {
+async fn redirect_from_tls_to_http_or_this_machine_is_refused() {
     let (here, asked_here) = noted(|_| Some(answer("200 OK", "", "first"))).await;
     let (auth, cdn) = ("https://auth.example/token", "https://cdn.example/first");
     for (realm, blob) in [
@@ -64,7 +64,7 @@ async fn nothing_leads_from_tls_into_the_clear_or_to_this_machine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_is_certified_by_an_authority_of_the_system() {
+async fn registry_is_verified_by_the_systems_authorities() {
     let internet = Internet::start("https://auth.example/token", "https://cdn.example/first").await;
     let other = repository().join("host/tests/blackbox/http/tls/ca.pem");
     let told = internet.pull(&[("SSL_CERT_FILE", other.as_os_str())]);
@@ -75,7 +75,7 @@ async fn a_registry_is_certified_by_an_authority_of_the_system() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_on_this_machine_is_asked_without_a_proxy_and_needs_no_certificates() {
+async fn local_registry_needs_neither_proxy_nor_certificates() {
     let registry = Registry::start();
     Publisher::of(&registry).push("1", b"first").await;
     let folder = tempfile::tempdir().unwrap();
@@ -86,15 +86,15 @@ async fn a_registry_on_this_machine_is_asked_without_a_proxy_and_needs_no_certif
     assert!(told.contains("told: Ok(Offer"), "{told}");
 }
 
-/// A proxy that leads to `*.example`: a registry, its token server, and where it keeps its blobs.
+/// A proxy that leads to `*.example`: a registry, its token server, and the server of its blobs.
 struct Internet {
     proxy: String,
-    /// What was asked, each with the host and how it was asked.
+    /// The requests, each with its host and with whether it came over TLS.
     asked: Requests,
 }
 
 impl Internet {
-    /// One in which the registry's token server and blob are said to be there.
+    /// Starts a network in which the registry names this token server and redirects to this blob.
     async fn start(realm: &str, blob: &str) -> Self {
         let asked = Requests::default();
         let challenge = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"us\"");
@@ -120,7 +120,7 @@ impl Internet {
         Self { proxy: proxy.await, asked }
     }
 
-    /// What comes of asking the registry, with these variables beside the usual ones.
+    /// Pulls from the registry, with these variables in addition to the usual ones. Returns the process's output.
     fn pull(&self, variables: &[(&'static str, &OsStr)]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let login = json!({"auths": {"registry.example": {"username": USER.0, "password": USER.1}}});
@@ -136,7 +136,7 @@ impl Internet {
     }
 }
 
-/// Leads on to the host that is asked for, which answers one request.
+/// Connects to the requested host, which answers one request.
 async fn connect(
     mut stream: TcpStream,
     acceptor: &TlsAcceptor,
@@ -159,7 +159,7 @@ async fn connect(
     }
 }
 
-/// A file in `tls`: the certificate of an authority of the tests', and what it has signed for the hosts here.
+/// A file in `tls`: the certificate of the tests' authority, or a key or certificate that it has signed.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/registries/tls").join(name)
 }

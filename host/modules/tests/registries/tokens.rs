@@ -1,4 +1,4 @@
-//! Token servers: who is shown what, and for how long it is good.
+//! Token servers: the credentials that they receive, and the lifetime of their tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use super::fake::{self, Requests, answer, noted};
 use super::*;
 
 #[tokio::test]
-async fn a_token_is_fetched_with_the_credentials_and_nothing_else_is() {
+async fn credentials_are_sent_only_to_the_token_server() {
     let bearer = |host: &str| format!("Bearer realm=\"http://{host}/token\",service=\"us\",scope=\"repository:*:*\"");
     for challenges in [
         vec![bearer("HOST")],
@@ -28,7 +28,7 @@ async fn a_token_is_fetched_with_the_credentials_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn without_credentials_a_token_is_asked_for_as_nobody() {
+async fn token_is_requested_anonymously_without_credentials() {
     let (address, asked) = closed(&hub(), |_| answer("200 OK", "", r#"{"access_token": "t0ken"}"#)).await;
     let mut source = as_nobody(&address);
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
@@ -40,7 +40,7 @@ async fn without_credentials_a_token_is_asked_for_as_nobody() {
 }
 
 #[tokio::test]
-async fn an_identity_token_is_exchanged_as_docker_does_it() {
+async fn identity_token_is_exchanged_as_docker_does() {
     let (address, asked) = closed(&hub(), |_| answer("200 OK", "", r#"{"access_token": "t0ken"}"#)).await;
     let user = BASE64_STANDARD.encode("00000000-0000-0000-0000-000000000000:");
     let (mut source, _login) = with(&address, &json!({"auth": user, "identitytoken": "ident:ty"}));
@@ -65,7 +65,7 @@ async fn an_identity_token_is_exchanged_as_docker_does_it() {
 }
 
 #[tokio::test]
-async fn a_token_is_kept_as_long_as_it_is_good() {
+async fn token_is_reused_until_it_expires() {
     let fetched = async |expires| {
         let (count, answers) = numbered(expires);
         let (address, asked) = closed(&hub(), answers).await;
@@ -74,7 +74,7 @@ async fn a_token_is_kept_as_long_as_it_is_good() {
         looked(&mut source, || asked.with("HEAD ").len() >= 3).await;
         count.load(Ordering::Relaxed)
     };
-    // Looks are at least 5 s apart. A token of a second is gone by then; by default it is good for a minute.
+    // Polls are at least 5 s apart, so a token of one second has expired by then. The default lifetime is one minute.
     let (default, hour, second) =
         tokio::join!(fetched(""), fetched(r#","expires_in": 3600"#), fetched(r#","expires_in": 1"#));
     assert_eq!((default, hour), (1, 1));
@@ -82,7 +82,7 @@ async fn a_token_is_kept_as_long_as_it_is_good() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_refused_is_fetched_anew() {
+async fn token_is_fetched_again_when_refused() {
     let (count, answers) = numbered("");
     let good = Arc::clone(&count);
     let manifest = described(b"first");
@@ -92,7 +92,7 @@ async fn a_token_that_is_refused_is_fetched_anew() {
         let token = format!("authorization: Bearer t0ken{}\r\n", good.load(Ordering::Relaxed));
         Some(match request {
             request if request.contains("/token") => answers(request),
-            // Each is good for two requests only, whatever was said of it.
+            // Each token is good for two requests only, whatever its lifetime.
             request if !request.contains(&token) || uses.fetch_add(1, Ordering::Relaxed) % 3 == 2 => {
                 answer("401 Unauthorized", &challenge, "")
             }
@@ -108,7 +108,7 @@ async fn a_token_that_is_refused_is_fetched_anew() {
 }
 
 #[tokio::test]
-async fn what_a_token_server_answers_is_said_in_words() {
+async fn token_server_errors_are_explained() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     let moved = format!("Location: http://{elsewhere}/");
     for (answer, usable, why) in [
@@ -136,7 +136,7 @@ async fn what_a_token_server_answers_is_said_in_words() {
 }
 
 #[tokio::test]
-async fn a_token_that_does_not_end_is_not_read_to_the_end() {
+async fn endless_token_is_not_read_to_the_end() {
     let head = "HTTP/1.1 200 OK\r\n\r\n{\"token\": \"".to_owned();
     let challenge = |request: &str| {
         let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{}/token\"", host(request));
@@ -155,10 +155,10 @@ async fn a_token_that_does_not_end_is_not_read_to_the_end() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_for_tokens_where_a_registry_may_not_lead() {
+async fn token_is_not_requested_from_a_forbidden_address() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     for realm in [
-        // Both are this machine to its kernel, but do not say so.
+        // The kernel connects both to this machine, although their form does not show it.
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "0.0.0.0")),
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")),
         format!("http://ali:sesame@{elsewhere}/token"),
@@ -181,7 +181,7 @@ async fn nobody_is_asked_for_tokens_where_a_registry_may_not_lead() {
 }
 
 #[tokio::test]
-async fn what_a_registry_is_shown_stays_with_it() {
+async fn credentials_are_not_sent_to_a_redirects_target() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", "first"))).await;
     let manifest = described(b"first");
     for challenge in ["Basic realm=\"cave\"", "Bearer realm=\"http://HOST/token\""] {
@@ -203,7 +203,7 @@ async fn what_a_registry_is_shown_stays_with_it() {
     assert_eq!((asked.with("GET /first").len(), asked.with("authorization").len()), (2, 0), "{:?}", asked.with(""));
 }
 
-/// A registry with these challenges, `HOST` in them being itself, and a token server in it; and what they are asked.
+/// A registry with a token server in it, and the requests to both. `HOST` in the challenges stands for the registry.
 async fn closed(challenges: &[String], token: impl Fn(&str) -> String + Send + Sync + 'static) -> (String, Requests) {
     let (challenges, manifest) = (challenges.to_vec(), described(b"first"));
     noted(move |request| {
@@ -227,7 +227,7 @@ fn hub() -> [String; 1] {
     ["Bearer realm=\"http://HOST/token\",service=\"us\"".to_owned()]
 }
 
-/// What a token server answers that counts its tokens, and the count.
+/// A token server's responses with numbered tokens, and their count.
 fn numbered(expires: &'static str) -> (Arc<AtomicU32>, impl Fn(&str) -> String + Send + Sync + 'static) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
@@ -250,7 +250,7 @@ fn as_ali(address: &str) -> (OciSource, TempDir) {
     with(address, &json!({"username": USER.0, "password": USER.1}))
 }
 
-/// A source with this entry for the registry, in the second of two files, as long as the folder is there.
+/// A source with this entry for the registry in the second of two files. The folder must outlive the source.
 fn with(address: &str, entry: &Value) -> (OciSource, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (missing, file) = (folder.path().join("config.json"), folder.path().join("auth.json"));

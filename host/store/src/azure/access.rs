@@ -1,8 +1,5 @@
-//! Where a storage account is, and how the host proves there who it is: what users expect to work, in the
-//! order in which it is tried.
-//!
-//! All of it comes from the environment, under the names that the Azure CLI and SDKs use. A connection
-//! string says both; for the rest, one variable says where the account is if it is not in the public cloud.
+//! Endpoint and credentials of a storage account, from the environment variables that the Azure CLI and SDKs use. A
+//! connection string holds both. For other credentials, one variable names the endpoint outside the public cloud.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 use super::tokens::KeptToken;
 use crate::address::is_certainly_loopback;
 
-/// Why an account cannot be used as the environment says.
+/// The error if the environment's endpoint or credentials cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialError(String);
@@ -27,42 +24,39 @@ impl CredentialError {
     }
 }
 
-/// A connection string for this host alone.
+/// A connection string for Baton only.
 pub const OWN_CONNECTION_STRING: &str = "BATON_STORE_CONNECTION_STRING";
-/// Variables that hold a connection string, the strongest first.
+/// Variables that hold a connection string, in order of precedence.
 const CONNECTION_STRING: [&str; 2] = [OWN_CONNECTION_STRING, "AZURE_STORAGE_CONNECTION_STRING"];
 const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
 const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
-/// Where the account is, for all credentials but a connection string.
+/// The account's endpoint, for all credentials except a connection string.
 const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
-/// Where accounts are unless somebody says otherwise.
+/// Default suffix of the endpoint.
 const PUBLIC_SUFFIX: &str = "core.windows.net";
-/// The one account of the emulator.
 const EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
-/// The environment. An empty variable is like none.
+/// Looks up an environment variable. An empty variable counts as unset.
 pub(super) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The variables of this process.
 pub(super) fn of_process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// An account that can be asked.
 #[derive(Debug)]
 pub(super) struct AccountAccess {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
-    /// The token that these are, if they are one.
+    /// The kept token, if the credentials are one.
     pub token: Option<Arc<KeptToken>>,
     pub shown: ShownCredentials,
 }
 
-/// Credentials as messages show them: where they come from, and what a SAS says of itself. No part is secret.
+/// Credentials as messages show them: their source, and the expiry and rights of a SAS. No part is secret.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ShownCredentials {
     source: String,
-    /// The end of a SAS (`se`), and the rights that it gives (`sp`).
+    /// The expiry of a SAS (`se`) and its rights (`sp`).
     sas: Option<(Option<OffsetDateTime>, Option<String>)>,
 }
 
@@ -70,12 +64,10 @@ pub(super) struct ShownCredentials {
 const RIGHTS: &str = "rcwl";
 
 impl ShownCredentials {
-    /// A key or a token of that source.
     fn of(source: impl Into<String>) -> Self {
         Self { source: source.into(), sas: None }
     }
 
-    /// A SAS in that variable.
     fn of_sas(name: &str, sas: &str) -> Self {
         let value = |wanted: &str| {
             let pairs = url::form_urlencoded::parse(sas.trim().trim_start_matches('?').as_bytes());
@@ -107,8 +99,7 @@ impl fmt::Display for ShownCredentials {
 }
 
 impl AccountAccess {
-    /// By a connection string, a key or a SAS, else by tokens of the workload's, the managed or the command
-    /// line's identity.
+    /// Tries a connection string, a key and a SAS, then identity tokens of the workload, the machine or the CLI's user.
     pub fn of_account(account: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
         if let Some((name, text)) = first_of(variables, &CONNECTION_STRING)? {
             let parsed = parse(name, &text, account)?;
@@ -144,7 +135,7 @@ impl AccountAccess {
         Ok(Self { location: location(account, &uri), credentials, token: None, shown })
     }
 
-    /// Of the emulator at an address: by its well-known key, unless a connection string gives another.
+    /// Finds the emulator's credentials: its well-known key, unless a connection string has another.
     pub fn of_emulator(address: &str, variables: Variables<'_>) -> Result<Self, CredentialError> {
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "10000"));
         let port = port.parse().map_err(|_| CredentialError(format!("`{port}` is not a port")))?;
@@ -164,10 +155,10 @@ impl AccountAccess {
     }
 }
 
-/// The first of these variables that is set, without what files and shells leave around a value.
+/// The first of these variables that is set, without a byte order mark and whitespace around its value.
 ///
 /// # Errors
-/// If it is in quotation marks, which the environment keeps: an `--env-file` of Docker does not take them away.
+/// If the value is quoted. The environment keeps the quotes: Docker does not strip those in an `--env-file`.
 fn first_of(
     variables: Variables<'_>,
     names: &[&'static str],
@@ -180,7 +171,7 @@ fn first_of(
     Ok(Some((name, value.to_owned())))
 }
 
-/// What is wrong with a secret is not repeated.
+/// The error for a malformed secret. It does not repeat the secret.
 fn unusable(name: &str) -> CredentialError {
     CredentialError(format!("{name} cannot be used: check that all of it was copied"))
 }
@@ -217,7 +208,7 @@ fn sas_token(sas: &str) -> Option<StorageCredentials> {
     StorageCredentials::sas_token(sas).ok().filter(|_| sas.contains("sig="))
 }
 
-/// A key that is not Base64 would be found out only when the first request is signed, and again with each one.
+/// Checks that a key is Base64, which the SDK would only find out when it signs each request.
 fn checked_key(name: &str, key: &str) -> Result<Secret, CredentialError> {
     let key = key.trim();
     match azure_core::base64::decode(key) {
@@ -226,7 +217,6 @@ fn checked_key(name: &str, key: &str) -> Result<Secret, CredentialError> {
     }
 }
 
-/// Where a connection string says that the account is.
 fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, String> {
     if let Some(uri) = parsed.blob_endpoint {
         return Ok(uri.to_owned());
@@ -239,8 +229,7 @@ fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, S
     Ok(format!("{protocol}://{account}.blob.{suffix}"))
 }
 
-/// An endpoint of that account, without the slash at its end; or what is wrong with it. The text is not
-/// repeated: a SAS may stand in it.
+/// Checks that an endpoint belongs to the account, and strips its final slash. Errors omit the text: it may have a SAS.
 fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
     const FORM: &str = "is malformed: write it like https://ACCOUNT.blob.core.windows.net";
     let url = Url::parse(text).map_err(|error| format!("{FORM} ({error})"))?;
@@ -250,7 +239,7 @@ fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
                     AZURE_STORAGE_SAS_TOKEN"
             .to_owned());
     }
-    // Addresses that are no names carry the account in the path; a name of one's own carries none at all.
+    // An IP address carries the account in the path. A custom domain carries no account.
     let in_path = url.path_segments().and_then(|mut segments| segments.next()).filter(|first| !first.is_empty());
     let in_host = host.split_once('.').filter(|(_, rest)| format!(".{rest}").contains(".blob."));
     match in_path.or(in_host.map(|(first, _)| first)) {
@@ -263,7 +252,7 @@ fn location(account: &str, uri: &str) -> CloudLocation {
     CloudLocation::Custom { account: account.to_owned(), uri: uri.to_owned() }
 }
 
-/// Whether nobody between here and there can read a token: with it a thief can do what this host can.
+/// True if nobody on the way can read a token, which a thief could use as this host does.
 pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
     url.scheme() == "https" || url.host().is_some_and(|host| is_certainly_loopback(&host))
@@ -278,10 +267,10 @@ mod tests {
     use super::super::identity::{AUTHORITY_HOST, CLIENT_ID, FEDERATED_TOKEN_FILE};
     use super::*;
 
-    /// Read by the SDK of Azure.
+    /// Read by Azure's SDK.
     const TENANT_ID: &str = "AZURE_TENANT_ID";
 
-    /// Where an account is in such an environment, or why not.
+    /// The endpoint of an account in this environment, or the error.
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
         let variables =
             |name: &str| environment.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());
@@ -292,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_says_where_its_account_is() {
+    fn connection_string_names_its_endpoint() {
         for (string, uri) in [
             ("AccountName=acct;AccountKey=a2V5", "https://acct.blob.core.windows.net/"),
             (
@@ -308,7 +297,7 @@ mod tests {
                 "http://acct.blob.core.chinacloudapi.cn/",
             ),
             (
-                // As the portal makes it for a SAS: without a name.
+                // The portal's format for a SAS: without an account name.
                 "BlobEndpoint=https://acct.blob.core.windows.net/;QueueEndpoint=https://acct.queue.core.windows.net/;\
                  SharedAccessSignature=sv=2024&sig=c2ln",
                 "https://acct.blob.core.windows.net/",
@@ -330,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_of_another_account_or_none_is_refused() {
+    fn connection_string_is_refused_if_foreign_or_malformed() {
         for (string, problem) in [
             ("AccountName=other;AccountKey=a2V5", "AZURE_STORAGE_CONNECTION_STRING is for the account other"),
             (
@@ -360,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_credentials_are_used_where_the_endpoint_says() {
+    fn other_credentials_use_the_endpoint_variable() {
         let gov = (ENDPOINT, "https://acct.blob.core.usgovcloudapi.net/");
         for credential in [("AZURE_STORAGE_KEY", "a2V5"), ("AZURE_STORAGE_SAS_TOKEN", "?sv=2024&sig=c2ln"), ("", "")] {
             assert_eq!(place("acct", &[credential]).as_deref(), Ok("https://acct.blob.core.windows.net/"));
@@ -368,13 +357,12 @@ mod tests {
             let error = place("other", &[credential, gov]).unwrap_err();
             assert!(error.starts_with(ENDPOINT) && error.contains("the account acct"), "{error}");
         }
-        // A connection string says it by itself.
         let string = (CONNECTION_STRING[0], "AccountName=acct;AccountKey=a2V5");
         assert_eq!(place("acct", &[string, gov]).as_deref(), Ok("https://acct.blob.core.windows.net/"));
     }
 
     #[test]
-    fn quotation_marks_are_named_and_line_ends_do_not_count() {
+    fn quotes_are_refused_and_line_ends_are_trimmed() {
         for mark in ["\"", "'"] {
             let quoted = format!("{mark}a2V5{mark}");
             for name in [CONNECTION_STRING[0], KEY[0], SAS[0], ENDPOINT] {
@@ -391,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn sas_says_when_it_ends_and_what_it_lacks() {
+    fn sas_errors_name_expiry_and_missing_rights() {
         let now = OffsetDateTime::parse("2026-11-27T09:00:00Z", &Rfc3339).unwrap();
         let shown = ShownCredentials::of_sas("X", "?sv=2024&se=2026-11-27T08%3A00%3A00Z&sp=rl&sig=c2VjcmV0");
         assert!(shown.expired(now).unwrap().contains("2026-11-27T08:00:00Z"));
@@ -403,10 +391,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_not_sent_unencrypted_to_another_machine() {
+    fn token_is_never_sent_unencrypted_to_another_machine() {
         let far = (ENDPOINT, "http://acct.blob.contoso.com");
         assert!(place("acct", &[far]).unwrap_err().contains("write https://"));
-        // A key is never sent, it signs.
+        // A key is never sent. It signs.
         assert!(place("acct", &[far, ("AZURE_STORAGE_KEY", "a2V5")]).is_ok());
         for here in ["http://127.0.0.1:10/acct", "http://[::1]:10/acct", "http://localhost:10/acct"] {
             assert_eq!(place("acct", &[(ENDPOINT, here)]).as_deref(), Ok(here));
@@ -417,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emulator_has_one_account() {
+    fn emulator_accepts_only_its_own_account() {
         let open = |string: &str| {
             AccountAccess::of_emulator("127.0.0.1:10", &|name| {
                 (name == CONNECTION_STRING[0]).then(|| string.to_owned())
@@ -425,7 +413,7 @@ mod tests {
             .map(|access| access.location.url(ServiceType::Blob).unwrap().to_string())
             .map_err(|error| error.to_string())
         };
-        // The store's URL says where it is.
+        // The endpoint comes from the store's URL.
         for string in ["UseDevelopmentStorage=true", "AccountKey=a2V5;BlobEndpoint=http://elsewhere/devstoreaccount1"] {
             assert_eq!(open(string).as_deref(), Ok("http://127.0.0.1:10/devstoreaccount1"));
         }
@@ -433,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_docs_have_every_variable_that_has_a_credential() {
+    fn docs_list_every_credential_variable() {
         let docs = include_str!("../../../../docs/azure.md");
         let rows = docs.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
         let in_docs: Vec<Vec<&str>> = rows.map(|row| row.split('`').skip(1).step_by(2).collect()).collect();

@@ -1,4 +1,4 @@
-//! The store's errors, by what they mean for a request.
+//! Classification of Azure Storage's errors by what they mean for a request.
 
 use std::time::Duration;
 
@@ -14,39 +14,38 @@ use super::access::{ShownCredentials, of_process};
 /// The beginning of an error about credentials with too few rights.
 pub const MAY_NOT: &str = "the credentials may not use the container";
 
-/// Azure Storage names each answer of its own so, errors too.
+/// Azure Storage sets this header on each of its own answers, including errors.
 /// <https://learn.microsoft.com/rest/api/storageservices/common-rest-api-error-codes>
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 const SERVER: HeaderName = HeaderName::from_static("server");
 
-/// A clock that differs by less is never the reason for a refusal: Azure allows 15 minutes, and a SAS may begin at once.
+/// Smallest clock difference that may explain a refusal: Azure tolerates 15 minutes, but a SAS may begin at once.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
 
-/// The longest reason of the store that is shown, in characters.
+/// The maximum length of a shown reason, in characters.
 const LONGEST_REASON: usize = 160;
 
-/// The longest name of a server that is shown, in characters.
+/// The maximum length of a shown server name, in characters.
 const LONGEST_SERVER: usize = 40;
 
-/// The request, as far as it changes what an error means.
+/// The kind of request, as far as it changes the meaning of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     ToRead,
     ToCreate,
     ToAcquire,
-    /// A request of a lease's holder.
     OfLease,
     OfContainer,
 }
 
-/// Fails if the answer is not the store's: a proxy, a gateway or a captive portal has answered. Nothing of such an answer is
-/// shown but its status and the server's name: the rest may be secret, and differs each time.
+/// Fails if the answer is not Azure Storage's, but that of a proxy, a gateway or a captive portal. The error shows only
+/// the status and the server's name. The rest may be secret, and differs each time.
 pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     if [&REQUEST_ID, &ERROR_CODE].into_iter().any(|name| response.headers().get_optional_str(name).is_some()) {
         return Ok(());
     }
     let named = response.headers().get_optional_str(&SERVER).unwrap_or_default();
-    // A version or a host may follow, which differs between the servers of one gateway.
+    // Cut off a version or a host, which differs between the servers of one gateway.
     let named = named.split(['/', '(']).next().unwrap_or_default().trim();
     let named: String = named.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(LONGEST_SERVER).collect();
     let server = if named.is_empty() { String::new() } else { format!(" (server: {named})") };
@@ -61,8 +60,8 @@ pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     ))
 }
 
-/// An answer with status 401 or 403 as an error, whose text is the reason that the store gives, and by how much this machine's
-/// clock differs from the store's, if that may matter. What differs each time is left out: it would be reported each time.
+/// Converts an answer with status 401 or 403 to an error. Its text has the store's reason, and this machine's clock
+/// difference if that may matter. It leaves out what differs each time, since each different text is reported again.
 pub(super) async fn refusal(response: Response) -> Error {
     let (status, headers, body) = response.deconstruct();
     let body = body.collect().await.unwrap_or_default();
@@ -74,13 +73,13 @@ pub(super) async fn refusal(response: Response) -> Error {
     Error::message(ErrorKind::HttpResponse { status, error_code: code }, text)
 }
 
-/// The text of an XML element that has no elements within it.
+/// The text of an XML element that has no child elements.
 fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = body.split_once(&format!("<{name}>"))?;
     rest.split('<').next()
 }
 
-/// The reason in the body of a refusal, up to the first part that differs each time or is secret: times, signed text.
+/// The reason in the body of a refusal, cut before the first part that differs each time or is secret.
 fn reason(body: &str) -> Option<String> {
     let detail = element(body, "AuthenticationErrorDetail")?;
     let detail = detail.split(['\'', '"', '&', '[', '\n']).next().unwrap_or_default();
@@ -89,7 +88,7 @@ fn reason(body: &str) -> Option<String> {
     (!shown.is_empty()).then(|| shown.to_owned())
 }
 
-/// The difference between this machine's clock and the store's, which answered at `date`, if it is large. It is rounded to
+/// The difference between this machine's clock and the store's, which answered at `date`, if it is large. Rounded to
 /// minutes, so that the text stays the same for a while.
 fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
     let there = OffsetDateTime::parse(date, &Rfc2822).ok()?;
@@ -99,7 +98,6 @@ fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
         .then(|| format!("this machine's clock is {} min {word} the store's: correct it", (by.as_secs() + 30) / 60))
 }
 
-/// The code of the store's own answer, if it has one.
 pub(super) fn code(error: &Error) -> Option<&str> {
     match error.kind() {
         ErrorKind::HttpResponse { error_code, .. } => error_code.as_deref(),
@@ -110,7 +108,7 @@ pub(super) fn code(error: &Error) -> Option<&str> {
 /// Classifies an error of a request to a container, made with these credentials.
 pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCredentials, error: &Error) -> StoreError {
     let status = match error.kind() {
-        // Without credentials the request was not even sent.
+        // The request was not sent.
         ErrorKind::Credential => return StoreError::Misconfigured(error_chain(error)),
         ErrorKind::HttpResponse { status, .. } => Some(*status),
         _ => None,
@@ -131,14 +129,13 @@ pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCred
     }
 }
 
-/// Classifies an answer by its code. An unlisted code is a refusal if the status says so. Otherwise the request may or may not
-/// have been carried out.
+/// Classifies an answer by its code. An unlisted code is a refusal if the status says so, else the outcome is unknown.
 fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreError {
     let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses the request ({code}): {remedy}"));
     match code {
         "LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired" => StoreError::Held,
         "LeaseIdMismatchWithLeaseOperation" if asked == Asked::ToAcquire => StoreError::Held,
-        // A blob that is leased exists.
+        // A leased blob exists.
         "LeaseIdMissing" | "BlobAlreadyExists" if asked == Asked::ToCreate => StoreError::Conflict,
         "ConditionNotMet" | "TargetConditionNotMet" => StoreError::Conflict,
         "LeaseIdMismatchWithLeaseOperation"
@@ -179,9 +176,9 @@ fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreE
         }
         "ContainerDisabled" => refused("an administrator has disabled the container"),
         "ResourceNotFound" => refused("there is no such account or container: check `--store`"),
-        // A container of that name can be created once the deletion has ended.
+        // A container of that name can be created after the deletion.
         "ContainerBeingDeleted" => StoreError::Unknown(format!("the container {container} is being deleted")),
-        // Not carried out, but the same request may succeed later.
+        // The store did not carry out the request, but the same request may succeed later.
         "AccountBeingCreated" | "PendingCopyOperation" | "BlobBeingRehydrated" | "Md5Mismatch" | "IncompleteBody" => {
             StoreError::Unknown(format!("the store returned {code}"))
         }
@@ -190,7 +187,6 @@ fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreE
     }
 }
 
-/// The store rejects the credentials.
 fn not_accepted(credentials: &ShownCredentials, error: &Error) -> StoreError {
     let reason = shown_reason(error);
     let remedy = credentials.expired(OffsetDateTime::now_utc()).unwrap_or_else(|| {
@@ -199,7 +195,6 @@ fn not_accepted(credentials: &ShownCredentials, error: &Error) -> StoreError {
     StoreError::Misconfigured(format!("the store does not accept {credentials} ({reason}): {remedy}"))
 }
 
-/// The credentials have too few rights.
 fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> StoreError {
     let reason = shown_reason(error);
     let remedy = "check the key or the rights, and the account's network rules; an identity needs the role Storage Blob Data \
@@ -208,7 +203,7 @@ fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> St
     StoreError::Misconfigured(format!("{MAY_NOT} {container} ({reason}; {credentials}): {lacks}{remedy}"))
 }
 
-/// The code of a refusal, and the store's reason, if it gives one.
+/// The code of a refusal, with the store's reason if there is one.
 fn shown_reason(error: &Error) -> String {
     let code = code(error).unwrap_or("no code");
     // The SDK's own errors show all headers and the body.
@@ -216,16 +211,15 @@ fn shown_reason(error: &Error) -> String {
     if text.is_empty() { code.to_owned() } else { format!("{code}: {text}") }
 }
 
-/// True for a status by which the store says that it has not carried out the request, and never will as it is.
+/// True if the status means that the store has not carried out the request, and would refuse it again.
 fn is_refusal(status: StatusCode) -> bool {
     let passes = [StatusCode::RequestTimeout, StatusCode::TooManyRequests, StatusCode::PreconditionFailed];
     (400..500).contains(&u16::from(status)) && !passes.contains(&status)
 }
 
-/// Variables that name a proxy for other programs. The lease must not depend on one.
+/// Variables that name a proxy for other programs. The lease must not depend on a proxy.
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
-/// Classifies an error without an answer by its text.
 fn unanswered(text: &str) -> StoreError {
     if text.contains("invalid peer certificate") {
         return StoreError::Misconfigured(format!(
@@ -243,7 +237,7 @@ fn unanswered(text: &str) -> StoreError {
     StoreError::Unknown(format!("{text}{hint}"))
 }
 
-/// An error with its causes, without what may be secret: a SAS is in the query of each URL.
+/// An error's text with its causes, without the queries of URLs: they may contain a SAS.
 pub(super) fn error_chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -256,7 +250,6 @@ pub(super) fn error_chain(error: &Error) -> String {
     }
     let words = text.split_whitespace().map(|word| match word.split_once('?') {
         Some((url, query)) if url.contains("://") => {
-            // What ends the words around it stays.
             format!("{url}{}", &query[query.trim_end_matches([')', ':', ',']).len()..])
         }
         _ => word.to_owned(),
@@ -275,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_leave_out_what_differs_each_time() {
+    fn reason_omits_text_that_differs_each_time() {
         for (detail, shown) in [
             (
                 "Signature not valid in the specified time frame: Start [Fri, 27 Nov 2026 07:00:00 GMT] - Expiry [..]",
@@ -294,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_offset_is_shown_from_a_minute_on() {
+    fn clock_offset_is_shown_from_one_minute_on() {
         let now = OffsetDateTime::from_unix_timestamp(1_795_770_000).unwrap();
         let at = |seconds: i64| clock_offset(&(now + time::Duration::seconds(seconds)).format(&Rfc2822).unwrap(), now);
         assert_eq!((at(0), at(59), at(-59), at(3599)), (None, None, None, at(3601)));
@@ -304,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_a_busy_server_are_unknown_and_never_lost() {
+    fn busy_server_codes_are_unknown_and_never_lost() {
         for (code, status) in [
             (Some("ServerBusy"), StatusCode::ServiceUnavailable),
             (Some("InternalError"), StatusCode::InternalServerError),
@@ -321,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_a_code_is_unknown_whatever_its_text_says() {
+    fn answer_without_code_is_unknown_whatever_its_text() {
         for text in ["HTTP 502 from something that is not Azure Storage (server: dns error)", ""] {
             let kind = ErrorKind::HttpResponse { status: StatusCode::BadGateway, error_code: None };
             let error =
@@ -332,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn lasting_refusals_are_misconfigured_listed_or_not() {
+    fn permanent_refusal_is_misconfigured_even_if_unlisted() {
         for (code, status) in [
             ("KeyBasedAuthenticationNotPermitted", StatusCode::Forbidden),
             ("AuthorizationProtocolMismatch", StatusCode::Forbidden),
@@ -353,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_do_not_tell_the_sas() {
+    fn error_chain_hides_the_sas() {
         let told_of = |text: &'static str| error_chain(&Error::message(ErrorKind::Io, text));
         assert_eq!(told_of("cannot send to https://a.b/c?sv=1&sig=secret now"), "cannot send to https://a.b/c now");
         assert_eq!(told_of("cannot send (https://a.b/c?sig=s:ecret): cut"), "cannot send (https://a.b/c): cut");

@@ -1,4 +1,4 @@
-//! What is read of blobs and of credentials, for [`crate::foreign`].
+//! Readers of untrusted metadata and credentials, for [`crate::foreign`].
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
 use crate::foreign::{pairs, text};
 
-/// Metadata, `NAME=VALUE` on each line, as a record, and as that of an announcement.
+/// Reads metadata, one `NAME=VALUE` a line, as a record and as an announcement's.
 pub(crate) fn record(bytes: &[u8]) {
     let metadata: HashMap<String, String> =
         pairs(bytes).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -24,7 +24,7 @@ pub(crate) fn record(bytes: &[u8]) {
     }
 }
 
-/// What opens an account: it is never told.
+/// Reads a connection string. No error may reveal its secrets.
 pub(crate) fn connection_string(bytes: &[u8]) {
     let text = text(bytes);
     let variables = |name: &str| (name == OWN_CONNECTION_STRING).then(|| text.to_owned());
@@ -33,7 +33,7 @@ pub(crate) fn connection_string(bytes: &[u8]) {
     let is_secret = |(name, _): &(&str, &str)| ["AccountKey", "SharedAccessSignature"].contains(name);
     let (secrets, shown): (Vec<_>, Vec<_>) =
         text.split(';').filter_map(|pair| pair.split_once('=')).partition(is_secret);
-    // What is no secret elsewhere is none here.
+    // A value that also appears as a harmless value is no secret.
     let is_shown = |secret: &str| shown.iter().any(|(_, value)| value.contains(secret));
     let secrets = secrets.into_iter().map(|(_, secret)| secret);
     let secrets: Vec<&str> = secrets.filter(|secret| secret.len() > 20 && !is_shown(secret)).collect();

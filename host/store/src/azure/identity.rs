@@ -1,4 +1,4 @@
-//! Tokens of the identity that a machine, a workload or a person has.
+//! Tokens of the identity of a machine, a workload or a user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,32 +14,28 @@ use azure_identity::{
 
 use super::access::{is_safe_for_tokens, of_process};
 
-/// How long one source of tokens may take.
 const SOURCE_WITHIN: Duration = Duration::from_secs(10);
-/// The endpoint of a machine's identities is on the machine or its host: where there is none, that is soon
-/// known, and the next source is asked.
+/// Limit on connecting to a machine's identity endpoint. It is nearby; without one, the next source is tried soon.
 const ENDPOINT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Which of the identities that are assigned to the machine or the workload is meant.
+/// Selects one of the identities assigned to the machine or workload.
 pub(super) const CLIENT_ID: &str = "AZURE_CLIENT_ID";
-/// Who issues tokens, in clouds of their own.
+/// The token issuer, if not the public cloud's.
 pub(super) const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
-/// Who issues them in the public cloud.
 const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
-/// Tells that this is a Kubernetes workload with an identity.
+/// Set in a Kubernetes workload with an identity.
 pub(super) const FEDERATED_TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
-/// Tells that this is an App Service, a function or a container app.
+/// Set in an App Service, a function or a container app.
 const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
-/// In place of the address that every virtual machine finds its endpoint at.
+/// Replaces the fixed address of a virtual machine's identity endpoint.
 const MACHINE_ENDPOINT: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
-/// Credentials of a service principal, which other tools take and this host does not.
+/// Credentials of a service principal, which other tools support and Baton does not.
 const UNSUPPORTED: [&str; 2] = ["AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PATH"];
 
 type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
 
-/// Asks each source that this machine may have. Each credential is made anew: one that reads a file would
-/// otherwise read it once, and the file is rotated.
+/// Tries each source of this machine, with a new credential: each reads its file only once, and the file is rotated.
 pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();
@@ -85,7 +81,7 @@ fn sources() -> Vec<Source> {
     vec![(name, machine), ("Azure CLI".to_owned(), AzureCliCredential::create().map(shared))]
 }
 
-/// Who issues tokens. Some write the authority's name without its scheme, as the SDKs' own constants do.
+/// The token issuer. Some users omit the scheme, as the SDKs' own constants do.
 fn authority() -> azure_core::Result<TokenCredentialOptions> {
     let host = match of_process(AUTHORITY_HOST) {
         None => PUBLIC_AUTHORITY.to_owned(),
@@ -105,8 +101,7 @@ fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredentia
     Arc::new(credential)
 }
 
-/// Asks the endpoint of a machine's identities, never through a proxy, and names the one that is wanted,
-/// which the credentials of `azure_identity` cannot.
+/// Selects the wanted identity at a machine's endpoint, which `azure_identity` cannot do. Never uses a proxy.
 struct AssignedClient {
     client: reqwest::Client,
     client_id: Option<String>,

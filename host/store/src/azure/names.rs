@@ -1,5 +1,5 @@
-//! Look-ups of names, which outlive the requests that wait for them. A look-up takes 5 s if the first of two name servers is
-//! down, and a request for the lease has D/12: the next try uses the result of an earlier try's look-up.
+//! DNS lookups that outlive the requests that wait for them. A lookup takes 5 s if the first of two name servers is
+//! down, but a request for the lease has only D/12. So the next try uses the result of an earlier try's lookup.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,22 +14,21 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::clock::Clock;
 
-/// Lifetime of a result: longer than the pause before the next try. After that, a connection looks the name up again, so that
-/// it finds an account that has failed over to another region.
+/// Lifetime of a result: longer than the pause before the next try. After that, a connection looks the name up again,
+/// to find an account that has failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// A look-up that takes longer is given up, and the next connection begins another. The resolver's own limit for three name
-/// servers is 30 s (resolv.conf(5)), but its library or its servers may have changed since.
+/// Limit on a lookup, after which the next connection begins another. The resolver's own limit for three name servers
+/// is 30 s (resolv.conf(5)), but its library or its servers may have changed since.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 
-/// The look-ups of this process, one for each name, however many stores and elections there are.
+/// The lookups of this process, one per name, shared by all stores and elections.
 static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
-/// Resolves names for connections.
 pub(super) struct Names;
 
 impl Names {
-    /// The name that is being looked up for longer than that, if there is one.
+    /// The name whose lookup has taken longer than `after`, if any.
     pub(super) fn slow(&self, after: Duration) -> Option<String> {
         LOOKUPS.slow(after)
     }
@@ -54,17 +53,17 @@ struct Lookups {
     known: Mutex<HashMap<String, Lookup>>,
 }
 
-/// A look-up that is under way, or whose result is still valid.
+/// A lookup that is under way, or whose result is still valid.
 struct Lookup {
     began: Time,
     found: Shared<BoxFuture<'static, Found>>,
-    /// The time of its end, and true if it found anything.
+    /// The time at which the lookup ended, and true if it succeeded.
     ended: Arc<OnceLock<(Time, bool)>>,
 }
 
 impl Lookups {
-    /// The addresses that `system` finds, from the look-up that is under way, or one that has just ended. Needs a Tokio
-    /// runtime, on whose blocking threads a look-up runs to its end.
+    /// The result of `system` for this name, from a lookup that is under way or has just ended, or from a new one.
+    /// Needs a Tokio runtime, on whose blocking threads a lookup runs to its end.
     fn find(
         &self,
         name: &str,
@@ -74,7 +73,7 @@ impl Lookups {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = |lookup: &Lookup| match lookup.ended.get() {
             Some((at, is_found)) => *is_found && now.since(*at) < KEPT,
-            // The look-up may have ended without a result, by a panic or with its runtime.
+            // The lookup may have ended without a result, by a panic or with its runtime.
             None => now.since(lookup.began) < UNDER_WAY && lookup.found.peek().is_none(),
         };
         known.retain(|_, lookup| counts(lookup));
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn next_try_uses_the_lookup_that_an_earlier_one_gave_up() {
+    async fn next_try_reuses_the_lookup_of_an_abandoned_try() {
         let lookups = Lookups::default();
         let (release, held) = mpsc::channel::<()>();
         let given_up = lookups.find("store.test", move |name| {
@@ -128,13 +127,12 @@ mod tests {
         drop(release);
         assert_eq!(again.await.unwrap(), [address()]);
         assert_eq!(lookups.slow(Duration::ZERO), None);
-        // It counts for a while.
         let later = lookups.find("store.test", |_| panic!("it was found just now"));
         assert_eq!(later.await.unwrap(), [address()]);
     }
 
     #[tokio::test]
-    async fn failed_lookup_is_begun_again() {
+    async fn lookup_is_repeated_after_a_failure() {
         let lookups = Lookups::default();
         let failed = lookups.find("store.test", |_| Err(io::ErrorKind::NotFound.into()));
         assert!(failed.await.is_err());

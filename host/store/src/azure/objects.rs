@@ -1,5 +1,7 @@
-//! Everything but leases: blobs that are read and written whole, with conditions, whose ETag is their version; and modules,
-//! which take a line long to carry. No name of an election makes one of them the same as another.
+//! Objects as blobs: everything except leases.
+//!
+//! A versioned object is read and written whole, under conditions; its ETag is its version. Modules are large and take
+//! long on a slow line. No election's name makes two blob names equal.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,20 +22,18 @@ use time::OffsetDateTime;
 use super::{ANSWER_WITHIN, Asked, AzureStore, code, recall};
 use crate::{Digest, Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// Versioned objects are read with one request, so that what is read is one version. None is as large.
+/// Chunk size for versioned objects, in bytes: larger than any, so that one request reads one version.
 const LARGEST: u64 = 1 << 30;
 
-/// Where modules are, by their hexadecimal digits.
+/// Folder of the modules, each named by its hexadecimal digest.
 const MODULES: &str = "modules/sha256/";
 
-/// The media type of a module.
 const WASM: &str = "application/wasm";
 
-/// How much of a module one request reads, in bytes. For less the crate asks for a checksum, too, and the emulator
-/// has none.
+/// Bytes of a module per request. For smaller chunks the crate asks for a checksum, which the emulator does not have.
 pub(super) const PIECE: u64 = 4 << 20;
 
-/// On a line that is slower, in bytes per second, no module can be had: a megabit.
+/// Slowest supported line for modules, in bytes per second: 1 Mbit/s.
 const SLOWEST: u64 = 125_000;
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl ObjectStore for AzureStore {
             Some(Ok(answer)) => answer,
             Some(Err(error)) if known.is_some() && is_not_modified(&error) => return Ok(Reading::Unchanged),
             Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(Reading::Nothing),
-            // Of an empty blob no range can be read. Baton writes none; that another client did is said by its content.
+            // No range of an empty blob can be read. Baton writes no empty blob, but another client may have.
             Some(Err(error)) if code(&error) == Some("InvalidRange") => {
                 let found = blob.get_properties().await.map_err(|error| failed(&error))?;
                 let version = Version(found.blob.properties.etag.to_string());
@@ -86,7 +86,7 @@ impl ObjectStore for AzureStore {
         let metadata = recall::of_object(object, &content);
         match blob.put_block_blob(content).metadata(metadata).if_match(condition).into_future().await {
             Ok(response) => Ok(Version(response.etag)),
-            // A blob that was deleted has not the version either.
+            // A deleted blob counts as changed.
             Err(error) if code(&error) == Some("BlobNotFound") => Err(StoreError::Conflict),
             Err(error) => Err(self.store_error(Asked::ToCreate, &error)),
         }
@@ -103,7 +103,7 @@ impl ObjectStore for AzureStore {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
             Err(error) => match self.store_error(Asked::ToCreate, &error) {
-                // The emulator says of a blob that is not there that it does not meet the condition.
+                // The emulator answers the deletion of a missing blob with a failed condition.
                 StoreError::Conflict if ObjectStore::read(self, object, election, None).await? == Reading::Nothing => {
                     Ok(())
                 }
@@ -157,7 +157,7 @@ impl ObjectStore for AzureStore {
             };
             return match code(&error) {
                 Some("BlobNotFound") if version.is_none() => Ok(None),
-                // Of an empty blob no range can be read.
+                // No range of an empty blob can be read.
                 Some("InvalidRange") if version.is_none() => Ok(Some(Bytes::new())),
                 Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
                     Err(StoreError::Unknown("the blob was removed or replaced while it was read".to_owned()))
@@ -173,7 +173,7 @@ impl ObjectStore for AzureStore {
             Listing::Modules => MODULES.to_owned(),
         };
         let object = |name: &str| {
-            // What Baton could not have written is nobody's.
+            // Skip names that Baton could not have written.
             let last = name.strip_prefix(&folder)?;
             Some(match listing {
                 Listing::Announcements(election) => PlainObject::Announcement(election.clone(), node_of(last)?),
@@ -206,9 +206,7 @@ impl ObjectStore for AzureStore {
     }
 }
 
-/// What was read of a blob.
 struct Piece {
-    /// The ETag of the whole.
     version: String,
     is_last: bool,
 }
@@ -220,7 +218,7 @@ impl AzureStore {
 
     async fn put_module(&self, name: &str, content: Bytes) -> Result<(), StoreError> {
         let blob = self.transfers.blob_client(name);
-        // Nobody waits for a line to carry what is there; the condition below is for who puts it at the same time.
+        // Check first, since uploading a module takes long. The condition below covers a concurrent upload.
         match transfer(0, self.container.blob_client(name).get_properties().into_future()).await? {
             Ok(_) => return self.touch(&blob).await,
             Err(error) if code(&error) == Some("BlobNotFound") => {}
@@ -239,7 +237,7 @@ impl AzureStore {
         }
     }
 
-    /// Makes a module that is there as young as one that was just stored. Its content stays.
+    /// Updates the modification time of an existing module, as if it had just been stored. The content stays.
     async fn touch(&self, blob: &BlobClient) -> Result<(), StoreError> {
         match transfer(0, blob.set_metadata().into_future()).await? {
             Ok(_) => Ok(()),
@@ -250,7 +248,7 @@ impl AzureStore {
         }
     }
 
-    /// Reads what comes after `content`, and adds it there up to the limit.
+    /// Reads the part that follows `content`, and appends it up to the limit.
     async fn read_piece(
         &self,
         blob: &BlobClient,
@@ -268,7 +266,7 @@ impl AzureStore {
                 return Err(azure_core::Error::message(ErrorKind::Io, "the store did not respond"));
             }
         };
-        // Not a byte more is kept, whatever the server sends.
+        // Keep no byte beyond the limit, whatever the server sends.
         while content.len() < limit
             && let Some(bytes) = data.try_next().await?
         {
@@ -277,7 +275,6 @@ impl AzureStore {
         Ok(Piece { version: blob.properties.etag.to_string(), is_last: remaining_range.is_none() })
     }
 
-    /// All blobs that are asked for, on however many pages.
     pub(super) async fn list_blobs(&self, request: ListBlobsBuilder) -> Result<Vec<Blob>, StoreError> {
         let mut blobs = Vec::new();
         let mut pages = request.into_stream();
@@ -288,8 +285,7 @@ impl AzureStore {
         Ok(blobs)
     }
 
-    /// What an error means for a request without a condition and a lease: an outside client's lease, say, is
-    /// in its way for a while, and loses nothing.
+    /// Classifies an error of a request without condition and lease. Another client's lease only blocks it for a while.
     pub(super) fn trouble(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
         match (self.store_error(asked, error), code(error)) {
             (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {
@@ -300,12 +296,12 @@ impl AzureStore {
     }
 }
 
-/// The one answer that is told by its status: it has a code on some servers only, and no other meaning.
+/// True for status 304, the only answer classified by its status: only some servers send a code with it.
 fn is_not_modified(error: &azure_core::Error) -> bool {
     matches!(error.kind(), ErrorKind::HttpResponse { status: StatusCode::NotModified, .. })
 }
 
-/// Waits for a request that carries so many bytes, there or back, for as long as the slowest line takes.
+/// Waits for a request that carries `size` bytes in either direction, for as long as the slowest supported line takes.
 async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, StoreError> {
     let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
     tokio::time::timeout(longest, request).await.map_err(|_| {
@@ -317,7 +313,7 @@ pub(super) fn object_name(object: VersionedObject, election: &ElectionName) -> S
     format!("{election}{}", last_part(object))
 }
 
-/// The end of the name of an election's object, behind the election.
+/// The suffix of an object's blob name, after the election.
 fn last_part(object: VersionedObject) -> &'static str {
     match object {
         VersionedObject::State => "/state",
@@ -346,8 +342,8 @@ pub(super) fn nodes_folder(election: &ElectionName) -> String {
     format!("{election}/nodes/")
 }
 
-/// A node's id as the last part of a blob's name, which may not hold all of its characters nor end with a dot:
-/// these are a tilde and two hexadecimal digits.
+/// Encodes a node's id as the last part of a blob name. A character that a blob name may not have becomes `~` and two
+/// hexadecimal digits, and so does a final dot.
 fn blob_name_of(node: &str) -> String {
     let last = node.len().saturating_sub(1);
     let keeps =
@@ -358,7 +354,7 @@ fn blob_name_of(node: &str) -> String {
         .collect()
 }
 
-/// The node of such a name; none of one that Baton has not written.
+/// Decodes the node's id. None if Baton did not write the name.
 fn node_of(blob_name: &str) -> Option<String> {
     let mut parts = blob_name.split('~');
     let mut node = parts.next()?.as_bytes().to_vec();
@@ -376,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_has_a_blob_name_of_its_own() {
+    fn blob_name_is_unique_for_each_node() {
         let nodes = ["web-3-0", "web.example.com", "a/b", "a~2fb", "..", ".", "a.", "100%", "é", "a\\b", "?#", "A", ""];
         let names = nodes.map(blob_name_of);
         assert_eq!(names[..2], nodes[..2]);
@@ -388,14 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_of_a_node_is_nobodys() {
+    fn node_is_none_when_blob_name_is_not_ours() {
         for name in ["~", "~2", "~zz", "~+1", "~2F", "~61", "a.", "~ff", "a/b", "~2é"] {
             assert_eq!(node_of(name), None, "{name}");
         }
     }
 
     #[test]
-    fn the_docs_have_every_blob() {
+    fn docs_list_every_blob() {
         let election = ElectionName::new("job").unwrap();
         let digest = Digest::of(b"");
         let in_code = [

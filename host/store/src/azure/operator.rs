@@ -1,4 +1,4 @@
-//! What is done to an election from outside.
+//! Operators' actions on an election.
 
 use async_trait::async_trait;
 use azure_storage_blobs::prelude::BlobClient;
@@ -18,7 +18,7 @@ impl OperatorStore for AzureStore {
     }
 
     async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
-        // The lease is the first: while somebody holds it, nothing is removed.
+        // Delete the lease first: while a client holds it, nothing is removed.
         self.delete_blob(self.blob(election)).await?;
         for object in VersionedObject::ALL {
             self.delete_blob(self.versioned_blob(object, election)).await?;

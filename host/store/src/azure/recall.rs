@@ -1,6 +1,6 @@
-//! What the blobs of an election name of its terms. It is asked for on the way of each takeover, by each standby: the
-//! announcements and the state carry their terms as metadata, too, so that one list shows them all. Of a state that does
-//! not, since an older host has written it or another client, the first bytes are read.
+//! Terms that the blobs of an election name, which each standby needs on each takeover. So announcements and states
+//! carry their term as metadata, too, and one listing shows all of them. If a state has no such metadata (an older host
+//! or another client wrote it), its first bytes are read.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,12 @@ use super::{Asked, AzureStore, LEASE_BLOB, code, snapshot, version};
 use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
-/// The key of its term in a blob's metadata.
 const TERM: &str = "term";
 
-/// What an announcement has as its metadata.
 pub(super) fn of_announcement(content: &[u8]) -> Metadata {
     naming(Some(recall::announced(content)).filter(|term| *term > 0))
 }
 
-/// What an object has as its metadata that each election has one of.
 pub(super) fn of_object(object: VersionedObject, content: &[u8]) -> Metadata {
     naming(Document::term_in(content).ok().filter(|_| object == VersionedObject::State))
 }
@@ -35,8 +32,8 @@ fn naming(term: Option<Term>) -> Metadata {
 }
 
 impl AzureStore {
-    /// What a reading shows, the highest term that anything names, and the version of what operators ask. A list has the
-    /// lease before these, by its name, and so reads it no later.
+    /// Reads the lease's snapshot, the highest term that any blob names, and the version of the steering object. The
+    /// listing is sorted, so it reads the lease before the state and the announcements.
     pub(super) async fn survey(
         &self,
         election: &ElectionName,
@@ -61,15 +58,15 @@ impl AzureStore {
         Ok((read, term, steering))
     }
 
-    /// The first bytes of the state; none if there is no state.
+    /// The first bytes of the state. None if there is no state.
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
         let failed = |error: &azure_core::Error| self.trouble(Asked::ToRead, error);
-        // So much is asked for and not taken: for less the crate would ask for a checksum, see there.
+        // Requests a whole piece although it keeps less: see [`PIECE`].
         let request = self.versioned_blob(VersionedObject::State, election).get().chunk_size(PIECE);
         let mut data = match request.into_stream().next().await {
             Some(Ok(answer)) => answer.data,
             Some(Err(error)) if code(&error) == Some("BlobNotFound") => return Ok(None),
-            // Of an empty blob no range can be read.
+            // No range of an empty blob can be read.
             Some(Err(error)) if code(&error) == Some("InvalidRange") => return Ok(Some(Vec::new())),
             Some(Err(error)) => return Err(failed(&error)),
             None => return Err(StoreError::Unknown("the store did not respond".to_owned())),
@@ -84,7 +81,7 @@ impl AzureStore {
     }
 }
 
-/// The term in a blob's metadata; none where it names none. Servers may change the case of names.
+/// The term in a blob's metadata, if any. Servers may change the case of names.
 pub(super) fn term_in(metadata: &HashMap<String, String>) -> Option<Term> {
     let (_, term) = metadata.iter().find(|(name, _)| name.eq_ignore_ascii_case(TERM))?;
     term.parse().ok()

@@ -1,4 +1,4 @@
-//! The record as a blob's metadata.
+//! Encoding of the record as a blob's metadata.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,21 +31,20 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if let Some(Outcome::Done) = record.outcome {
         put("outcome", "done".to_owned());
     }
-    // Hosts of before there were marks do not know the key, and replace all metadata: each of their writes voids it.
+    // Older hosts do not know these two keys, and replace all metadata: so each of their writes removes them.
     if record.released {
         put("released", "true".to_owned());
     }
-    // The same holds for this key.
     if let Some(until) = record.rests_until {
         put("rest", since(until));
     }
     metadata
 }
 
-/// The record in a blob's metadata; none in a blob that somebody else made.
+/// Decodes the record in a blob's metadata. None if Baton did not create the blob.
 ///
 /// # Errors
-/// What a person should know where the metadata is Baton's, but cannot be read.
+/// A message for people if the metadata is Baton's, but cannot be read.
 pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>, String> {
     // Servers may change the case of names.
     let metadata: HashMap<String, String> =
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn record_round_trips_through_metadata() {
         let record = Record {
             term: u64::MAX,
             node: Some("web-3-0".to_owned()),
@@ -122,9 +121,9 @@ mod tests {
         assert_eq!(decode(metadata), Ok(Some(record)));
     }
 
-    /// As hosts wrote it before there were marks. They ignore what they do not know, and replace all metadata.
+    /// The format of hosts that do not know marks.
     #[test]
-    fn a_record_of_an_older_host_has_no_mark() {
+    fn record_of_older_host_has_no_mark() {
         let older = [
             ("format", "1"),
             ("term", "4"),
@@ -139,18 +138,16 @@ mod tests {
         let unmarked = decode(metadata.clone()).unwrap_or_default();
         let is = |record: &Option<Record>| record.as_ref().map(|record| (record.term, record.released));
         assert_eq!(is(&unmarked), Some((4, false)));
-        // No other value is a mark.
         for (value, released) in [("true", true), ("false", false), ("", false), ("1", false)] {
             metadata.insert("Released".to_owned(), value.to_owned());
             assert_eq!(is(&decode(metadata.clone()).unwrap_or_default()), Some((4, released)), "{value}");
         }
-        // A record without a mark is written without the key.
         let again = unmarked.iter().flat_map(|record| encode(record).iter().collect::<Vec<_>>()).count();
         assert_eq!(again, older.len());
     }
 
     #[test]
-    fn foreign_and_future_records_are_told_apart() {
+    fn decoding_tells_foreign_records_from_future_ones() {
         assert_eq!(decode(HashMap::from([("owner".to_owned(), "me".to_owned())])), Ok(None));
         let future = decode(HashMap::from([("format".to_owned(), "2".to_owned())]));
         assert!(future.is_err_and(|problem| problem.contains("format 2")));

@@ -1,5 +1,4 @@
-//! Keeps the token that the store is asked with, and has the next one before it is needed, or as soon as the store
-//! refuses this one.
+//! Keeps the store's token, and fetches the next one before it is needed, or once the store refuses the current one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,26 +15,24 @@ use tokio::task::AbortHandle;
 use super::answers::{refusal, refuse_foreign};
 use super::identity;
 
-/// A token that has less than this left is fetched anew while the old one is still in use.
+/// Remaining lifetime below which the next token is fetched, while the current one stays in use.
 const AHEAD: Duration = Duration::from_secs(600);
 
-/// A fetch that is under way, or has ended: everybody who waits for it gets what it comes to.
+/// A fetch that is under way or has ended. All who wait for it get the same result.
 type Fetch = Shared<BoxFuture<'static, Fetched>>;
 
 /// A token, or why there is none.
 type Fetched = Result<AccessToken, Arc<Error>>;
 
-/// Where tokens come from.
 type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
 
-/// Keeps a token and fetches the next one ahead of need, so that no request waits for it.
 pub(super) struct KeptToken {
     source: Box<Source>,
     state: Mutex<State>,
 }
 
 impl KeptToken {
-    /// Of the identity of this machine, its workload or its user.
+    /// Keeps tokens of the identity of this machine, its workload or its user.
     pub fn of_this_machine() -> Self {
         Self::from(Box::new(|scopes| Box::pin(identity::token(scopes))))
     }
@@ -44,9 +41,8 @@ impl KeptToken {
         Self { source, state: Mutex::default() }
     }
 
-    /// Takes in that the store does not accept a token, and fetches the next one at once: how long this one would
-    /// last is by a clock that may be wrong, and it may have been withdrawn. It may be another token by now that is
-    /// kept. Needs a Tokio runtime.
+    /// Discards `token`, which the store did not accept, and fetches the next one at once: the clock may be wrong, or
+    /// the token revoked. Does nothing if another token is kept by now. Needs a Tokio runtime.
     pub fn refused(&self, token: &str) {
         let mut state = self.lock();
         if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {
@@ -57,8 +53,7 @@ impl KeptToken {
         }
     }
 
-    /// The answer that can be given now; or the fetch to wait for. Has the next token fetched where this one does not
-    /// last long.
+    /// The answer that can be given now, or the fetch to wait for. Fetches ahead if the token will expire soon.
     fn answer(&self, scopes: &[&str]) -> Result<Fetched, Fetch> {
         let mut state = self.lock();
         state.scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
@@ -75,11 +70,11 @@ impl KeptToken {
         state.token_that_lasts(Duration::ZERO).map(Ok).ok_or(fetch)
     }
 
-    /// Begins to fetch the next token, as a task of its own.
+    /// Starts to fetch the next token, in its own task.
     fn fetch(&self, state: &mut State) -> Fetch {
         let task = tokio::spawn((self.source)(state.scopes.clone()));
         state.task = Some(task.abort_handle());
-        // A source that panics has failed like one that says so.
+        // A source that panics counts as failed.
         let fetched = async { task.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Credential, error))) };
         let fetch = fetched.map_err(Arc::new).boxed().shared();
         state.fetching = Some(fetch.clone());
@@ -101,9 +96,7 @@ impl KeptToken {
 struct State {
     token: Option<AccessToken>,
     fetching: Option<Fetch>,
-    /// What ends the fetch.
     task: Option<AbortHandle>,
-    /// What the tokens are for.
     scopes: Vec<String>,
 }
 
@@ -112,7 +105,7 @@ impl State {
         self.token.clone().filter(|token| token.expires_on - OffsetDateTime::now_utc() > least)
     }
 
-    /// A fetch has ended. Where it failed, an old token is good for as long as it lasts, and the next request asks again.
+    /// Takes in the result of a fetch. If it failed, an old token stays in use until it expires.
     fn take_in(&mut self, fetched: Fetched) -> Fetched {
         self.fetching = None;
         match fetched {
@@ -141,11 +134,10 @@ impl TokenCredential for KeptToken {
     async fn get_token(&self, scopes: &[&str]) -> azure_core::Result<AccessToken> {
         let answer = match self.answer(scopes) {
             Ok(answer) => answer,
-            // Nothing to go on with until it is there.
             Err(fetch) => {
                 let fetched = fetch.clone().await;
                 let mut state = self.lock();
-                // Somebody else who waited for it may have taken it in.
+                // Another request that waited may have taken the result in.
                 let is_news = state.fetching.as_ref().is_some_and(|fetching| fetching.ptr_eq(&fetch));
                 if is_news { state.take_in(fetched) } else { fetched }
             }
@@ -159,7 +151,7 @@ impl TokenCredential for KeptToken {
     }
 }
 
-/// Sends requests, and sees whether the token that they show is accepted.
+/// Sends requests, and reports refused tokens to the [`KeptToken`], if there is one.
 #[derive(Debug)]
 pub(super) struct TokenWatch {
     client: reqwest::Client,
@@ -167,7 +159,6 @@ pub(super) struct TokenWatch {
 }
 
 impl TokenWatch {
-    /// Of a store that is asked with this token; without one there is nothing to see.
     pub fn new(client: reqwest::Client, token: Option<Arc<KeptToken>>) -> Self {
         Self { client, token }
     }
@@ -212,7 +203,7 @@ mod tests {
         Err(Error::message(ErrorKind::Credential, "no token"))
     }
 
-    /// A kept token whose source gives what the test sends, one for each fetch.
+    /// A kept token whose source returns what the test sends, once for each fetch.
     fn kept(fetches: usize) -> (KeptToken, Vec<oneshot::Sender<Fetched>>) {
         let (senders, answers): (Vec<_>, VecDeque<_>) = (0..fetches).map(|_| oneshot::channel()).unzip();
         let answers = Mutex::new(answers);
@@ -223,7 +214,7 @@ mod tests {
         (KeptToken::from(Box::new(source)), senders)
     }
 
-    /// Whether the fetch that is under way has ended.
+    /// True if the fetch that is under way has ended.
     fn has_ended(kept: &KeptToken) -> bool {
         kept.lock().task.as_ref().unwrap().is_finished()
     }
@@ -233,12 +224,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_token_is_fetched_ahead_and_nobody_waits_for_it() {
+    async fn next_token_is_fetched_ahead_without_a_wait() {
         let (kept, mut answers) = kept(2);
         let (first, second) = (answers.remove(0), answers.remove(0));
         assert!(first.send(token("first", 300)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "first");
-        // Less than ten minutes are left: the second is under way, and may take its time.
+        // The token lasts for less than `AHEAD`, so the second fetch is under way.
         for _ in 0..3 {
             assert_eq!(ask(&kept).await.unwrap(), "first");
         }
@@ -246,12 +237,12 @@ mod tests {
         while ask(&kept).await.unwrap() != "second" {
             tokio::task::yield_now().await;
         }
-        // It lasts: a third fetch would panic.
+        // A third fetch would panic.
         assert_eq!(ask(&kept).await.unwrap(), "second");
     }
 
     #[tokio::test]
-    async fn a_fetch_that_fails_leaves_the_token_in_use_until_it_ends() {
+    async fn token_stays_in_use_when_next_fetch_fails() {
         let (kept, mut answers) = kept(3);
         let (first, second, third) = (answers.remove(0), answers.remove(0), answers.remove(0));
         assert!(first.send(no_token()).is_ok());
@@ -266,13 +257,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fetch_that_panics_leaves_the_token_in_use_until_it_ends() {
+    async fn token_stays_in_use_when_next_fetch_panics() {
         let (kept, mut answers) = kept(3);
         let (first, second, _third) = (answers.remove(0), answers.remove(0), answers.remove(0));
         assert!(first.send(token("first", 300)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "first");
         assert_eq!(ask(&kept).await.unwrap(), "first");
-        // The source of the second unwraps an answer that never comes.
+        // The second fetch panics, since it unwraps an answer that never comes.
         drop(second);
         while !has_ended(&kept) {
             tokio::task::yield_now().await;
@@ -281,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_has_ended_is_not_used() {
+    async fn token_is_not_used_after_expiry() {
         let (kept, mut answers) = kept(2);
         let (first, second) = (answers.remove(0), answers.remove(0));
         assert!(first.send(token("first", 3600)).is_ok());
@@ -292,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_refused_is_thrown_away_however_long_it_would_last() {
+    async fn token_is_replaced_when_store_refuses_it() {
         let (kept, mut answers) = kept(2);
         let (first, second) = (answers.remove(0), answers.remove(0));
         assert!(first.send(token("first", 86_400)).is_ok());
@@ -310,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_show_what_it_keeps() {
+    fn debug_output_hides_the_token() {
         let (kept, _) = kept(0);
         kept.state.lock().unwrap().token = token("secret", 60).ok();
         assert_eq!(format!("{kept:?}"), "KeptToken");

@@ -1,4 +1,4 @@
-//! Waiting for a deadline without looking at the clocks all the time.
+//! Waits for a deadline without polling the clocks.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,22 +11,24 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// What is closer is waited for to the point.
+/// Remaining time that is waited for exactly, without an intermediate check of the clocks.
 const CLOSE: Duration = Duration::from_millis(50);
 
-/// Wakes who waits for a moment of the boot clock: to the point, also where the process was stopped meanwhile or the machine
-/// has slept, both of which a call that waits for a length of time leaves out. It wakes at once when the machine has slept, or
-/// its wall clock is set, which shows a pause that a hypervisor hid (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)).
+/// Wakes its thread at a moment of the boot clock, even if the process was stopped or the machine slept meanwhile; a
+/// wait for a duration leaves both out. Also wakes as soon as the machine has slept or its wall clock is set, which
+/// shows a pause that a hypervisor hid (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)).
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// None where the kernel does not tell of steps.
+    /// None if the kernel does not report clock steps.
     steps: Option<OwnedFd>,
 }
 
 impl Alarm {
+    /// Creates an alarm.
+    ///
     /// # Errors
-    /// Where the system has no such timers, or no descriptors left.
+    /// If the system does not have such timers, or no descriptors are left.
     pub fn new() -> io::Result<Self> {
         let timer = |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let mut alarm = Self { timer: timer(TimerfdClockId::Boottime)?, steps: timer(TimerfdClockId::Realtime).ok() };
@@ -34,32 +36,31 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// Whether it wakes when the clocks step.
+    /// True if the alarm wakes when the clocks step.
     #[must_use]
     pub fn hears_steps(&self) -> bool {
         self.steps.is_some()
     }
 
-    /// Has it wake for the steps from now on. Who reads a clock afterwards misses none.
+    /// Forgets past steps, and wakes for each later one. A thread that reads a clock afterwards misses no step.
     pub fn forget_steps(&mut self) {
         let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
         let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
-        // It says `CANCELED` where there was one right before.
+        // `CANCELED` reports a step right before the call.
         self.steps
             .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
     }
 
-    /// Waits until the time is over, if there is one, the clocks step, or one of the `others` is readable. Returns of each of
-    /// these whether it is.
+    /// Waits until `longest` has passed, the clocks step, or one of `others` is readable. Returns which of them are.
     ///
     /// # Errors
-    /// Where the system cannot wait.
+    /// If the system cannot wait.
     pub fn wait<'a>(
         &self,
         longest: Option<Duration>,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> io::Result<Vec<bool>> {
-        // What cannot be set is waited for as well as that goes.
+        // If the timer cannot be set, `poll` limits the wait instead.
         let unset = longest.filter(|longest| self.set(*longest).is_err());
         let others: Vec<BorrowedFd<'_>> = others.into_iter().collect();
         let timers = longest.map(|_| [&self.timer].into_iter().chain(&self.steps).map(|timer| timer.as_fd()));
@@ -84,8 +85,8 @@ fn once(at: Timespec) -> Itimerspec {
     Itimerspec { it_interval: Timespec::default(), it_value: at }
 }
 
-/// How long to wait by a timer for what is `left` away, before one looks at the clocks again: the kernel lets its clocks be
-/// slewed by a tenth (the tick of adjtimex(2)).
+/// The time to wait by a timer before the next check of the clocks, if `left` remains: the kernel lets its clocks be
+/// slewed by 10% (the tick of adjtimex(2)).
 #[must_use]
 pub fn towards(left: Duration) -> Duration {
     (left * 9 / 10).max(left.min(CLOSE))
@@ -104,8 +105,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn it_wakes_at_its_time_and_for_what_else_is_waited_for() {
-        // The test beside this one sets the wall clock.
+    fn alarm_wakes_at_its_time_or_when_a_descriptor_is_readable() {
+        // The test below sets the wall clock, which would wake this alarm.
         let alarm = Alarm { steps: None, ..Alarm::new().unwrap() };
         let (mut nothing, nobody) = pipe().unwrap();
         let (never, _nobody) = pipe().unwrap();
@@ -123,17 +124,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_wakes_it_until_that_is_forgotten() {
+    fn alarm_wakes_when_wall_clock_is_set() {
         let mut alarm = Alarm::new().unwrap();
         assert!(alarm.hears_steps());
         let (nothing, _nobody) = pipe().unwrap();
-        // To what it says already.
+        // Set the clock to its present time.
         if clock_settime(ClockId::Realtime, clock_gettime(ClockId::Realtime)) == Err(Errno::PERM) {
             return;
         }
         alarm.wait(Some(LONG), [nothing.as_fd()]).unwrap();
         let (clock, wait) = (Clock::default(), Duration::from_millis(30));
-        // Not each time: the daemon that keeps the machine's time may set it meanwhile.
+        // Try repeatedly, since the time daemon may set the clock meanwhile.
         loop {
             alarm.forget_steps();
             let begun = clock.boot();
@@ -145,11 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_slow_comes_to_a_deadline_in_few_steps_and_not_past_it() {
+    fn slow_timer_reaches_deadline_in_few_steps_and_not_late() {
         let mut left = Duration::from_secs(60);
         let mut looks = 0;
         while left > CLOSE {
-            // What passes meanwhile.
             left = left.checked_sub(towards(left) * 11 / 10).unwrap();
             looks += 1;
         }

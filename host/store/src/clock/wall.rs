@@ -1,4 +1,4 @@
-//! The wall clock, for people: nothing is decided by it here.
+//! The wall clock, for people. No decision depends on it.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,8 +11,7 @@ pub fn wall() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A time since the Unix epoch as RFC 3339, in UTC with microseconds: `2026-11-21T12:00:01.234567Z`.
-/// What lies past the year 9999 is shown as the epoch.
+/// Formats a time since the epoch as RFC 3339 (`2026-11-21T12:00:01.234567Z`). A time after the year 9999 is the epoch.
 #[must_use]
 pub fn rfc3339(since_epoch: Duration) -> String {
     let nanos = i128::try_from(since_epoch.as_nanos()).unwrap_or_default();
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rfc_3339() {
+    fn times_are_formatted_as_rfc_3339() {
         assert_eq!(rfc3339(Duration::ZERO), "1970-01-01T00:00:00.000000Z");
         assert_eq!(rfc3339(Duration::from_micros(1_709_210_096_000_042)), "2024-02-29T12:34:56.000042Z");
         assert_eq!(rfc3339(Duration::MAX), "1970-01-01T00:00:00.000000Z");

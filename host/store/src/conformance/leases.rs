@@ -1,4 +1,4 @@
-//! The cases of the suite that are about leases.
+//! The suite's cases about leases.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: 
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
-/// A node that has waited another's lease out under a longer one serves under one of its own length.
-pub(super) async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner(bench: Bench) {
+/// A node may wait for another's lease under a longer one of its own. It serves under one of its usual length.
+pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: Bench) {
     let version = bench.create().await;
     for length in [bench.store.lease_range().1, bench.brief()] {
         assert_eq!(
@@ -30,7 +30,7 @@ pub(super) async fn a_lease_acquired_again_for_less_time_and_renewed_ends_sooner
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
+pub(super) async fn acquire_on_an_old_version_conflicts(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -40,7 +40,7 @@ pub(super) async fn acquire_on_a_moved_version_conflicts(bench: Bench) {
     assert_eq!(bench.ask(acquire(new)).await, Ok(Reply::Done));
 }
 
-pub(super) async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
+pub(super) async fn lease_is_refused_when_its_length_is_out_of_range(bench: Bench) {
     let version = bench.create().await;
     let (shortest, longest) = bench.store.lease_range();
     let second = Duration::from_secs(1);
@@ -55,7 +55,7 @@ pub(super) async fn a_lease_out_of_range_is_never_taken(bench: Bench) {
     }
 }
 
-pub(super) async fn lease_calls_leave_the_version_alone(bench: Bench) {
+pub(super) async fn lease_requests_leave_the_version_alone(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.see().await.version, version, "after an acquire");
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -67,10 +67,10 @@ pub(super) async fn lease_calls_leave_the_version_alone(bench: Bench) {
     assert_eq!(bench.see().await.version, version, "after a break");
 }
 
-pub(super) async fn a_write_moves_the_version(bench: Bench) {
+pub(super) async fn write_changes_the_version(bench: Bench) {
     let mut versions = vec![bench.held_by(a()).await];
     for term in 1..4 {
-        // The same record twice is a write, too.
+        // Writing the same record again changes the version, too.
         for _ in 0..2 {
             let version = version_of(bench.write(a(), &versions[versions.len() - 1], term).await);
             assert!(!versions.contains(&version), "{version:?} was there before: {versions:?}");
@@ -82,7 +82,7 @@ pub(super) async fn a_write_moves_the_version(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
-pub(super) async fn a_write_needs_the_id(bench: Bench) {
+pub(super) async fn write_needs_the_id(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_lost(&bench.write(b(), &version, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -91,7 +91,7 @@ pub(super) async fn a_write_needs_the_id(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version, Some(record(0))));
 }
 
-pub(super) async fn a_write_needs_the_version(bench: Bench) {
+pub(super) async fn write_needs_the_version(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.write(a(), &old, 2).await, Err(StoreError::Conflict));
@@ -99,14 +99,14 @@ pub(super) async fn a_write_needs_the_version(bench: Bench) {
     assert_eq!((seen.version, seen.record), (new, Some(record(1))));
 }
 
-pub(super) async fn renewing_and_releasing_with_a_wrong_id_is_lost(bench: Bench) {
+pub(super) async fn renewal_and_release_with_a_wrong_id_are_lost(bench: Bench) {
     bench.held_by(a()).await;
     assert_lost(&bench.renew(b()).await);
     assert_lost(&bench.release(b()).await);
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
+pub(super) async fn renewal_of_an_untouched_expired_lease_succeeds(bench: Bench) {
     bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -114,14 +114,14 @@ pub(super) async fn renewing_an_untouched_expired_lease_works(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
-/// The emulator renews it for its last holder, even if another asks. That must not count as one's own.
-pub(super) async fn renewing_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
+/// The emulator renews the lease for its last holder even if another client asks. That must not count as success.
+pub(super) async fn renewal_of_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
     bench.held_by(a()).await;
     bench.outlive().await;
     assert_lost(&bench.renew(b()).await);
 }
 
-pub(super) async fn a_renewal_counts_anew(bench: Bench) {
+pub(super) async fn renewal_restarts_the_lease(bench: Bench) {
     bench.held_by(a()).await;
     bench.most_of_it().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -130,7 +130,7 @@ pub(super) async fn a_renewal_counts_anew(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
-pub(super) async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) {
+pub(super) async fn late_renewal_is_lost_when_another_has_acquired(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done), "an expired lease is free at once");
@@ -140,13 +140,13 @@ pub(super) async fn a_late_renewal_after_another_acquired_is_lost(bench: Bench) 
     assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_know(bench: Bench) {
+pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: Bench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.reclaim(a(), b(), &old).await, Err(StoreError::Conflict), "the holder has written since");
     assert_lost(&bench.reclaim(b(), c(), &new).await);
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done), "nothing has changed so far");
-    // It counts anew, and the version stays.
+    // A reclaim restarts the lease, and keeps the version.
     bench.most_of_it().await;
     assert_eq!(bench.reclaim(a(), b(), &new).await, Ok(Reply::Done));
     bench.most_of_it().await;
@@ -156,7 +156,7 @@ pub(super) async fn a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_kn
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.write(a(), &new, 2).await);
     assert_lost(&bench.release(a()).await);
-    // An answer may have been lost: the same request is carried out again. So it is for another id.
+    // A repeated request succeeds, because its answer may have been lost. So does a reclaim by another id.
     assert_eq!(bench.reclaim(a(), b(), &new).await, Ok(Reply::Done));
     bench.most_of_it().await;
     assert_eq!(bench.reclaim(b(), c(), &new).await, Ok(Reply::Done));
@@ -165,7 +165,7 @@ pub(super) async fn a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_kn
 }
 
 /// An acquire would succeed in each of these cases.
-pub(super) async fn a_lease_that_ended_or_changed_hands_cannot_be_reclaimed(bench: Bench) {
+pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     assert_lost(&bench.reclaim(a(), c(), &version).await);
@@ -181,14 +181,14 @@ pub(super) async fn a_lease_that_ended_or_changed_hands_cannot_be_reclaimed(benc
     assert_lost(&bench.reclaim(a(), c(), &version).await);
 }
 
-pub(super) async fn a_write_under_an_expired_lease_is_lost(bench: Bench) {
+pub(super) async fn write_under_an_expired_lease_is_lost(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_lost(&bench.write(a(), &version, 1).await);
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-pub(super) async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
+pub(super) async fn lease_broken_at_once_is_free_for_others(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
@@ -198,7 +198,7 @@ pub(super) async fn a_lease_broken_at_once_is_free_for_others(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
 }
 
-pub(super) async fn a_host_breaks_a_lease_whose_id_it_does_not_know(bench: Bench) {
+pub(super) async fn host_breaks_a_lease_without_its_id(bench: Bench) {
     let version = bench.held_by(a()).await;
     for _ in 0..2 {
         assert_eq!(bench.backend.open().break_now(&job()).await, Ok(()));
@@ -211,14 +211,14 @@ pub(super) async fn a_host_breaks_a_lease_whose_id_it_does_not_know(bench: Bench
     assert_lost(&bench.store.break_now(&job()).await.map(|()| Reply::Done));
 }
 
-pub(super) async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) {
+pub(super) async fn breaking_lease_is_free_after_the_period(bench: Bench) {
     let version = bench.create().await;
     let length = bench.store.lease_range().1;
     assert_eq!(
         bench.ask(Op::Acquire { id: a(), length, version: version.clone(), instead_of: None }).await,
         Ok(Reply::Done)
     );
-    // Long enough for a machine that is busy to see that it is not over.
+    // Long enough for a slow machine to see the lease before the period ends.
     let period = Duration::from_secs(5);
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Breaking);
@@ -230,8 +230,8 @@ pub(super) async fn a_lease_being_broken_is_free_after_its_period(bench: Bench) 
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-/// Its holder could renew it still: an operator can be sure that it will not.
-pub(super) async fn breaking_an_expired_lease_breaks_it_at_once(bench: Bench) {
+/// The holder could still renew an expired lease. After a break, the operator can be sure that it cannot.
+pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: Bench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.backend.break_lease(bench.brief()).await, Ok(()), "whatever the period");
@@ -243,7 +243,7 @@ pub(super) async fn breaking_an_expired_lease_breaks_it_at_once(bench: Bench) {
     assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, version, Some(record(0))));
 }
 
-pub(super) async fn breaking_a_broken_lease_changes_nothing(bench: Bench) {
+pub(super) async fn break_of_a_broken_lease_changes_nothing(bench: Bench) {
     let version = bench.held_by(a()).await;
     for period in [Duration::ZERO, Duration::ZERO, bench.brief()] {
         assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -254,7 +254,7 @@ pub(super) async fn breaking_a_broken_lease_changes_nothing(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn breaking_again_never_takes_longer(bench: Bench) {
+pub(super) async fn second_break_never_takes_longer(bench: Bench) {
     bench.held_by(a()).await;
     let period = bench.brief() / 2;
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -262,14 +262,14 @@ pub(super) async fn breaking_again_never_takes_longer(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Breaking);
     bench.backend.wait_out(period).await;
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
-    // Sooner, it may.
+    // A second break may take effect sooner.
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
     assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
 }
 
-pub(super) async fn a_release_frees_at_once(bench: Bench) {
+pub(super) async fn release_frees_the_lease_at_once(bench: Bench) {
     bench.held_by(a()).await;
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     assert_eq!(bench.see().await.lease, LeaseState::Free);
@@ -278,7 +278,7 @@ pub(super) async fn a_release_frees_at_once(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn who_has_no_id_writes_and_removes_only_what_nobody_holds(bench: Bench) {
+pub(super) async fn client_without_an_id_changes_only_what_is_not_held(bench: Bench) {
     let (store, job) = (&bench.store, job());
     assert_lost(&store.overwrite(&job, record(1)).await.map(Reply::Version));
     assert_eq!(store.remove_election(&job).await, Ok(()), "there is none");
@@ -305,27 +305,27 @@ pub(super) async fn who_has_no_id_writes_and_removes_only_what_nobody_holds(benc
     }
 }
 
-pub(super) async fn of_a_deleted_record_nothing_is_left(bench: Bench) {
+pub(super) async fn deleted_record_leaves_nothing_behind(bench: Bench) {
     let old = bench.held_by(a()).await;
     bench.backend.delete().await;
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
     assert_eq!(bench.store.elections().await, Ok(vec![]));
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.release(a()).await);
-    // Both are true of what names a version, and either makes its host look again.
+    // Either error is true for a request with a version, and makes its host read again.
     let acquire = Op::Acquire { id: b(), length: bench.brief(), version: old.clone(), instead_of: None };
     for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
         assert!(matches!(answer, Err(StoreError::Lost(_) | StoreError::Conflict)), "{answer:?}");
     }
-    // Somebody makes it anew: it is another one, with a lease of its own.
+    // A recreated record is another one, with a lease of its own.
     let new = bench.create().await;
     assert_ne!(old, new);
     assert_eq!(bench.see().await.lease, LeaseState::Free);
     assert_lost(&bench.renew(a()).await);
 }
 
-/// A client that hears no answer asks again, and learns what became of the first request.
-pub(super) async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
+/// A client without an answer repeats the request, and learns what became of the first one.
+pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: Bench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
     let written = version_of(bench.write(a(), &version, 1).await);
@@ -337,8 +337,8 @@ pub(super) async fn lost_answers_are_found_out_by_asking_again(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Free);
 }
 
-/// Each request is sent again when the world has moved on, as if the network had kept it.
-pub(super) async fn requests_that_arrive_late_do_no_harm(bench: Bench) {
+/// Sends each request again after the state has changed, as if the network had kept it.
+pub(super) async fn late_requests_do_no_harm(bench: Bench) {
     let first = bench.held_by(a()).await;
     let second = version_of(bench.write(a(), &first, 1).await);
     let late = bench.backend.open();

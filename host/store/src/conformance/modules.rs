@@ -1,4 +1,4 @@
-//! What every store does with modules, one case for each promise, each in elections of its own.
+//! The cases for modules and announcements: one for each promise, each in elections of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,39 +9,39 @@ use tokio::task::JoinSet;
 
 use super::versioned::{election, text};
 
-/// More than one request of any store reads, and no multiple of what one reads.
+/// More bytes than one request of any store reads, and no multiple of that number.
 const LARGE: usize = (20 << 20) + 12_345;
 
-/// Runs every case on a store of which `open` makes another host's handle. It has no modules before. After
-/// `next_second` its clock shows another second.
+/// Runs all cases on a store without modules. `open` opens another host's handle. `next_second` waits for the next
+/// second of the store's clock.
 pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>, next_second: impl AsyncFn()) {
-    a_module_is_kept_as_it_came_first(&*open()).await;
-    no_more_of_a_module_is_read_than_asked_for(&*open()).await;
-    what_is_large_is_kept_whole(&*open()).await;
-    of_many_who_put_a_module_all_succeed(&open).await;
+    first_content_of_a_module_is_kept(&*open()).await;
+    module_is_read_only_up_to_the_limit(&*open()).await;
+    large_module_is_kept_whole(&*open()).await;
+    concurrent_puts_of_a_module_all_succeed(&open).await;
     modules_are_listed_by_digest_and_removed(&*open()).await;
-    what_is_put_again_is_not_removed_as_old(&*open(), next_second).await;
-    nodes_say_what_they_have_and_take_it_back(&*open()).await;
-    elections_are_apart(&*open()).await;
-    any_node_has_its_own_place(&*open()).await;
+    module_put_again_is_not_removed_as_old(&*open(), next_second).await;
+    nodes_announce_and_withdraw(&*open()).await;
+    elections_are_separate(&*open()).await;
+    any_node_id_has_its_own_announcement(&*open()).await;
 }
 
-/// Waits for another second on this machine's clock, which its stores go by.
+/// Waits for another second on this machine's clock, which the machine's stores use.
 pub async fn next_second() {
     tokio::time::sleep(Duration::from_millis(1_001)).await;
 }
 
-async fn a_module_is_kept_as_it_came_first(store: &dyn ObjectStore) {
+async fn first_content_of_a_module_is_kept(store: &dyn ObjectStore) {
     let digest = Digest::of(b"first");
     assert_eq!(store.get_module(&digest, 100).await, Ok(None));
     store.put_module(&digest, text("first")).await.unwrap();
-    // Nobody writes that, and if somebody does, it does not replace what others may be reading.
+    // If a client wrote other content, it must not replace what others may be reading.
     store.put_module(&digest, text("other")).await.unwrap();
     assert_eq!(store.get_module(&digest, 100).await, Ok(Some(text("first"))));
     assert_eq!(store.get_module(&Digest::of(b"another"), 100).await, Ok(None));
 }
 
-async fn no_more_of_a_module_is_read_than_asked_for(store: &dyn ObjectStore) {
+async fn module_is_read_only_up_to_the_limit(store: &dyn ObjectStore) {
     let digest = Digest::of(b"0123456789");
     store.put_module(&digest, text("0123456789")).await.unwrap();
     for limit in 0..12 {
@@ -54,11 +54,11 @@ async fn no_more_of_a_module_is_read_than_asked_for(store: &dyn ObjectStore) {
     assert_eq!(store.get_module(&empty, 10).await, Ok(Some(Bytes::new())));
 }
 
-async fn what_is_large_is_kept_whole(store: &dyn ObjectStore) {
+async fn large_module_is_kept_whole(store: &dyn ObjectStore) {
     let content = large(251);
     let digest = Digest::of(&content);
     store.put_module(&digest, content.clone()).await.unwrap();
-    // A power of two, which is a multiple of any that a request reads; and the whole, more and less.
+    // A power of two, which is a multiple of what one request reads; and about the whole.
     for limit in [16 << 20, LARGE - 1, LARGE, LARGE + 1] {
         let found = store.get_module(&digest, limit as u64).await.unwrap().unwrap();
         assert!(found == content[..limit.min(LARGE)], "{} bytes of {limit} came back", found.len());
@@ -67,7 +67,7 @@ async fn what_is_large_is_kept_whole(store: &dyn ObjectStore) {
     assert!(listed.iter().any(|module| module.digest == digest && module.size == LARGE as u64), "{listed:?}");
 }
 
-async fn of_many_who_put_a_module_all_succeed(open: &impl Fn() -> Arc<dyn ObjectStore>) {
+async fn concurrent_puts_of_a_module_all_succeed(open: &impl Fn() -> Arc<dyn ObjectStore>) {
     let content = large(13).slice(..1 << 20);
     let digest = Digest::of(&content);
     let mut writers = JoinSet::new();
@@ -102,7 +102,7 @@ async fn modules_are_listed_by_digest_and_removed(store: &dyn ObjectStore) {
     assert_eq!(listed.iter().map(|module| (module.digest, module.size)).collect::<Vec<_>>(), digests);
 }
 
-async fn what_is_put_again_is_not_removed_as_old(store: &dyn ObjectStore, next_second: impl AsyncFn()) {
+async fn module_put_again_is_not_removed_as_old(store: &dyn ObjectStore, next_second: impl AsyncFn()) {
     let digest = Digest::of(b"again");
     let stored = async || {
         store.put_module(&digest, text("again")).await.unwrap();
@@ -120,7 +120,7 @@ async fn what_is_put_again_is_not_removed_as_old(store: &dyn ObjectStore, next_s
     assert_eq!(store.remove_module(&digest, Some(first)).await, Ok(true));
 }
 
-async fn nodes_say_what_they_have_and_take_it_back(store: &dyn ObjectStore) {
+async fn nodes_announce_and_withdraw(store: &dyn ObjectStore) {
     let job = election("nodes");
     assert_eq!(store.announcements(&job).await, Ok(vec![]));
     store.announce(&job, "web-2-0", text("b")).await.unwrap();
@@ -133,8 +133,8 @@ async fn nodes_say_what_they_have_and_take_it_back(store: &dyn ObjectStore) {
     assert_eq!(store.announcements(&job).await, Ok(vec![said("web-2-0", "c")]));
 }
 
-async fn elections_are_apart(store: &dyn ObjectStore) {
-    // The first has the name of a folder, the others begin alike.
+async fn elections_are_separate(store: &dyn ObjectStore) {
+    // The first name is that of a folder, and the others begin alike.
     let names = ["modules", "one", "one-more"].map(election);
     let digest = Digest::of(b"apart");
     store.put_module(&digest, text("apart")).await.unwrap();
@@ -154,8 +154,8 @@ async fn elections_are_apart(store: &dyn ObjectStore) {
     assert_eq!(store.modules().await, Ok(before));
 }
 
-/// Whatever characters its id has, and whatever else its name would be the same as.
-async fn any_node_has_its_own_place(store: &dyn ObjectStore) {
+/// The ids have unusual characters, or would collide with other names.
+async fn any_node_id_has_its_own_announcement(store: &dyn ObjectStore) {
     let job = election("places");
     let longest = "#".repeat(128);
     let mut nodes =
@@ -173,7 +173,7 @@ async fn any_node_has_its_own_place(store: &dyn ObjectStore) {
     assert_eq!(store.announcements(&job).await, Ok(vec![]));
 }
 
-/// So many bytes that repeat with this period.
+/// Returns large content that repeats with this period.
 pub fn large(period: usize) -> Bytes {
     (0..LARGE).map(|n| (n % period) as u8).collect()
 }

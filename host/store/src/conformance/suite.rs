@@ -1,6 +1,6 @@
-//! What every lease store does, one case for each promise. Each case has a store of its own.
+//! The cases for lease stores: one for each promise, each on a store of its own.
 //!
-//! No case lets a request fail for two reasons at once: which of them a store names is its own affair.
+//! No request of a case can fail for two reasons: if it could, stores might differ in the reason that they name.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,22 +15,22 @@ use tokio::task::JoinSet;
 use super::leases::*;
 use super::terms::*;
 
-/// A kind of store, and what only operators and time can do to it.
+/// A store under test, with what operators and time do to it.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// Another host's handle of the same store.
+    /// Opens another host's handle of the store.
     fn open(&self) -> Arc<dyn Store>;
-    /// Breaks the lease of the election `job` after that period, as an operator does who has no id.
+    /// Breaks the lease of the election `job` after the period, for an operator without an id.
     async fn break_lease(&self, period: Duration) -> Result<(), StoreError>;
     /// Deletes the election `job`.
     async fn delete(&self);
-    /// Returns when that much more time has passed for the store.
+    /// Returns once this time has passed for the store.
     async fn wait_out(&self, time: Duration);
 }
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A case by its name.
+/// A case and its name.
 pub type Case = (&'static str, fn(Bench) -> Running);
 
 macro_rules! cases {
@@ -41,45 +41,45 @@ macro_rules! cases {
 }
 
 cases![
-    of_many_candidates_one_wins,
-    a_record_is_created_once,
-    of_many_creators_one_succeeds,
+    one_of_many_candidates_wins,
+    record_is_created_once,
+    one_of_many_creators_succeeds,
     elections_are_listed_sorted,
-    a_record_is_read_as_it_was_written,
+    record_is_read_as_it_was_written,
     acquire_is_idempotent_for_its_id_and_held_for_others,
-    a_lease_acquired_again_for_less_time_and_renewed_ends_sooner,
-    acquire_on_a_moved_version_conflicts,
-    a_lease_out_of_range_is_never_taken,
-    lease_calls_leave_the_version_alone,
-    a_write_moves_the_version,
-    a_write_needs_the_id,
-    a_write_needs_the_version,
-    renewing_and_releasing_with_a_wrong_id_is_lost,
-    renewing_an_untouched_expired_lease_works,
-    renewing_an_expired_lease_with_a_wrong_id_is_lost,
-    a_renewal_counts_anew,
-    a_late_renewal_after_another_acquired_is_lost,
-    a_reclaimed_lease_has_a_fresh_id_that_its_holder_does_not_know,
-    a_lease_that_ended_or_changed_hands_cannot_be_reclaimed,
-    a_write_under_an_expired_lease_is_lost,
-    a_lease_broken_at_once_is_free_for_others,
-    a_lease_being_broken_is_free_after_its_period,
-    a_host_breaks_a_lease_whose_id_it_does_not_know,
-    breaking_an_expired_lease_breaks_it_at_once,
-    breaking_a_broken_lease_changes_nothing,
-    breaking_again_never_takes_longer,
-    a_release_frees_at_once,
-    who_has_no_id_writes_and_removes_only_what_nobody_holds,
-    of_a_deleted_record_nothing_is_left,
-    lost_answers_are_found_out_by_asking_again,
-    requests_that_arrive_late_do_no_harm,
-    a_mark_stays_until_the_next_write_that_has_none,
-    a_record_that_is_made_anew_has_no_mark_of_the_one_before,
-    a_recall_names_the_highest_term_that_anything_names,
-    a_state_that_cannot_be_read_may_name_any_term,
+    lease_expires_sooner_when_reacquired_for_less_time,
+    acquire_on_an_old_version_conflicts,
+    lease_is_refused_when_its_length_is_out_of_range,
+    lease_requests_leave_the_version_alone,
+    write_changes_the_version,
+    write_needs_the_id,
+    write_needs_the_version,
+    renewal_and_release_with_a_wrong_id_are_lost,
+    renewal_of_an_untouched_expired_lease_succeeds,
+    renewal_of_an_expired_lease_with_a_wrong_id_is_lost,
+    renewal_restarts_the_lease,
+    late_renewal_is_lost_when_another_has_acquired,
+    reclaimed_lease_has_an_id_unknown_to_the_old_holder,
+    reclaim_is_lost_when_the_lease_ended_or_changed_hands,
+    write_under_an_expired_lease_is_lost,
+    lease_broken_at_once_is_free_for_others,
+    breaking_lease_is_free_after_the_period,
+    host_breaks_a_lease_without_its_id,
+    break_of_an_expired_lease_takes_effect_at_once,
+    break_of_a_broken_lease_changes_nothing,
+    second_break_never_takes_longer,
+    release_frees_the_lease_at_once,
+    client_without_an_id_changes_only_what_is_not_held,
+    deleted_record_leaves_nothing_behind,
+    lost_answer_is_recovered_by_repeating_the_request,
+    late_requests_do_no_harm,
+    mark_stays_until_a_write_without_it,
+    recreated_record_has_no_mark,
+    recall_names_the_highest_term_in_the_store,
+    recall_fails_when_the_state_is_unreadable,
 ];
 
-/// Runs every case at once, each on a store that `make` makes, and reports all that failed.
+/// Runs all cases at once, each on a store from `make`, and reports all that failed.
 pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
     let mut running = JoinSet::new();
     let mut names = Vec::new();
@@ -98,7 +98,7 @@ pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), CASES.len(), failed.join("\n"));
 }
 
-/// A case's store and one handle of it.
+/// A case's store and a handle of it.
 pub struct Bench {
     /// The store.
     pub backend: Arc<dyn Backend>,
@@ -111,12 +111,12 @@ pub fn a() -> LeaseId {
     LeaseId::from_random(0xa)
 }
 
-/// The lease id of another.
+/// The lease id of another host.
 pub fn b() -> LeaseId {
     LeaseId::from_random(0xb)
 }
 
-/// A third holder's id.
+/// The lease id of a third host.
 pub fn c() -> LeaseId {
     LeaseId::from_random(0xc)
 }
@@ -126,7 +126,7 @@ pub fn job() -> ElectionName {
     ElectionName::new("job").unwrap()
 }
 
-/// A record of that term in which every field has something.
+/// Returns a record of the term, with a value in every field.
 pub fn record(term: u64) -> Record {
     Record {
         term,
@@ -142,17 +142,17 @@ pub fn record(term: u64) -> Record {
     }
 }
 
-/// What is read, where there is something.
+/// The object that a reading found.
 pub struct Seen {
     /// The state of the lease.
     pub lease: LeaseState,
     /// The version of the record.
     pub version: Version,
-    /// The record; none in an object that somebody else made.
+    /// The record; none in an object that another client made.
     pub record: Option<Record>,
 }
 
-/// Asks until the store is not busy: what a store does not know has not been decided.
+/// Repeats a request until the store is not busy. A busy store has not decided it.
 pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
     let mut answer = store.request(&job(), op.clone()).await;
     for _ in 0..100 {
@@ -167,27 +167,26 @@ pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
 }
 
 impl Bench {
-    /// The length of a case's lease: it must end within the test, but not while a busy machine still asks.
+    /// The length of a case's lease. It expires within the test, but not while a slow machine still sends requests.
     pub fn brief(&self) -> Duration {
         self.store.lease_range().0.max(Duration::from_secs(6))
     }
 
-    /// Waits for so much of a case's lease that two such waits outlast it, and that what is asked after one still finds it
-    /// held on a machine that wakes late.
+    /// Waits for over half of a case's lease. Two such waits outlast it; after one, even a slow machine finds it held.
     pub async fn most_of_it(&self) {
         self.backend.wait_out(self.brief() / 2 + Duration::from_millis(500)).await;
     }
 
-    /// Asks the store, until it is not busy.
+    /// Repeats a request until the store is not busy.
     pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
         ask(self.store.as_ref(), op).await
     }
 
-    /// Reads the object, which must be there. A survey shows the same, unless what else names a term cannot be read.
+    /// Reads the object, which must exist. A survey must show the same, unless it cannot read the other terms.
     pub async fn see(&self) -> Seen {
         let read = self.ask(Op::Read).await;
         let surveyed = self.ask(Op::Survey).await;
-        // A lease may have run out meanwhile.
+        // The lease may have expired meanwhile.
         if self.ask(Op::Read).await == read {
             match surveyed {
                 Ok(Reply::Surveyed { read: surveyed, .. }) => assert_eq!(Ok(Reply::Read(surveyed)), read),
@@ -206,7 +205,7 @@ impl Bench {
         version_of(self.ask(Op::Create { record: record(0) }).await)
     }
 
-    /// Acquires on the version that is there, for a brief time.
+    /// Acquires the lease for a brief time, on the present version.
     pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
         let version = self.see().await.version;
         self.ask(Op::Acquire { id, length: self.brief(), version, instead_of: None }).await
@@ -227,7 +226,7 @@ impl Bench {
         self.ask(Op::Release { id }).await
     }
 
-    /// Writes the record of that term over that version.
+    /// Writes a record of the term over this version.
     pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
         self.ask(Op::Write { id, version: version.clone(), record: record(term) }).await
     }
@@ -239,14 +238,14 @@ impl Bench {
         version
     }
 
-    /// Waits until a lease that was just taken or renewed has ended, and sees that it has.
+    /// Waits until a lease that was just acquired or renewed has expired.
     pub async fn outlive(&self) {
         self.backend.wait_out(self.brief()).await;
         assert_eq!(self.see().await.lease, LeaseState::Expired);
     }
 }
 
-/// The version in an answer that must have one.
+/// Returns the version in an answer, which must have one.
 #[track_caller]
 pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
     match answer {
@@ -256,12 +255,12 @@ pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
 }
 
 #[track_caller]
-/// The answer must be that the lease is lost.
+/// Asserts that the lease is lost.
 pub fn assert_lost(answer: &Result<Reply, StoreError>) {
     assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");
 }
 
-pub(super) async fn of_many_candidates_one_wins(bench: Bench) {
+pub(super) async fn one_of_many_candidates_wins(bench: Bench) {
     let version = bench.create().await;
     let mut candidates = JoinSet::new();
     for n in 0..12 {
@@ -281,7 +280,7 @@ pub(super) async fn of_many_candidates_one_wins(bench: Bench) {
     assert_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
 }
 
-pub(super) async fn of_many_creators_one_succeeds(bench: Bench) {
+pub(super) async fn one_of_many_creators_succeeds(bench: Bench) {
     let mut creators = JoinSet::new();
     for term in 0..8 {
         let store = bench.backend.open();
@@ -295,7 +294,7 @@ pub(super) async fn of_many_creators_one_succeeds(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version_of(answer), Some(record(term))));
 }
 
-pub(super) async fn a_record_is_created_once(bench: Bench) {
+pub(super) async fn record_is_created_once(bench: Bench) {
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
     let version = bench.create().await;
     assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict));
@@ -318,7 +317,7 @@ pub(super) async fn elections_are_listed_sorted(bench: Bench) {
     assert_lost(&bench.store.request(&names[0], Op::Renew { id: a() }).await);
 }
 
-pub(super) async fn a_record_is_read_as_it_was_written(bench: Bench) {
+pub(super) async fn record_is_read_as_it_was_written(bench: Bench) {
     let version = bench.held_by(a()).await;
     let full = Record {
         node: Some("Knoten-1".to_owned()),

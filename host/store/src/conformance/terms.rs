@@ -1,4 +1,4 @@
-//! The cases of the suite about what a store says of terms: the mark of a record, and the recall.
+//! The suite's cases about terms: the mark of a record, and the recall.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ fn released(term: u64) -> Record {
     Record { released: true, ..record(term) }
 }
 
-pub(super) async fn a_mark_stays_until_the_next_write_that_has_none(bench: Bench) {
+pub(super) async fn mark_stays_until_a_write_without_it(bench: Bench) {
     let mut version = version_of(bench.ask(Op::Create { record: released(0) }).await);
     let is = async |record| assert_eq!(bench.see().await.record, Some(record));
     is(released(0)).await;
-    // What concerns the lease alone leaves the mark alone.
+    // Requests about the lease alone leave the mark alone.
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     is(released(0)).await;
@@ -35,14 +35,14 @@ pub(super) async fn a_mark_stays_until_the_next_write_that_has_none(bench: Bench
     is(record(1)).await;
 }
 
-pub(super) async fn a_record_that_is_made_anew_has_no_mark_of_the_one_before(bench: Bench) {
+pub(super) async fn recreated_record_has_no_mark(bench: Bench) {
     version_of(bench.ask(Op::Create { record: released(3) }).await);
     bench.backend.delete().await;
     bench.create().await;
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-/// What a recall finds, and a survey as well, which names the version of what operators ask.
+/// Returns the answer to a recall. A survey must find the same, and name the version of the steering object.
 async fn recall(store: &dyn Store) -> Result<Term, StoreError> {
     let [recalled, surveyed] = [Op::Recall, Op::Survey].map(|op| async {
         match store.request(&job(), op).await {
@@ -67,24 +67,24 @@ async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: 
     store.announce(election, node, said.encode()).await.unwrap();
 }
 
-/// A state of `size` bytes that this term has claimed.
+/// Writes a state of `size` bytes that this term has claimed.
 async fn claim(store: &dyn Store, term: Term, size: usize) {
     let entries = BTreeMap::from([("key".to_owned(), Bytes::from(vec![7; size]))]);
     let change = |_| Ok::<_, EditError>(Document { term, entries: entries.clone(), ..Document::default() });
     state::edit(store, &job(), async || Ok(()), change).await.unwrap();
 }
 
-pub(super) async fn a_recall_names_the_highest_term_that_anything_names(bench: Bench) {
+pub(super) async fn recall_names_the_highest_term_in_the_store(bench: Bench) {
     let store = bench.backend.open();
     let store = store.as_ref();
     assert_eq!(recall(store).await, Ok(0), "there is nothing");
-    // What others say whose names begin alike is none of this election's.
+    // Elections whose names begin alike do not count.
     for other in ["jo", "job-2", "jobs"] {
         let other = ElectionName::new(other).unwrap();
         announce(store, &other, "web-1-0", 99).await;
         version_of(store.request(&other, Op::Create { record: record(99) }).await);
     }
-    // As older nodes announce themselves, and as none does.
+    // Announcements of older nodes, and content that is none.
     let older =
         r#"{"at":"2026-11-21T12:00:00Z","holds":[],"incarnation":"i","node":"web-9-0","runs":null,"source":"x"}"#;
     for (node, content) in [("web-9-0", older), ("web-9-1", "not an announcement"), ("web-9-2", "")] {
@@ -112,15 +112,15 @@ pub(super) async fn a_recall_names_the_highest_term_that_anything_names(bench: B
     assert_eq!(recall(store).await, Ok(319), "each node has said its last word");
     store.withdraw(&job(), "web-1-18").await.unwrap();
     assert_eq!(recall(store).await, Ok(318));
-    // More than one request reads of it.
+    // A state that is too large for one request.
     claim(store, HIGHEST_TERM - 1, 5 << 20).await;
     assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
-    // It is read where the lease is held, too.
+    // It is read while the lease is held, too.
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
 }
 
-pub(super) async fn a_state_that_cannot_be_read_may_name_any_term(bench: Bench) {
+pub(super) async fn recall_fails_when_the_state_is_unreadable(bench: Bench) {
     let store = bench.backend.open();
     bench.create().await;
     let mut version = None;

@@ -1,5 +1,4 @@
-//! What every store does with the objects that each election has one of, one case for each promise and each kind of them,
-//! each in an election of its own.
+//! The cases for versioned objects: one for each promise and each kind of object, each in an election of its own.
 
 use std::sync::Arc;
 
@@ -8,23 +7,23 @@ use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
-/// As much as a coordinator may keep by default.
+/// The default limit of a coordinator's state, in bytes.
 const LARGE: usize = 4 << 20;
 
-/// Runs every case on a store of which `open` makes another host's handle.
+/// Runs all cases on a store. `open` opens another host's handle of it.
 pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>) {
     for object in VersionedObject::ALL {
-        it_is_read_only_where_it_has_changed(&*open(), object).await;
-        a_write_needs_the_version(&*open(), object).await;
-        of_many_writers_one_succeeds_in_each_round(&open, object).await;
-        what_is_large_is_kept_whole(&*open(), object).await;
-        versions_never_come_back(&*open(), object).await;
-        it_is_deleted_only_as_it_was_read(&*open(), object).await;
+        object_is_sent_only_if_it_has_changed(&*open(), object).await;
+        write_needs_the_version(&*open(), object).await;
+        one_of_many_writers_succeeds_in_each_round(&open, object).await;
+        large_object_is_kept_whole(&*open(), object).await;
+        versions_are_never_reused(&*open(), object).await;
+        object_is_deleted_only_if_unchanged(&*open(), object).await;
     }
-    elections_and_objects_are_apart(&*open()).await;
+    elections_and_objects_are_separate(&*open()).await;
 }
 
-async fn it_is_read_only_where_it_has_changed(store: &dyn ObjectStore, object: VersionedObject) {
+async fn object_is_sent_only_if_it_has_changed(store: &dyn ObjectStore, object: VersionedObject) {
     let job = election("conditional");
     let stale = Version("\"0x0\"".to_owned());
     assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
@@ -40,7 +39,7 @@ async fn it_is_read_only_where_it_has_changed(store: &dyn ObjectStore, object: V
     assert_eq!(store.read(object, &job, Some(&second)).await, Ok(Reading::Unchanged));
 }
 
-async fn a_write_needs_the_version(store: &dyn ObjectStore, object: VersionedObject) {
+async fn write_needs_the_version(store: &dyn ObjectStore, object: VersionedObject) {
     let job = election("version");
     let stale = Version("\"0x0\"".to_owned());
     assert_eq!(store.write(object, &job, Some(&stale), text("a")).await, Err(StoreError::Conflict));
@@ -53,7 +52,7 @@ async fn a_write_needs_the_version(store: &dyn ObjectStore, object: VersionedObj
     assert_eq!(store.read(object, &job, None).await, found(&second, "b"));
 }
 
-async fn of_many_writers_one_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn ObjectStore>, object: VersionedObject) {
+async fn one_of_many_writers_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn ObjectStore>, object: VersionedObject) {
     let job = election("race");
     let mut expected = None;
     for round in 0..5 {
@@ -63,7 +62,7 @@ async fn of_many_writers_one_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn 
             writers.spawn(async move {
                 let content = text(&format!("{round} {writer}"));
                 loop {
-                    // A store that is busy has not written, as the reading in the end shows.
+                    // A busy store has not written, as the reading at the end shows.
                     match store.write(object, &job, expected.as_ref(), content.clone()).await {
                         Err(StoreError::Unknown(_)) => {}
                         answer => return (content, answer),
@@ -83,7 +82,7 @@ async fn of_many_writers_one_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn 
     }
 }
 
-async fn what_is_large_is_kept_whole(store: &dyn ObjectStore, object: VersionedObject) {
+async fn large_object_is_kept_whole(store: &dyn ObjectStore, object: VersionedObject) {
     let job = election("large");
     let content: Bytes = (0..LARGE).map(|n| (n % 251) as u8).collect();
     let version = store.write(object, &job, None, content.clone()).await.unwrap();
@@ -93,7 +92,7 @@ async fn what_is_large_is_kept_whole(store: &dyn ObjectStore, object: VersionedO
     assert_eq!(store.read(object, &job, None).await, Ok(Reading::Found(empty, Bytes::new())));
 }
 
-async fn versions_never_come_back(store: &dyn ObjectStore, object: VersionedObject) {
+async fn versions_are_never_reused(store: &dyn ObjectStore, object: VersionedObject) {
     let job = election("versions");
     let mut seen = vec![store.write(object, &job, None, text("same")).await.unwrap()];
     for _ in 0..20 {
@@ -103,7 +102,7 @@ async fn versions_never_come_back(store: &dyn ObjectStore, object: VersionedObje
     }
 }
 
-async fn it_is_deleted_only_as_it_was_read(store: &dyn ObjectStore, object: VersionedObject) {
+async fn object_is_deleted_only_if_unchanged(store: &dyn ObjectStore, object: VersionedObject) {
     let job = election("deleted");
     let stale = Version("\"0x0\"".to_owned());
     assert_eq!(store.delete(object, &job, &stale).await, Ok(()), "there is none");
@@ -118,9 +117,9 @@ async fn it_is_deleted_only_as_it_was_read(store: &dyn ObjectStore, object: Vers
     assert!(third != first && third != second, "{third:?} was there before");
 }
 
-async fn elections_and_objects_are_apart(store: &dyn ObjectStore) {
+async fn elections_and_objects_are_separate(store: &dyn ObjectStore) {
     let objects = VersionedObject::ALL;
-    // The first has the name of a folder, the others begin alike.
+    // The first name is that of a folder, and the others begin alike.
     let names = ["modules", "one", "one-more"].map(election);
     let mut written = Vec::new();
     for (name, object) in names.iter().flat_map(|name| objects.map(|object| (name, object))) {
@@ -148,12 +147,12 @@ fn found(version: &Version, content: &str) -> Result<Reading, StoreError> {
     Ok(Reading::Found(version.clone(), text(content)))
 }
 
-/// The election of a case.
+/// Returns the election of a case.
 pub fn election(name: &str) -> ElectionName {
     ElectionName::new(name).unwrap()
 }
 
-/// A small content.
+/// Returns a small content.
 pub fn text(content: &str) -> Bytes {
     Bytes::copy_from_slice(content.as_bytes())
 }

@@ -1,12 +1,13 @@
-//! The watchdog: what ends the process if an instance may run after its time, and notices when time passes that timers miss.
-//! One whose process was ended runs no more, even if the system takes its time to be done with it.
+//! The watchdog: ends the process if an instance may run after its time, and reports time that timers have missed. An
+//! instance whose process was killed no longer runs, even if the kernel has not reaped it yet.
 //!
-//! It waits for no other thread, but a bounded time for its last words, which a thread of their own says.
+//! The watchdog waits for no other thread, except for its last words, which have their own thread and a limit.
 //!
-//! A process that finds time missing was paused as a whole, past the deadline perhaps. The gate refuses all the same, so
-//! elector and watchdog both give the kill then what it has otherwise, the 0.13 D from the deadline to 0.93 D: the watchdog
-//! counts it from the waking, the elector from the kill or from a waking after it (but not of a machine that slept: that looks
-//! like a clock that was set). Both give it once, or a host that always wakes late would never end itself.
+//! If the watchdog finds time missing, the whole process was paused, perhaps past the deadline. The gate refuses
+//! effects all the same. So elector and watchdog give the kill its usual 0.13 D again, from the deadline to 0.93 D. The
+//! watchdog counts it from the wake-up; the elector from the kill, or from a wake-up after it (except after a suspend,
+//! which looks like a clock that was set). Both give it only once: otherwise a host that always wakes late would never
+//! end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,33 +24,32 @@ use super::{Gate, end_this_process};
 use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
 use crate::doorbell::Doorbell;
 
-/// The longest that the watchdog sleeps while an instance lives: how slow the clock of timers is, it does not hear.
+/// Longest sleep while an instance lives, since a slow timer clock is not reported.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The same where it does not hear either that the clocks have stepped, or where a pause that it does not notice could be as
-/// long as all of the time between the deadline and the moment at which the instance must be gone. Of that it is a quarter,
-/// if that is less,
+/// Longest sleep if clock steps are not reported, or if an unnoticed pause could fill the room between the deadline and
+/// the end of the instance's time. The sleep is then a quarter of that room, at least [`CLOSELY`] and at most this.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
-/// but not less than this. So often it reads the clock once the deadline has passed.
+/// Shortest sleep before the deadline, and the interval of checks after it.
 const CLOSELY: Duration = Duration::from_millis(50);
 
-/// A watchdog that finds this much more time passed than it slept was itself stopped, with the process.
+/// Excess over the planned sleep from which the whole process counts as paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
-/// Those who wait by timers are told once these have missed this much, in nanoseconds.
+/// Missed time from which the users of timers are notified, in nanoseconds.
 const MISSED: i128 = 10_000_000;
 
-/// When it looks next while there is nothing to watch.
+/// The next check while no instance is watched.
 const NEVER: u64 = u64::MAX;
 
-/// How often the end looks whether its last words are said.
+/// Interval at which the end checks for the last words.
 const NAP: Duration = Duration::from_millis(5);
 
-/// Ends the process if an instance may run after its time, whatever all other threads do. And tells when time has passed
-/// that timers have missed: they stand still while a machine sleeps, and run by a clock that may be slewed.
+/// Ends the process if an instance may run after its time, whatever all other threads do. Also reports time that timers
+/// have missed: they stand still while a machine sleeps, and their clock may be slewed.
 ///
-/// One thread per host, asleep while no instance lives, and one that sleeps until there is something to say.
+/// The host has one watchdog thread, asleep while no instance lives, and one thread for its messages.
 #[derive(Debug)]
 pub struct Watchdog {
     shared: Arc<Watched>,
@@ -59,32 +59,29 @@ pub struct Watchdog {
 #[derive(Debug)]
 struct Watched {
     state: Mutex<WatchedState>,
-    /// Rung when the state has changed.
     changed: Doorbell,
-    /// When it is to have looked at the gates again, in nanoseconds of the host's clock.
+    /// The time of the next planned check, in nanoseconds of the host's clock.
     due: AtomicU64,
     words: Words,
 }
 
-/// What the watchdog has to say. A thread that speaks may block: on a lock whose owner does not run, on memory, on the
-/// descriptor that it writes to. So a thread of its own speaks, and the end waits for the last words a bounded time, and
-/// for nothing else.
+/// The watchdog's messages. A thread that speaks may block: on a lock whose owner does not run, on memory, or on a
+/// descriptor. So a thread of its own speaks, and the end waits for its last words for a limited time only.
 #[derive(Debug, Default)]
 struct Words {
-    /// Whether timers have missed time, and nobody was told yet.
+    /// True if timers have missed time and nobody was notified yet.
     missed: AtomicBool,
     tell_missed: watch::Sender<()>,
-    /// Whether the last words are asked for.
+    /// True once the last words are wanted.
     asked: AtomicBool,
-    /// How long the end waits for them, in nanoseconds.
+    /// Limit on the last words, in nanoseconds.
     longest: AtomicU64,
     said: AtomicBool,
-    /// Nobody will ask any more.
+    /// True once the watchdog is dropped.
     ended: AtomicBool,
 }
 
 impl Words {
-    /// The speaker's whole life.
     fn speak(&self, last_words: &dyn Fn(&str, Duration)) {
         while !self.ended.load(Ordering::Acquire) {
             if self.asked.load(Ordering::Acquire) {
@@ -100,14 +97,13 @@ impl Words {
         }
     }
 
-    /// Has those who wait by timers told that these have missed time.
+    /// Notifies the users of timers that these have missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();
     }
 
-    /// Returns when they are said, and after `longest` at the latest. Of the clocks it reads the one that takes no
-    /// lock.
+    /// Asks for the last words, and waits for them up to `longest`. Reads only the boot clock, which takes no lock.
     fn ask(&self, speaker: &Thread, clock: &Clock, longest: Duration) {
         let until = clock.boot() + longest;
         self.longest.store(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
@@ -132,11 +128,11 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. When an instance outlives its time it calls `last_words` on a thread of its own, with the
-    /// reason and the time that they may take, and ends the process once they are said or that time is over.
+    /// Starts the watchdog. If an instance outlives its time, the watchdog calls `last_words` on a thread of its own,
+    /// with the reason and a time limit. It ends the process once they are said or the limit has passed.
     ///
     /// # Errors
-    /// Where the system has no thread left.
+    /// If the system has no threads or descriptors left.
     pub fn start(clock: Clock, last_words: impl Fn(&str, Duration) + Send + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Watched {
             state: Mutex::default(),
@@ -152,7 +148,7 @@ impl Watchdog {
         let speaker = watchdog.threads[0].thread().clone();
         watchdog.threads.push(thread("watchdog").spawn(move || {
             let watched = AssertUnwindSafe(|| watch(&shared, &clock, alarm, &speaker));
-            // A host that nobody watches leads no longer.
+            // A host without a watchdog must not lead.
             if catch_unwind(watched).is_err() {
                 end_this_process();
             }
@@ -160,13 +156,12 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// Changes when time has passed that timers have missed, as long as an instance is watched; and when the first one
-    /// is, since before that nobody looked.
+    /// Changes when timers have missed time while an instance is watched, and when the first instance is watched.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }
 
-    /// Watches the instance behind `gate` until it is gone, or dying.
+    /// Watches the instance behind `gate` until it is gone or dying.
     pub fn watch(&self, gate: &Arc<Gate>) {
         let mut state = self.shared.lock();
         state.gates.push(Arc::downgrade(gate));
@@ -175,7 +170,7 @@ impl Watchdog {
         self.shared.changed.ring();
     }
 
-    /// How long ago it was to have looked at the instances that it watches; nothing while it turns as it should.
+    /// The delay of the watchdog's next check. Zero while the watchdog runs on time.
     #[must_use]
     pub fn late(&self, now: Time) -> Duration {
         Duration::from_nanos(super::nanoseconds(now).saturating_sub(self.shared.due.load(Ordering::Relaxed)))
@@ -189,14 +184,13 @@ impl Drop for Watchdog {
         self.shared.words.ended.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // One that panicked has nothing more to say here.
             let _ = thread.join();
         }
     }
 }
 
 fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
-    // Nobody has looked at the clock while there was nothing to watch.
+    // None while no instance is watched, since the clock is not checked then.
     let mut last: Option<(Time, Timers)> = None;
     loop {
         let mut state = watched.lock();
@@ -214,7 +208,7 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
         alarm.forget_steps();
         let now = clock.now();
         let planned = last.as_ref().map_or(now, |(planned, _)| *planned);
-        // Those that it looks at are not kept while it waits: one that nobody else has is over.
+        // Keep no gate alive while waiting: an unreferenced gate is over.
         let gates = state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
         let found = look(&gates, planned, now, alarm.hears_steps());
         drop(gates);
@@ -240,16 +234,15 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
     }
 }
 
-/// Sleeps until there is another instance to watch, the clocks step, or the time is over.
+/// Sleeps until there is another instance to watch, the clocks step, or `longest` has passed.
 fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
-    // Whatever has ended it, who slept looks.
+    // Check the gates whatever has ended the sleep.
     let _ = alarm.wait(longest, [watched.changed.as_fd()]);
     watched.changed.has_rung();
 }
 
-/// What the clock that timers run by has missed.
 struct Timers {
-    /// How far the time was ahead of it when that was last told, in nanoseconds.
+    /// The lead of the host's clock over the timers' clock when last notified, in nanoseconds.
     ahead: i128,
 }
 
@@ -262,23 +255,22 @@ impl Timers {
         i128::from(super::nanoseconds(now)) - i128::from(nanoseconds_on(ClockId::Monotonic))
     }
 
-    /// These at that time, and whether they have missed enough since that was last told.
+    /// Compares the clocks at `now`. Returns true if timers have missed enough since the last notification.
     fn looked_at(self, now: Time) -> (Self, bool) {
         let at = Self::at(now);
         if at.ahead > self.ahead + MISSED { (at, true) } else { (self, false) }
     }
 }
 
-/// What the watchdog finds when it looks at the gates.
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
-    /// It looks again after so long.
+    /// Check again after this time.
     Again(Duration),
-    /// An instance is not gone in time. The last words may take so long.
+    /// An instance is not gone in time. The last words may take this long.
     Overdue(Duration),
 }
 
-/// Looks at `now`, which was to be at `planned`. Who is told of steps of the clocks sleeps longer.
+/// Checks the gates at `now`, planned for `planned`. If `is_told`, the alarm reports clock steps: it may sleep longer.
 fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));
@@ -287,7 +279,7 @@ fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if let Some((_, longest)) = first.filter(|(overdue_at, _)| now >= *overdue_at) {
         return Look::Overdue(longest);
     }
-    // To the point, since a short lease leaves little after it.
+    // Wake up exactly at the deadline, since a short lease leaves little time after it.
     let waits = gates.iter().map(|gate| {
         let (deadline, overdue_at) = (Time(Duration::from_nanos(gate.deadline.nanoseconds())), gate.overdue_at());
         if now >= deadline {
@@ -307,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_words_are_over_well_before_the_lease() {
+    fn last_words_end_well_before_the_lease() {
         for seconds in [2, 15, 60] {
             let lease = Duration::from_secs(seconds);
             let longest = last_words_within(lease * 93 / 100 - lease * 8 / 10);
@@ -324,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_is_not_gone_is_overdue_at_its_time() {
+    fn running_instance_is_overdue_at_its_abort_time() {
         let (gate, renewed) = gate();
         let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now, false);
         assert_eq!(look(SECOND * 10, SECOND * 10), Look::Again(LONGEST_UNTOLD));
@@ -337,14 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_the_kill_has_what_it_has_otherwise() {
+    fn kill_has_its_usual_time_after_a_pause() {
         let (gate, renewed) = gate();
         let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now, false);
         assert_eq!(look(SECOND * 60, SECOND * 70), Look::Again(LONGEST_UNTOLD));
         assert!(matches!(look(SECOND * 92, SECOND * 93), Look::Again(_)), "it woke past the deadline, at 0.93 D");
         assert!(matches!(look(SECOND * 105, SECOND * 105), Look::Again(_)));
         assert!(matches!(look(SECOND * 106, SECOND * 106), Look::Overdue(_)));
-        // A renewal that succeeds after all begins a new time.
         let later = renewed + SECOND * 100;
         gate.extend(later + SECOND * 80, later + SECOND * 93);
         assert!(matches!(look(SECOND * 110, SECOND * 180), Look::Again(_)));
@@ -353,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_ended_before_the_deadline_gives_nothing() {
+    fn pause_before_the_deadline_extends_nothing() {
         let (gate, renewed) = gate();
         let look = |planned, now| look(std::slice::from_ref(&gate), renewed + planned, renewed + now, false);
         assert!(matches!(look(SECOND * 60, SECOND * 79), Look::Again(_)));
@@ -361,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_woken_too_late_each_time_ends_all_the_same() {
+    fn process_that_always_wakes_late_still_ends() {
         let lates = [600, 1_000, 5_000, 60_000].map(Duration::from_millis);
         for (late, is_told) in lates.into_iter().flat_map(|late| [(late, false), (late, true)]) {
             let (gate, renewed) = gate();
@@ -376,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_less_room_there_is_the_more_often_it_looks_unless_it_is_told_of_steps() {
+    fn checks_are_more_frequent_when_lease_is_short() {
         let renewed = Time(SECOND * 1000);
         for (lease, untold, told) in [(2, 65, 65), (15, 487, 5_000), (60, 500, 5_000)] {
             let lease = SECOND * lease;
@@ -390,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_have_missed_what_passed_since_that_was_last_told() {
+    fn missed_time_counts_from_the_last_notification() {
         let now = Clock::default().now();
         let little = Duration::from_millis(5);
         let (timers, told) = Timers::at(now).looked_at(now + little);
@@ -403,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_by_timers_is_told_from_the_first_instance_on() {
+    async fn timer_users_are_notified_when_first_instance_is_watched() {
         let clock = Clock::default();
         let watchdog =
             Watchdog::start(clock.clone(), |why, _| panic!("{why}")).unwrap_or_else(|error| panic!("{error}"));

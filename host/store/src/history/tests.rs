@@ -37,7 +37,6 @@ fn record(term: Term, node: &str, released: bool) -> Record {
     }
 }
 
-/// A history that was told this, in this order.
 fn told(all: impl IntoIterator<Item = PastTerm>) -> History {
     let mut history = History::default();
     all.into_iter().for_each(|told| history.tell(told));
@@ -51,7 +50,7 @@ fn numbers(history: &History) -> Vec<Term> {
 }
 
 #[test]
-fn what_its_own_node_says_of_a_term_counts_whoever_is_first() {
+fn report_of_own_node_wins_in_any_order() {
     let own = [begun(1, "a"), ended(1, "a")];
     let after = begun(2, "b");
     let by_others = PastTerm::before(&record(1, "a", false), "b", &after.begun).unwrap();
@@ -69,9 +68,9 @@ fn what_its_own_node_says_of_a_term_counts_whoever_is_first() {
 }
 
 #[test]
-fn a_term_whose_node_died_is_closed_by_its_successor() {
+fn successor_closes_the_term_of_a_dead_node() {
     let after = begun(3, "b");
-    // It had told of its beginning, or its record alone tells of it.
+    // Its node had reported the first term's beginning. Only the record names the second term.
     let first = PastTerm { leaderless_ms: Some(7), ..begun(1, "a") };
     let by_others = PastTerm::before(&record(2, "a", false), "b", &after.begun).unwrap();
     let history = told([first, by_others, after.clone()]);
@@ -81,7 +80,7 @@ fn a_term_whose_node_died_is_closed_by_its_successor() {
     assert_eq!((&history.terms[1].reason, &history.terms[1].outcome), (&Some(UNHEARD.to_owned()), &None));
     let given_up = PastTerm::before(&record(2, "a", true), "b", &after.begun).unwrap();
     assert_eq!(told([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
-    // As long as nobody has taken over, its node may only be late.
+    // Until another node takes over, a term's own node may only be late.
     let late = told([begun(1, "a"), begun(2, "a")]);
     assert!(late.terms.iter().all(|term| term.ended.is_none()), "{late:?}");
     let nobody = Record { node: None, ..record(2, "a", false) };
@@ -89,7 +88,7 @@ fn a_term_whose_node_died_is_closed_by_its_successor() {
 }
 
 #[test]
-fn a_record_that_was_given_up_names_a_term_that_is_over() {
+fn term_is_over_when_its_record_is_released() {
     let mut history = told([ended(1, "a")]);
     history.note(&record(1, "a", true));
     assert_eq!(history.terms, [ended(1, "a")], "its own node has told");
@@ -102,21 +101,20 @@ fn a_record_that_was_given_up_names_a_term_that_is_over() {
 }
 
 #[test]
-fn what_is_told_late_comes_to_its_place() {
+fn late_report_is_inserted_by_term_number() {
     let history = told([1, 2, 5, 6, 4, 3].map(|term| ended(term, "a")));
     assert_eq!(numbers(&history), [1, 2, 3, 4, 5, 6]);
-    // Numbers that were set back with the store are of the last terms all the same.
+    // Numbers that were set back with the store still belong to the latest terms.
     let mut history = told((1000..2000).map(|term| ended(term, "a")));
     history.tell(ended(7, "b"));
     history.tell(ended(8, "b"));
     assert_eq!(numbers(&history)[1000..], [7, 8]);
-    // A number that was given twice is two terms.
     history.tell(ended(8, "c"));
     assert_eq!(numbers(&history)[1000..], [7, 8, 8]);
 }
 
 #[test]
-fn the_last_terms_are_kept_and_their_texts_are_short() {
+fn history_keeps_latest_terms_and_truncates_texts() {
     let history = told((1..=KEPT_TERMS as u64).map(|term| ended(term, "a")));
     let mut more = history.clone();
     more.tell(ended(2000, "a"));
@@ -136,13 +134,13 @@ fn the_last_terms_are_kept_and_their_texts_are_short() {
 }
 
 #[tokio::test]
-async fn it_is_told_in_one_write_and_read_again() {
+async fn reported_terms_are_written_once_and_read_again() {
     let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
     assert_eq!(read_history(&store, &job()).await, Ok(None));
     assert_eq!(tell_terms(&store, &job(), &[ended(1, "a"), begun(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
     assert_eq!(known, told([ended(1, "a"), begun(2, "a")]));
-    // An answer that was lost is asked for again, and told but once.
+    // If an answer is lost, the report is repeated, and recorded once.
     store.fail_next(Fault::LoseAnswer);
     assert_eq!(tell_terms(&store, &job(), &[ended(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
@@ -153,7 +151,7 @@ async fn it_is_told_in_one_write_and_read_again() {
 }
 
 #[tokio::test]
-async fn two_that_tell_at_once_are_both_heard() {
+async fn concurrent_reports_are_both_recorded() {
     let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
     let tells = |node: &'static str, terms: [Term; 3]| {
         let store = store.clone();
@@ -168,7 +166,7 @@ async fn two_that_tell_at_once_are_both_heard() {
 }
 
 #[tokio::test]
-async fn what_is_damaged_is_begun_anew_and_what_is_newer_is_left_alone() {
+async fn damaged_history_is_replaced_and_newer_one_is_kept() {
     let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
     let damaged =
         ["", "null", "[]", "{\"format\":1}", "{\"format\":1,\"terms\":[{}]}", "{\"format\":1,\"terms\":[1]}", "\u{0}"];

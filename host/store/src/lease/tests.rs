@@ -114,7 +114,7 @@ fn assert_lost<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 }
 
 #[test]
-fn a_missing_object_is_created_once_and_loses_every_lease_call() {
+fn missing_object_is_created_once_and_refuses_lease_requests() {
     let mut bench = Bench { object: None, now: s(1), changed: s(1), writes: 0 };
     assert_eq!(bench.ask(Op::Read), Ok(Reply::Read(Snapshot::Nothing)));
     assert_lost(bench.ask(Op::Acquire { id: id(A), length: D, version: version("v"), instead_of: None }));
@@ -127,7 +127,7 @@ fn a_missing_object_is_created_once_and_loses_every_lease_call() {
 }
 
 #[test]
-fn a_repeated_acquire_succeeds_and_starts_the_length_anew() {
+fn repeated_acquire_succeeds_and_restarts_the_lease() {
     let mut bench = Bench::held();
     bench.now += s(10);
     assert_eq!(bench.acquire(A), Ok(Reply::Done));
@@ -140,7 +140,7 @@ fn a_repeated_acquire_succeeds_and_starts_the_length_anew() {
 }
 
 #[test]
-fn lease_calls_leave_the_version_alone_and_a_write_moves_it() {
+fn version_changes_with_a_write_but_not_with_lease_requests() {
     let mut bench = Bench::created();
     let before = bench.version();
     bench.acquire(A).unwrap();
@@ -158,7 +158,7 @@ fn lease_calls_leave_the_version_alone_and_a_write_moves_it() {
 }
 
 #[test]
-fn another_version_is_a_conflict_and_a_lost_lease_comes_before_it() {
+fn stale_version_conflicts_unless_the_lease_is_lost() {
     let mut bench = Bench::created();
     let other = version("other");
     assert_eq!(
@@ -172,7 +172,7 @@ fn another_version_is_a_conflict_and_a_lost_lease_comes_before_it() {
 }
 
 #[test]
-fn an_expired_lease_can_be_renewed_until_another_takes_it_but_not_written_under() {
+fn expired_lease_can_be_renewed_but_not_written_under() {
     let mut bench = Bench::held();
     bench.now += D;
     assert_lost(bench.write(A));
@@ -188,7 +188,7 @@ fn an_expired_lease_can_be_renewed_until_another_takes_it_but_not_written_under(
 }
 
 #[test]
-fn a_wrong_id_is_lost_while_held() {
+fn request_with_a_wrong_id_is_lost_while_the_lease_is_held() {
     let mut bench = Bench::held();
     assert_lost(bench.renew(B));
     assert_lost(bench.write(B));
@@ -197,7 +197,7 @@ fn a_wrong_id_is_lost_while_held() {
 }
 
 #[test]
-fn a_released_lease_is_free_at_once_and_stays_lost_to_its_holder() {
+fn released_lease_is_free_at_once_and_lost_to_its_holder() {
     let mut bench = Bench::held();
     bench.release(A).unwrap();
     assert_eq!(bench.state(), LeaseState::Free);
@@ -208,7 +208,7 @@ fn a_released_lease_is_free_at_once_and_stays_lost_to_its_holder() {
 }
 
 #[test]
-fn a_break_without_a_period_frees_the_lease_at_once() {
+fn break_without_a_period_frees_the_lease_at_once() {
     let mut bench = Bench::held();
     bench.break_after(Duration::ZERO).unwrap();
     assert_eq!(bench.state(), LeaseState::Broken);
@@ -219,7 +219,7 @@ fn a_break_without_a_period_frees_the_lease_at_once() {
 }
 
 #[test]
-fn a_break_with_a_period_lets_the_holder_write_until_it_ends() {
+fn break_with_a_period_lets_the_holder_write_until_it_ends() {
     let mut bench = Bench::held();
     bench.break_after(s(5)).unwrap();
     bench.now += s(4);
@@ -236,7 +236,7 @@ fn a_break_with_a_period_lets_the_holder_write_until_it_ends() {
 }
 
 #[test]
-fn a_break_never_makes_a_lease_longer() {
+fn break_never_extends_a_lease() {
     let mut bench = Bench::held();
     bench.now += s(12);
     bench.break_after(s(60)).unwrap();
@@ -250,7 +250,7 @@ fn a_break_never_makes_a_lease_longer() {
 }
 
 #[test]
-fn a_lease_without_an_end_ends_by_release_or_break_only() {
+fn lease_without_an_end_ends_only_by_release_or_break() {
     let mut bench = Bench::held();
     bench.object.as_mut().unwrap().lease.length = None;
     bench.now += s(1_000_000);

@@ -14,7 +14,7 @@ use crate::witness::tests::Runner;
 
 const D: Duration = Duration::from_secs(15);
 
-/// A machine, and a store elsewhere. Each host has its own handle.
+/// A machine, and a store elsewhere. Each host has its own handle of the store.
 struct Machine {
     folder: TempDir,
     store: MemoryStore,
@@ -33,8 +33,8 @@ impl Machine {
         self.leases().join(format!("{incarnation}-job"))
     }
 
-    /// A host that was started just now, and what keeps it from being gone. It waits for its disk for as long as that takes:
-    /// the disk of a machine that is busy with other tests may well take longer than a host would wait.
+    /// A host that has just started, and the lock file that keeps it alive. The host waits for its disk without a
+    /// limit, since the disk of a machine that is busy with other tests may be slower than a host would wait.
     fn host(&self, incarnation: &str) -> (Reclaiming, Arc<LockFile>) {
         let (store, lock_file) =
             (Arc::new(self.store.clone()), Arc::new(LockFile::make(&self.leases(), incarnation).unwrap()));
@@ -43,7 +43,7 @@ impl Machine {
         (host, lock_file)
     }
 
-    /// A host that leads, in term 1, under that id.
+    /// A host that leads in term 1, under the lease id `number`.
     async fn leader(&self, incarnation: &str, number: u128) -> (Reclaiming, Arc<LockFile>) {
         let (host, lock_file) = self.host(incarnation);
         let created =
@@ -84,7 +84,7 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// What a reading shows, or a survey, which is no earlier.
+/// The result of a survey, after a read whose result may only be older.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {
@@ -105,12 +105,11 @@ async fn writes(host: &Reclaiming, id: LeaseId, record: Record) {
     assert!(matches!(written, Ok(Reply::Version(_))), "{written:?}");
 }
 
-/// Reclaims the first leader's lease.
 fn reclaim(version: Version) -> Op {
     Op::Reclaim { from: id(1), id: id(2), version }
 }
 
-/// Waits until it is reclaimable. A program that another test starts has copies of all descriptors for a moment.
+/// Waits until the lease is reclaimable. A program that another test starts briefly has copies of all descriptors.
 async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
     let mut patience = Patience::default();
     loop {
@@ -123,7 +122,7 @@ async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
 }
 
 #[tokio::test]
-async fn whoever_is_there_goes_on_with_the_lease_once_all_of_its_holder_is_gone() {
+async fn lease_is_reclaimed_once_holder_and_runners_are_dead() {
     let machine = Machine::new();
     let (alpha, lock_file) = machine.leader("alpha", 1).await;
     let runner = Runner::holding(lock_file.for_runner().unwrap());
@@ -139,7 +138,7 @@ async fn whoever_is_there_goes_on_with_the_lease_once_all_of_its_holder_is_gone(
     let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
     assert_eq!(beta.request(&job(), reclaim(2, 3)).await, Err(StoreError::Held), "no note names that");
     assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
-    // Until its term is written, no other host reclaims it, and this one may repeat its request.
+    // Until its term is written, no other host reclaims the lease. This host may repeat its request.
     assert_eq!(gamma.request(&job(), reclaim(1, 3)).await, Err(StoreError::Held));
     assert_eq!(see(&gamma).await.0, LeaseState::Held);
     assert_eq!(see(&beta).await.0, LeaseState::Held);
@@ -151,7 +150,7 @@ async fn whoever_is_there_goes_on_with_the_lease_once_all_of_its_holder_is_gone(
 }
 
 #[tokio::test]
-async fn of_two_who_find_the_same_one_goes_on_and_the_others_reading_is_too_old_afterwards() {
+async fn only_one_of_several_hosts_reclaims_the_lease() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
     let ((beta, _beta), (gamma, _gamma)) = (machine.host("beta"), machine.host("gamma"));
@@ -159,7 +158,6 @@ async fn of_two_who_find_the_same_one_goes_on_and_the_others_reading_is_too_old_
     is_reclaimable(&gamma, 1).await;
     let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
     assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
-    // The host dies before its term is written.
     drop((beta, _beta));
     is_reclaimable(&gamma, 2).await;
     assert_eq!(gamma.request(&job(), reclaim(2, 3)).await, Ok(Reply::Done));
@@ -169,9 +167,9 @@ async fn of_two_who_find_the_same_one_goes_on_and_the_others_reading_is_too_old_
     assert_eq!(machine.store.request(&job(), reclaim(3, 4)).await, Err(StoreError::Conflict));
 }
 
-/// Each host has noted its id, and the store has never heard of it.
+/// Each host has noted its id, but its request did not reach the store.
 #[tokio::test]
-async fn lease_is_reclaimed_under_whichever_noted_id_it_has() {
+async fn lease_is_reclaimed_under_any_noted_id() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
     for (host, from, fresh) in [("beta", 1, 2), ("gamma", 2, 3)] {
@@ -189,7 +187,7 @@ async fn lease_is_reclaimed_under_whichever_noted_id_it_has() {
 }
 
 #[tokio::test]
-async fn note_that_is_full_lets_the_lease_expire() {
+async fn lease_is_not_reclaimed_when_note_is_full() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
     let text = fs::read_to_string(machine.note("alpha")).unwrap();
@@ -203,24 +201,24 @@ async fn note_that_is_full_lets_the_lease_expire() {
 }
 
 #[tokio::test]
-async fn what_another_has_held_since_is_not_gone_on_with() {
+async fn reclaim_fails_when_another_client_held_the_lease() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
-    // Somebody elsewhere breaks it and takes it, and has written nothing yet.
+    // Another machine's client breaks and acquires the lease, and has written nothing yet.
     machine.store.break_now(&job()).await.unwrap();
     let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
     assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));
     is_reclaimable(&beta, 1).await;
     let answer = beta.request(&job(), reclaim(version)).await;
     assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
-    // The note named the fresh id before the store was asked. No host asks the store again under one id after another.
+    // Although the note already names the fresh id, this host does not try the ids again.
     assert_eq!(see(&beta).await.0, LeaseState::Held);
 }
 
 #[tokio::test]
-async fn a_record_that_names_nobody_or_another_or_is_marked_lets_nobody_go_on() {
+async fn lease_stays_held_when_record_does_not_name_dead_holder() {
     let nobody = Record { node: None, ..record(1, "alpha") };
     let marked = Record { released: true, ..record(1, "alpha") };
     for other in [nobody, marked, record(1, "omega"), record(1, "../alpha")] {
@@ -237,7 +235,7 @@ async fn a_record_that_names_nobody_or_another_or_is_marked_lets_nobody_go_on() 
 }
 
 #[tokio::test]
-async fn what_is_no_note_of_that_very_lease_is_none() {
+async fn lease_stays_held_when_note_is_foreign_or_damaged() {
     type Damage = fn(&str, &PathBuf);
     let changed: [(&str, Damage); 12] = [
         ("of another boot", |text, path| fs::write(path, replaced(text, "boot", "0")).unwrap()),
@@ -258,7 +256,7 @@ async fn what_is_no_note_of_that_very_lease_is_none() {
             fs::remove_file(path).unwrap();
             symlink(elsewhere, path).unwrap();
         }),
-        // Nobody writes into it: who opened it in order to read would wait.
+        // Opening a pipe for reading would block, since nobody writes to it.
         ("a pipe", |_, path| {
             fs::remove_file(path).unwrap();
             mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -285,7 +283,7 @@ async fn what_is_no_note_of_that_very_lease_is_none() {
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
+async fn hanging_disk_costs_a_note_and_no_lease() {
     let machine = Machine::new();
     let (mut alpha, _alpha) = machine.host("alpha");
     alpha.disk_within = DISK_WITHIN;
@@ -311,7 +309,7 @@ async fn a_disk_that_hangs_costs_a_note_and_no_lease() {
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_when_a_lease_is_gone_on_with_costs_a_reading() {
+async fn hanging_disk_during_a_reclaim_costs_a_reading() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
     let (mut beta, _beta) = machine.host("beta");
@@ -327,7 +325,7 @@ async fn a_disk_that_hangs_when_a_lease_is_gone_on_with_costs_a_reading() {
 }
 
 #[tokio::test]
-async fn a_note_is_gone_before_its_lease_is_released() {
+async fn note_is_removed_before_its_lease_is_released() {
     let machine = Machine::new();
     let (alpha, _alpha) = machine.leader("alpha", 1).await;
     assert!(machine.note("alpha").exists());
@@ -336,17 +334,16 @@ async fn a_note_is_gone_before_its_lease_is_released() {
     machine.store.fail_next(crate::memory::Fault::LoseRequest);
     assert!(alpha.request(&job(), mark).await.is_err());
     assert!(!machine.note("alpha").exists(), "it goes while the record is marked");
-    // What is taken later has a note again.
     alpha.note(&job(), id(1)).await;
     assert!(machine.note("alpha").exists());
-    // The request never arrives, and yet it may.
+    // The request never arrives, but the host cannot know that.
     machine.store.fail_next(crate::memory::Fault::LoseRequest);
     assert!(alpha.request(&job(), Op::Release { id: id(1) }).await.is_err());
     assert!(!machine.note("alpha").exists());
 }
 
 #[tokio::test]
-async fn who_goes_on_with_a_lease_and_gives_it_up_leaves_no_note_of_it() {
+async fn release_of_a_reclaimed_lease_removes_both_notes() {
     let machine = Machine::new();
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
@@ -358,7 +355,7 @@ async fn who_goes_on_with_a_lease_and_gives_it_up_leaves_no_note_of_it() {
 }
 
 #[tokio::test]
-async fn who_starts_is_told_that_there_is_something_to_look_at_and_so_is_who_waits_for_an_end() {
+async fn hint_resolves_for_old_notes_and_when_holder_dies() {
     let machine = Machine::new();
     let (alone, _alone) = machine.host("alone");
     assert!(futures::poll!(std::pin::pin!(alone.hint(&job()))).is_pending());
@@ -377,7 +374,7 @@ async fn who_starts_is_told_that_there_is_something_to_look_at_and_so_is_who_wai
 }
 
 #[tokio::test]
-async fn what_nobody_can_use_is_removed_and_nothing_else() {
+async fn tidying_removes_only_useless_notes_and_lock_files() {
     let machine = Machine::new();
     let (alpha, lock_file) = machine.leader("alpha", 1).await;
     let text = fs::read_to_string(machine.note("alpha")).unwrap();
@@ -407,7 +404,6 @@ async fn what_nobody_can_use_is_removed_and_nothing_else() {
     is_reclaimable(&beta, 1).await;
 }
 
-/// The same text with another value.
 fn replaced(text: &str, name: &str, value: &str) -> String {
     let lines = text.lines().map(|line| match line.split_once('=') {
         Some((found, _)) if found == name => format!("{name}={value}\n"),

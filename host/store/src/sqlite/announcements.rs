@@ -1,7 +1,7 @@
 //! The announcements of nodes: `DIR/nodes/ELECTION/NODE.json`.
 //!
-//! Each announcement is a file that a rename replaces whole, so that a reader needs no lock. In a database, a host that is
-//! frozen while it announces itself would keep SQLite's lock: no takeover could learn the highest term that is announced.
+//! Each announcement is a file that a rename replaces whole, so that a reader needs no lock. In a database, a host that
+//! is frozen while it announces itself would keep a lock, and no takeover could learn the highest announced term.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,11 +23,10 @@ use crate::clock::wall;
 
 /// The folder's name in that of the store.
 pub(super) const FOLDER: &str = "nodes";
-/// The content of the folder, for people.
+/// The content of the folder, for error messages.
 const KEEPS: &str = "the terms that nodes have announced";
-/// The end of a file's name.
 const SUFFIX: &str = ".json";
-/// The end of the name of an incomplete file. The node's id and a random number come before it.
+/// The end of an incomplete file's name. The node's id and a random number come before it.
 const UNFINISHED: &str = ".new";
 /// Bound on a node's id, in bytes. With both endings it fits into a file's name (255).
 const LONGEST_NODE: usize = 200;
@@ -62,7 +61,6 @@ impl Announcements {
         Ok(())
     }
 
-    /// Writes a node's announcement instead of the one before.
     pub fn put(&self, election: &ElectionName, node: &str, content: &[u8]) -> Result<(), StoreError> {
         let path = self.path(election, node)?;
         let nodes = self.open()?;
@@ -119,7 +117,6 @@ impl Announcements {
         Ok(listed)
     }
 
-    /// Removes a node's announcement, if there is one.
     pub fn remove(&self, election: &ElectionName, node: &str) -> Result<(), StoreError> {
         let path = self.path(election, node)?;
         let Some(folder) = self.open_election(election)? else { return Ok(()) };
@@ -128,8 +125,8 @@ impl Announcements {
 
     /// The nodes whose names are in an election's folder, in order.
     ///
-    /// On some file systems, a reading misses a name that is renamed over meanwhile (tmpfs). So the folder is read until a
-    /// reading finds no new name.
+    /// On some file systems (tmpfs), a reading misses a name that is renamed over meanwhile: reads until no name is
+    /// new.
     fn nodes(&self, folder: &OwnedFd, election: &ElectionName) -> Result<BTreeSet<String>, StoreError> {
         let cannot = |error: io::Error| failed(&self.folder.join(election.as_str()), "cannot be read", &error);
         let mut found = BTreeSet::new();
@@ -147,7 +144,6 @@ impl Announcements {
         self.folder.join(election.as_str()).join(file_name_of(node))
     }
 
-    /// The path of a node's announcement.
     fn path(&self, election: &ElectionName, node: &str) -> Result<PathBuf, StoreError> {
         if is_id(node) {
             return Ok(self.file(election, node));
@@ -279,8 +275,7 @@ fn is_id(node: &str) -> bool {
     !node.is_empty() && node.len() <= LONGEST_NODE && !node.contains(char::is_control)
 }
 
-/// A node's id as the start of a file's name. `/` becomes one other character: the longest id has no room for an escape
-/// sequence.
+/// Replaces `/` by one other character: the longest id has no room for an escape sequence.
 fn stem_of(node: &str) -> String {
     node.replace('/', "\u{1}")
 }
@@ -390,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_folder_is_named() {
+    fn path_that_is_no_folder_is_named_in_the_error() {
         let dir = TempDir::new().unwrap();
         let store = Announcements::new(dir.path().join(FOLDER));
         for make in [|path: &Path| fs::write(path, ""), |path: &Path| std::os::unix::fs::symlink("/nowhere", path)] {

@@ -1,7 +1,7 @@
-//! Requests of one kind, as many as there are in one transaction.
+//! Batches: requests of one kind that share a transaction.
 //!
-//! A thread that is woken, the locks of a file and a commit that waits for the disk several times cost the same, whatever is
-//! done with them. So requests that come while others are carried out wait for the next transaction together.
+//! Waking a thread, locking a file and syncing a commit cost as much for one request as for many. So requests that
+//! arrive while others are carried out wait for the next transaction together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,17 +12,15 @@ use tokio::sync::{Semaphore, oneshot};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore};
 
-/// The requests to the file that is there now. Those to one that was replaced may wait for its disk for ever.
+/// The queue of the file that was last found at the path. Requests to a replaced file may wait for its disk forever.
 pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
-/// Requests that wait for a transaction.
 pub(super) struct Queue<Q, A> {
     pub waiting: Mutex<Vec<Waiting<Q, A>>>,
-    /// The request that has this permit carries out all that wait by then.
+    /// The request that holds this permit carries out all that wait.
     pub turn: Arc<Semaphore>,
 }
 
-/// A request, and who waits for its answer.
 pub(super) struct Waiting<Q, A> {
     pub request: Q,
     answer: oneshot::Sender<Result<A, StoreError>>,
@@ -41,7 +39,7 @@ impl<Q, A> Default for Queue<Q, A> {
 }
 
 impl<Q, A> Batches<Q, A> {
-    /// The queue of the file that is in that database now.
+    /// Returns the queue of the file that was last found at the database's path.
     pub fn of(&self, database: &Database) -> Arc<Queue<Q, A>> {
         let file = *database.files().borrow();
         let mut current = lock(&self.0);
@@ -55,12 +53,11 @@ impl<Q, A> Batches<Q, A> {
 impl<Q, A> Queue<Q, A> {
     fn add(&self, waiting: Waiting<Q, A>) {
         let mut all = lock(&self.waiting);
-        // A disk that hangs must not make a heap of tries that nobody waits for any more.
+        // While the disk hangs, requests that were given up must not pile up.
         all.retain(|waiting| !waiting.is_given_up());
         all.push(waiting);
     }
 
-    /// Those whose senders have not given up.
     fn take(&self) -> Vec<Waiting<Q, A>> {
         lock(&self.waiting).drain(..).filter(|waiting| !waiting.is_given_up()).collect()
     }
@@ -71,19 +68,19 @@ impl<Q, A> Waiting<Q, A> {
         Self { request, answer }
     }
 
-    /// Whether nobody waits any more.
+    /// True if the sender no longer waits.
     pub fn is_given_up(&self) -> bool {
         self.answer.is_closed()
     }
 
     fn answer(self, answer: Result<A, StoreError>) {
-        // Who has given up meanwhile does not hear it.
+        // The sender may have given up meanwhile.
         let _ = self.answer.send(answer);
     }
 }
 
 impl SqliteStore {
-    /// Has a request carried out with those that are there by then.
+    /// Carries out a request, together with all that wait by then.
     pub(super) async fn together<Q: Send + 'static, A: Send + 'static>(
         &self,
         queue: Arc<Queue<Q, A>>,
@@ -95,7 +92,7 @@ impl SqliteStore {
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
-            // The permit stays with the thread, also when the sender gives up. Nobody closes the semaphore.
+            // The thread keeps the permit even if the sender gives up. The semaphore is never closed.
             turn = Arc::clone(&queue.turn).acquire_owned() => {
                 self.blocking(move |shared| {
                     let _turn = turn;
@@ -110,8 +107,8 @@ impl SqliteStore {
 }
 
 impl Database {
-    /// Carries out all of them in one transaction, and answers. Where the file has a fault, each by itself: it may be in the
-    /// part that one of them needs.
+    /// Carries out all requests in one transaction, and answers them. If the file is faulty, tries each request by
+    /// itself: the fault may concern only one of them.
     pub fn transact_all<Q, A>(
         &self,
         access: Intent,
@@ -119,7 +116,7 @@ impl Database {
         step: &impl Fn(&Connection, &Waiting<Q, A>) -> Step<A>,
     ) {
         let carried_out = self.transact(access, |db| {
-            // A row that cannot be read is its own election's trouble.
+            // An unreadable row fails only its own election's request.
             let each = |waiting| step(db, waiting).or_else(|error| self.unreadable(error).map(Err));
             all.iter().map(each).collect::<rusqlite::Result<Vec<_>>>().map(Ok)
         });

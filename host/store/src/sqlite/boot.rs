@@ -1,4 +1,4 @@
-//! Which boot clock a moment was read on.
+//! The boot clock, and the identity by which its readings are compared.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::clock::Clock;
 use crate::witness::boot_id;
 
-/// A boot clock and its identity. Moments of two boot clocks can be compared only if both parts of the
-/// identity are the same: containers of one boot may have time namespaces that shift it.
+/// A boot clock and its identity. Moments on two boot clocks are comparable only if both parts of the identity are
+/// equal: containers of one boot may have time namespaces that shift the clock.
 #[derive(Clone)]
 pub struct Boot {
     /// The kernel's random id of this boot.
@@ -20,19 +20,19 @@ pub struct Boot {
     pub time_namespace: String,
     /// The time since the boot, suspends included. It never goes back.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// The time that has passed at the least ([`Clock::least`]): only this process's own readings can be compared.
+    /// The least time that has passed ([`Clock::least`]). Comparable only with other readings of this process.
     pub least: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Boot {
-    /// The boot of the machine that this process runs on.
+    /// The boot clock of this machine, as this process sees it.
     pub fn current() -> Self {
-        // An identity that cannot be read is like nobody's: leases are then judged by watching them.
+        // An unknown identity equals no other, so this store judges leases by watching them.
         let unknown = || format!("unknown-{}-{:?}", std::process::id(), boot_time());
         let id = boot_id();
         let time_namespace = match std::fs::read_link("/proc/self/ns/time") {
             Ok(link) => link.to_string_lossy().into_owned(),
-            // A kernel without time namespaces, if /proc is there at all.
+            // A kernel without time namespaces. Without `/proc`, the id is unknown, too.
             Err(error) if error.kind() == ErrorKind::NotFound && id.is_some() => "none".to_owned(),
             Err(_) => unknown(),
         };
@@ -41,7 +41,6 @@ impl Boot {
         Self { id, time_namespace, clock: Arc::new(boot_time), least: Arc::new(move || clock.least()) }
     }
 
-    /// The time now.
     pub(super) fn now(&self) -> Duration {
         (self.clock)()
     }

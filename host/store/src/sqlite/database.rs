@@ -15,36 +15,34 @@ use crate::file_events::Watches;
 /// The databases of a store.
 pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
 
-/// Those of them that are in the folder `dir`.
+/// Returns the databases that are in the folder `dir`.
 pub(super) fn files_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
     FILES.map(|name| dir.join(name)).into_iter().filter(|file| file.exists())
 }
 
-/// A path, and the file that was last found there.
+/// A path, and the file that was last found at it.
 pub(super) struct Database {
     path: PathBuf,
-    /// What it keeps, for people.
+    /// The content of the database, for error messages.
     keeps: &'static str,
-    /// What makes its tables.
     schema: &'static str,
-    /// How long a request waits for another's transaction.
+    /// The time that a request waits for another client's transaction.
     busy: Duration,
-    /// It stays when the path no longer names it, until a new one is there: that is how a renewal finds out.
+    /// Kept after the path has stopped naming it, until another file is found there: so a renewal notices the change.
     file: Mutex<Option<Arc<File>>>,
-    /// Counts the files that have been found there.
+    /// The number of files that have been found at the path.
     files: watch::Sender<u64>,
 }
 
-/// What a request needs of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
     Read,
     Write,
-    /// Writes for a holder, whose lease is in the file that it was taken in and in no other.
+    /// Writes for a holder. A holder's lease is valid only in the file in which it was acquired.
     Holder,
 }
 
-/// What a step in a transaction comes to: an error of the database, or the request's answer.
+/// The result of a step in a transaction: an error of the database, or the request's answer.
 pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 
 impl Database {
@@ -53,7 +51,6 @@ impl Database {
         Self { path, keeps, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
     }
 
-    /// Makes the folder, the file and its tables, if they do not exist.
     pub fn create(&self) -> Result<(), StoreError> {
         file::create(&self.path, self.schema)
     }
@@ -68,12 +65,12 @@ impl Database {
                 answer
             }
             Ok(None) => Err(self.moved(access)),
-            // The connection goes with the error: nobody knows what state it is in.
+            // Drops the connection: after an error, its state is unknown.
             Err(error) => Err(file::unless_moved(&self.path, &error).unwrap_or_else(|| self.moved(access))),
         }
     }
 
-    /// The answer about one row that cannot be read. An error of the whole database is given back.
+    /// Turns an error about one row into an answer. Returns an error of the whole database as it is.
     pub fn unreadable(&self, error: rusqlite::Error) -> rusqlite::Result<StoreError> {
         match error.sqlite_error_code() {
             None => Ok(file::store_error(&self.path, &error)),
@@ -97,20 +94,18 @@ impl Database {
         Ok(file)
     }
 
-    /// How many files have been found at the path, now and later. Does not look: it waits for no disk.
+    /// Watches the number of files that have been found at the path. Waits for no disk.
     pub fn files(&self) -> watch::Receiver<u64> {
         self.files.subscribe()
     }
 
-    /// Has the kernel tell when the file that was last found may not be at the path any more, and says whether that is so by
-    /// now.
+    /// Asks the kernel to report when the file may have left its path. True if it already has.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_moves(watches))
     }
 
-    /// Has the kernel tell of that, and of each write to the file that is there now. Whether it will: not before any file was
-    /// found.
+    /// Asks the kernel to report each write to the file, too. False if it cannot, or if no file has been found yet.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_changes(watches))
@@ -129,10 +124,10 @@ impl Database {
     }
 }
 
-/// The error about a part of the store that is not there, and that had what it `keeps`.
+/// Returns the error about a missing part of the store. `keeps` names the content of the part.
 ///
-/// Only a host that is started, or a push, makes a part again. A host that runs would go on without what was in it, the
-/// suspension of an election say, and nobody had decided that.
+/// Only a starting host or a push makes the part again. If a running host made it, the host would silently drop what
+/// was in the part, such as the suspension of an election.
 pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     const MAKES: &str = "start a host or run `baton push` to create";
     let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));
@@ -148,7 +143,7 @@ pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     )
 }
 
-/// One transaction; `None` if the file was moved away before it could begin.
+/// Runs one transaction. Returns `None` if the file was moved away before the transaction began.
 fn attempt<T>(
     file: &File,
     db: &mut Connection,

@@ -1,4 +1,4 @@
-//! The database file: made, opened, and watched for being moved away.
+//! Makes and opens a database file, and detects that it was moved away.
 
 use std::fmt::Display;
 use std::fs::DirBuilder;
@@ -22,32 +22,31 @@ use crate::file_system::{foreign, foreign_file_system};
 const FORMAT: i64 = 1;
 /// Marks the file as Baton's (`Batn`), in the file's `application_id`.
 const APPLICATION: i64 = 0x4261_746e;
-/// How often a request looks whether another's transaction has ended.
+/// The interval at which a request tries again while another client's transaction holds the lock.
 const BUSY_LOOK: Duration = Duration::from_millis(1);
-/// How long a request waits for another's transaction, while the file is made, when all hosts of a machine may start at once.
+/// The time that the creation of the file waits: all hosts of a machine may start at once.
 const BUSY_CREATING: Duration = Duration::from_secs(5);
-/// So much of a journal is kept, in bytes.
+/// The size to which a journal is truncated, in bytes.
 const JOURNAL_KEPT: i64 = 64 << 10;
-/// Pages that a new database has free, and its journal has room for. A takeover touches fewer.
+/// The pages that a new database has free, and that its journal has room for. A takeover touches fewer.
 const RESERVED: u32 = 8;
 /// SQLite's default page size, in bytes.
 const PAGE: u32 = 4096;
-/// SQLite's own finding that its file is not at its path any more: SQLITE_READONLY_DBMOVED.
+/// SQLite's error code for a file that is no longer at its path.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 
-/// One database file, wherever its path has gone since, and the connections to it.
+/// One database file, wherever it was moved, and the connections to it.
 pub(super) struct File {
     path: PathBuf,
-    /// Keeps the inode from being given to another file. It is opened with O_PATH, because closing any
-    /// other descriptor of the file would drop the locks that SQLite holds on it in this process.
+    /// Keeps the inode from being reused for another file. Opened with `O_PATH`: closing any other descriptor of the
+    /// file would drop the locks that SQLite holds on it in this process.
     pin: OwnedFd,
-    /// How long a request waits for another's transaction.
     busy: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl File {
-    /// The file that is at `path` now, if there is one.
+    /// Opens the file that is at `path` now, if any.
     pub fn open(path: &Path, busy: Duration) -> Result<Option<Self>, StoreError> {
         let pin = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(pin) => pin,
@@ -61,7 +60,7 @@ impl File {
         Ok(Some(file))
     }
 
-    /// Whether it is still what its path names.
+    /// True if the path still names this file.
     pub fn in_place(&self) -> Result<bool, StoreError> {
         let own = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?;
         match rustix::fs::stat(&self.path) {
@@ -71,36 +70,36 @@ impl File {
         }
     }
 
-    /// Has the kernel tell when its path may name it no more, and says whether that is so by now. Of a folder further up that
-    /// is moved nothing is told.
+    /// Asks the kernel to report when the file may have left its path. True if it already has. The kernel does not
+    /// report the moves of folders further up.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         self.watch(watches, WatchFlags::empty());
-        // Now that what happens from here on is told.
+        // Checked after the watch is set, so that no move is missed.
         self.in_place() == Ok(false)
     }
 
-    /// Has the kernel tell of that, and of each write to what is at its path now, and says whether it will.
+    /// Asks the kernel to report each write to the file, too. False if it cannot.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         self.watch(watches, WatchFlags::MODIFY)
     }
 
-    /// Whether the kernel will tell.
     fn watch(&self, watches: &Watches, more: WatchFlags) -> bool {
         let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
         let is_folder_watched = self.path.parent().is_none_or(|folder| watches.add(folder, moved).is_ok());
-        // A name that is taken from a file is a change of its attributes: it is not deleted while anybody has it open.
+        // While a file is open, the kernel reports the removal of its name as a change of attributes, not as a
+        // deletion.
         watches.add(&self.path, moved | WatchFlags::ATTRIB | more).is_ok() && is_folder_watched
     }
 
-    /// What becomes of the rollback journal when its transaction ends.
+    /// Returns the journal mode: whether the rollback journal stays after its transaction.
     ///
-    /// One that stays, and whose header is cleared, is only written over: that takes half of the processor time and a
-    /// quarter of the wait of one that is made and deleted each time. Cleared, it says nothing: if the database is replaced,
-    /// it does no harm to the new one. A write-ahead log, which is quicker still, would be taken for the new one's. Hosts of
-    /// before delete the journal, and work beside those that do not.
+    /// A journal that stays is overwritten, with a cleared header, instead of made and deleted each time. That takes
+    /// half of the CPU time and a quarter of the wait. If the database is replaced, a cleared journal does no harm to
+    /// the new one. A write-ahead log is faster still, but SQLite would apply it to the new database. Older hosts
+    /// delete the journal, and work next to hosts that keep it.
     ///
-    /// A journal gets the rights of its database, but the group of who has made it. Where others have rights by their
-    /// group, they could not read it, and nothing without it.
+    /// A journal gets the mode of its database, but the group of its maker. If others have access by their group, they
+    /// might be unable to read such a journal, and then cannot read the database.
     fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
         Ok(if keeps_journal(mode) { "PERSIST" } else { "DELETE" })
@@ -110,7 +109,7 @@ impl File {
         out_of_reach(&self.path, "cannot be inspected", &error, Some(error))
     }
 
-    /// A connection for one request. `None` if the path has come to name another file meanwhile.
+    /// Returns a connection for one request, or `None` if the path has come to name another file meanwhile.
     pub fn connection(&self) -> Result<Option<Connection>, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(connection) = idle {
@@ -119,7 +118,7 @@ impl File {
         let connected = connect(&self.path, OpenFlags::empty(), self.busy).and_then(|db| Ok((identity(&db)?, db)));
         let (identity, db) = connected.map_err(|error| store_error(&self.path, &error))?;
         check(&self.path, identity)?;
-        // Set after the check only, so that the database of another program keeps its mode.
+        // Set only after the check, so that the database of another program keeps its mode.
         let set = db
             .pragma_update(None, "journal_mode", self.journal()?)
             .and_then(|()| db.pragma_update(None, "journal_size_limit", JOURNAL_KEPT));
@@ -127,8 +126,8 @@ impl File {
         Ok(self.in_place()?.then_some(db))
     }
 
-    /// Keeps a connection for the next request. Not one that SQLite opened for reading only, because the file
-    /// could not be written then: it would stay like that when the file can be.
+    /// Keeps a connection for the next request. A connection that SQLite opened read-only, because the file was not
+    /// writable, is dropped: it would stay read-only when the file becomes writable.
     pub fn put_back(&self, connection: Connection) {
         if connection.is_readonly(rusqlite::MAIN_DB).unwrap_or(true) {
             return;
@@ -164,19 +163,18 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     });
     let (found, mut db) = made.map_err(|error| store_error(path, &error))?;
     check(path, found)?;
-    // Without the reserve, all works while the disk has room.
+    // A failure is ignored: without the reserve, the store works while the disk has room.
     let _ = reserve(path, &mut db);
     Ok(())
 }
 
-/// See [`File::journal`]: true for a file of this mode.
+/// True if a database of this mode keeps its journal; see [`File::journal`].
 fn keeps_journal(mode: u32) -> bool {
     let (group, others) = (mode >> 3 & 0o7, mode & 0o7);
     group & !others == 0
 }
 
-/// Reserves room in the database and in its journal, so that a node can take over while the disk is full. A leader needs none:
-/// it writes over what is there.
+/// Reserves room for a takeover while the disk is full, in the database and its journal. A leader only overwrites.
 fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
     let mut journal = path.as_os_str().to_owned();
     journal.push("-journal");
@@ -193,7 +191,7 @@ fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
         transaction.execute_batch(sql)?;
         transaction.commit()
     };
-    // Each row takes a page and a bit. The journal gets its room as they are overwritten, and the database as they are dropped.
+    // Each row takes a little more than a page. The update grows the journal, and the drop frees the pages.
     let fill = format!("INSERT INTO reserve SELECT zeroblob({PAGE}) FROM n");
     step(&format!(
         "CREATE TABLE IF NOT EXISTS reserve (page BLOB); DELETE FROM reserve;
@@ -206,20 +204,18 @@ fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
 fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
     let mut db = Connection::open_with_flags(path, flags)?;
-    // SQLite's own waits grow to 100 ms, and would miss the gaps that somebody leaves who writes all the time.
+    // SQLite's own waits grow to 100 ms, and would miss the gaps of a client that writes all the time.
     let looks = i32::try_from(busy.as_millis()).unwrap_or(i32::MAX);
     db.busy_handler(Some(move |count| {
         std::thread::sleep(BUSY_LOOK);
         count < looks
     }))?;
-    // A term that was begun must survive a power cut, or it would be begun again. With a journal that is
-    // deleted, as it is while the file is made, FULL is not enough: only EXTRA also syncs the folder, without which the
-    // journal could come back after the cut and undo the commit.
+    // A begun term must survive a power cut, or it would begin again. While the file is made, the journal is deleted,
+    // and FULL is not enough: only EXTRA syncs the folder. Otherwise the journal could reappear and undo the commit.
     db.pragma_update(None, "synchronous", "EXTRA")?;
     Ok(db)
 }
 
-/// What the file says that it is.
 struct Identity {
     application: i64,
     format: i64,
@@ -247,7 +243,6 @@ fn check(path: &Path, identity: Identity) -> Result<(), StoreError> {
     }
 }
 
-/// What an error of SQLite means for the request.
 pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     use ErrorCode::{CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase};
     use ErrorCode::{PermissionDenied, ReadOnly};
@@ -277,7 +272,7 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// The same, or `None` if the file has been moved or replaced.
+/// Like [`store_error`], but `None` if the file has been moved or replaced.
 pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<StoreError> {
     let moved = error.sqlite_error().is_some_and(|error| error.extended_code == MOVED);
     (!moved).then(|| store_error(path, error))
@@ -287,9 +282,9 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
-/// The system does not let it be reached, or what is needed beside it be made. SQLite does not say why.
+/// The error about a path, or files next to it, that cannot be reached. SQLite gives no reason, so it is looked up.
 pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
-    // Of what is not there, the folder that it is to be in. A file system that counts nothing says that all is taken.
+    // If the path does not exist, checks the folder above it. A file system that counts nothing reports 0 of 0.
     let is_full = |there: &StatVfs| there.f_blocks > 0 && there.f_bavail == 0;
     let has_no_more_files = |there: &StatVfs| there.f_files > 0 && there.f_favail == 0;
     let there = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok());
@@ -309,7 +304,7 @@ pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Op
     misconfigured(path, format!("{what} ({error}): {remedy}"))
 }
 
-/// What is no file would be waited for without an end, or cannot be opened for a reason that nobody understands.
+/// Refuses what is no regular file. Opening a pipe would block, and opening a folder fails with an unclear error.
 fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), StoreError> {
     if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
         return Ok(());

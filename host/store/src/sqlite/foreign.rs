@@ -1,4 +1,4 @@
-//! What is read of a database, for [`crate::foreign`].
+//! Readers of database rows, for [`crate::foreign`].
 
 use std::time::Duration;
 
@@ -9,9 +9,8 @@ use rusqlite::types::Value;
 use super::row;
 use crate::lease::{Lease, LeaseObject};
 
-/// A row of `lease` whose columns are of any type, as no file of Baton's has it. Of each column after the election there
-/// is a byte that says its type, and what follows: of numbers eight bytes, of texts and blobs a byte that is their length
-/// and they themselves.
+/// Reads a row of `lease` with columns of any type, as no file of Baton's has them. For each column after the election,
+/// a byte gives the type. A number has 8 bytes; a text or a blob has a length byte and its content.
 pub(crate) fn row(bytes: &[u8]) {
     thread_local! {
         static DB: (Connection, usize) = database().unwrap_or_else(|error| panic!("{error}"));
@@ -19,7 +18,7 @@ pub(crate) fn row(bytes: &[u8]) {
     DB.with(|(db, columns)| read(db, *columns, bytes)).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// A database that takes such rows, and how many columns they have.
+/// Makes a database that takes such rows. Returns it with the number of columns.
 fn database() -> rusqlite::Result<(Connection, usize)> {
     let db = Connection::open_in_memory()?;
     db.execute_batch(row::SCHEMA)?;
@@ -27,7 +26,7 @@ fn database() -> rusqlite::Result<(Connection, usize)> {
     Ok((db, columns))
 }
 
-/// Lets all columns of a table but the election be of any type, and says how many there are.
+/// Removes the types of a table's columns, except for the election's. Returns the number of columns.
 fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     let columns: Vec<String> = db
         .prepare("SELECT name FROM pragma_table_info(?1)")?
@@ -39,7 +38,7 @@ fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     Ok(columns.len())
 }
 
-/// A row of `holder` of the same kind, beside a lease that it is about as far as it can be.
+/// Reads a row of `holder` whose columns have any type, next to a lease that matches the row as far as possible.
 pub(crate) fn holder(bytes: &[u8]) {
     thread_local! {
         static DB: Connection = holders().unwrap_or_else(|error| panic!("{error}"));

@@ -9,17 +9,16 @@ use rustix::fs::{Dev, major, minor, stat};
 /// <https://sqlite.org/fileformat.html#the_lock_byte_page>
 const LOCKED: std::ops::RangeInclusive<u64> = 0x4000_0000..=0x4000_01ff;
 
-/// Processes are named up to this number.
+/// The largest number of processes that a message names.
 const MOST: usize = 4;
 
-/// A process that holds a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Holder {
     pid: u32,
     writes: bool,
 }
 
-/// The other processes that lock the database at this path, for people: `process 42 (baton) writes to it`. `None` if the
+/// Describes the other processes that lock the database at this path: `process 42 (baton) writes to it`. `None` if the
 /// kernel names none; it does not name those of other containers.
 pub(super) fn described(path: &Path) -> Option<String> {
     let found = stat(path).ok()?;
@@ -30,9 +29,9 @@ pub(super) fn described(path: &Path) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", and "))
 }
 
-/// Reads `/proc/locks`: a number, `POSIX` or `OFDLCK`, `ADVISORY`, `READ` or `WRITE`, a process (-1 for none), the file as
-/// `MAJOR:MINOR:INODE`, the first byte and the last one (`EOF` for the end of the file, wherever that is). A process that
-/// waits for a lock has `->` after the number.
+/// Reads `/proc/locks`: a number, `POSIX` or `OFDLCK`, `ADVISORY`, `READ` or `WRITE`, a process (-1 for none), the file
+/// as `MAJOR:MINOR:INODE`, the first byte and the last one (`EOF` for the end of the file, wherever that is). A process
+/// that waits for a lock has `->` after the number.
 fn holders(locks: &str, device: Dev, inode: u64) -> Vec<Holder> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let mut found: Vec<Holder> = Vec::new();
@@ -49,7 +48,7 @@ fn holders(locks: &str, device: Dev, inode: u64) -> Vec<Holder> {
             None => found.push(Holder { pid, writes: kind == "WRITE" }),
         }
     }
-    // A writer first: it is what others wait for.
+    // A writer comes first, because the others wait for it.
     found.sort_by_key(|holder| !holder.writes);
     found
 }

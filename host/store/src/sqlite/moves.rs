@@ -1,5 +1,5 @@
-//! Hearing at once that the leases are not where they were: that their file was removed, replaced or moved. The next renewal
-//! would find that out, and a host that finds nothing there, or an older file, need not wait for it.
+//! Detects at once that the file of the leases was removed, replaced or moved. The next renewal would find that out,
+//! but a host whose leases are gone, or older, need not wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,10 @@ pub(super) struct Moves {
     looked: Mutex<HashMap<ElectionName, Look>>,
 }
 
-/// The number of the file that was looked after for an election, and how much had been heard by then.
+/// The number of the file that was checked for an election, and the number of events heard by then.
 type Look = (u64, u64);
 
 impl Moves {
-    /// Heard with these events.
     pub(super) fn new(events: Arc<FileEvents>) -> Self {
         Self { events, looked: Mutex::default() }
     }
@@ -34,8 +33,7 @@ impl Moves {
 }
 
 impl SqliteStore {
-    /// Resolves when the file with the leases is found not to be at its path any more, once for each thing that the kernel
-    /// tells of it. Cancel safe.
+    /// Resolves when the leases' file has left its path, once for each event that the kernel reports. Cancel safe.
     pub(super) async fn leases_moved(&self, election: &ElectionName) {
         let moves = &self.shared.moves;
         let events = &moves.events;
@@ -51,7 +49,7 @@ impl SqliteStore {
                     return;
                 }
             }
-            // Both senders are as old as this.
+            // `self` owns both senders, so neither closes.
             tokio::select! {
                 _ = files.changed() => {}
                 _ = heard.changed() => {}

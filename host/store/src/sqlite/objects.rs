@@ -1,8 +1,8 @@
-//! The tables that hold everything but leases.
+//! The tables of everything but the leases.
 //!
-//! The coordinators' state has a file of its own, so that no commit delays a renewal. So have modules: who writes one of
-//! many megabytes keeps readers out for as long as the disk takes, and what elections are told is read by every node
-//! every few seconds. And so has their history, so that nothing that matters more waits for it.
+//! State has a file of its own, so that no commit delays a renewal. So have modules: a client that writes a large one
+//! locks readers out for as long as the disk takes, and every node reads control objects every few seconds. So has
+//! history, so that nothing more important waits for it.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -15,23 +15,19 @@ use super::{Databases, SqliteStore, elections, new_version};
 use crate::state::HEAD;
 use crate::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// Of `state.db`; made once, by `create`, as are those below.
 pub(super) const STATES_SCHEMA: &str =
     "CREATE TABLE state (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;\n";
 
-/// Of `control.db`.
 pub(super) const CONTROL_SCHEMA: &str =
     "CREATE TABLE control (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;";
 
-/// Of `history.db`.
 pub(super) const HISTORY_SCHEMA: &str =
     "CREATE TABLE history (election TEXT PRIMARY KEY, version TEXT NOT NULL, content BLOB NOT NULL) STRICT;";
 
-/// Of `modules.db`. `stored` is in seconds since 1970.
+/// `stored` is in seconds since 1970.
 pub(super) const MODULES_SCHEMA: &str =
     "CREATE TABLE module (digest TEXT PRIMARY KEY, stored INTEGER NOT NULL, content BLOB NOT NULL) STRICT;";
 
-/// The table of `control.db` in which each election has what it is told.
 pub(super) const CONTROL: &str = "control";
 
 #[async_trait]
@@ -160,7 +156,7 @@ impl ObjectStore for SqliteStore {
                             db.prepare_cached("SELECT digest, length(content), stored FROM module ORDER BY digest")?;
                         let modules =
                             modules.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?)))?;
-                        // Rows that Baton could not have written are nobody's modules.
+                        // Skips rows that Baton could not have written.
                         modules
                             .filter_map(|row| {
                                 row.map(|(digest, size, stored)| module(&digest, size, stored)).transpose()
@@ -190,7 +186,6 @@ impl ObjectStore for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Works on a plain object, in its turn.
     async fn on<T: Send + 'static>(
         &self,
         object: &PlainObject,
@@ -206,7 +201,6 @@ impl SqliteStore {
 }
 
 impl Databases {
-    /// The version of an election's object; none if there is no such object.
     pub(super) fn version(
         &self,
         object: VersionedObject,
@@ -221,7 +215,6 @@ impl Databases {
         })
     }
 
-    /// The file and the table of such objects.
     pub(super) fn place(&self, object: VersionedObject) -> (&Database, &'static str) {
         match object {
             VersionedObject::State => (&self.states, "state"),
@@ -231,8 +224,8 @@ impl Databases {
     }
 }
 
-/// What an election's row is called there: two kinds of objects share a table, so that a folder that an earlier version
-/// made can keep both. No election is called like this, so that earlier hosts pass it over.
+/// Returns the key of an election's row. Two kinds of objects share a table, so that a folder of an older version can
+/// keep both. No election can have the name of a steering key, so older hosts ignore that row.
 pub(super) fn key(object: VersionedObject, election: &ElectionName) -> String {
     format!("{election}{}", suffix(object))
 }
@@ -244,7 +237,7 @@ fn suffix(object: VersionedObject) -> &'static str {
     }
 }
 
-/// An election's object. The content is left on the disk where its version is `known`.
+/// Reads an election's object. The content stays on the disk if its version is `known`.
 pub(super) fn read(
     db: &Connection,
     table: &'static str,
@@ -266,7 +259,7 @@ pub(super) fn read(
     })
 }
 
-/// Writes it whole if it has that version; without one, if there is none.
+/// Writes the whole object if it has this version. Without a version, writes it only if there is none.
 fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Version>, content: &[u8]) -> Step<Version> {
     let next = match new_version() {
         Ok(next) => next,
@@ -285,7 +278,7 @@ fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Versi
     Ok(if changed == 0 { Err(StoreError::Conflict) } else { Ok(next) })
 }
 
-/// As much of an election's state as names its term.
+/// Reads the first bytes of an election's state, which name its term.
 pub(super) fn state_head(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<Vec<u8>>> {
     db.prepare_cached("SELECT substr(content, 1, ?2) FROM state WHERE election = ?1")?
         .query_row(params![election.as_str(), i64::try_from(HEAD).unwrap_or(i64::MAX)], |row| {

@@ -1,7 +1,9 @@
-//! Readings of what is published, and of what is asked of the nodes. A host repeats them every few seconds for each of its
-//! elections, nearly always to find nothing new. So those that are asked for at one moment take one transaction, and none
-//! is made while the kernel has told (inotify(7)) of no write to the file since the last: it tells of those of all processes,
-//! and before who writes gives up the lock that a reading waits for.
+//! Readings of control and steering objects. A host repeats them every few seconds, and nearly always finds nothing
+//! new.
+//!
+//! Readings that are requested at one moment share a transaction. As long as the kernel (inotify(7)) has reported no
+//! write to the file since the last one, no transaction is made. The kernel reports the writes of all processes, and
+//! before the writer releases the lock that a reading waits for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +19,10 @@ use super::{Databases, SqliteStore};
 use crate::file_events::Watches;
 use crate::{Reading, VersionedObject};
 
-/// What was read is read again after so long, whatever the kernel has told: it tells nothing of a folder further up that was
-/// moved or mounted over, nor of a link on the way that leads elsewhere.
+/// A result is reused for at most this time, whatever the kernel has reported. The kernel reports neither that a folder
+/// further up was moved or mounted over, nor that a link on the way leads elsewhere.
 const STANDS_FOR: Duration = Duration::from_secs(30);
 
-/// Those of all elections.
 #[derive(Default)]
 pub(super) struct Readings {
     pub batches: Batches<Sought, Reading>,
@@ -33,21 +34,21 @@ pub(super) struct Sought {
     known: Option<Version>,
 }
 
-/// What was read since the file was written to last.
+/// The results that were read since the last write to the file.
 #[derive(Default)]
 struct Last {
-    /// None before the first transaction, and where the system has none left.
+    /// None before the first transaction, and if the system has no queue left.
     watches: Option<Arc<Watches>>,
-    /// The number of the file that was found at the path last.
+    /// The number of the file that was last found at the path.
     file: u64,
-    /// Counts when the kernel has told of anything, or another file was found.
+    /// The number of times that the kernel has reported anything, or another file was found.
     told: u64,
-    /// By key, when it was read, and its version if it was there.
+    /// The moment of the last reading of each key, and the object's version, if there was one.
     found: HashMap<String, (Instant, Option<Version>)>,
 }
 
 impl Last {
-    /// Forgets what does not stand any more.
+    /// Forgets all results if the kernel has reported anything, or if another file was found.
     fn hear(&mut self, control: &Database) {
         let file = *control.files().borrow();
         let is_another = std::mem::replace(&mut self.file, file) != file;
@@ -57,7 +58,7 @@ impl Last {
         }
     }
 
-    /// What a reading would find, as far as that is known without one.
+    /// Returns the result of a reading, if it is known without one.
     fn still(&self, Sought { key, known }: &Sought) -> Option<Reading> {
         match self.found.get(key).filter(|(at, _)| at.elapsed() < STANDS_FOR)? {
             (_, None) => Some(Reading::Nothing),
@@ -67,7 +68,7 @@ impl Last {
 }
 
 impl Sought {
-    /// The version that it has by now, if it is there.
+    /// Returns the object's version after this reading, if there is one.
     fn version(&self, reading: &Reading) -> Option<Version> {
         match reading {
             Reading::Nothing => None,
@@ -84,8 +85,7 @@ impl Readings {
         last
     }
 
-    /// Has the kernel tell of the file from here on, if it can, and returns what [`Last::told`] is by now. It may wait for the
-    /// disk.
+    /// Asks the kernel to report writes from now on. Returns [`Last::told`] if it can. May wait for the disk.
     fn watch(&self, control: &Database) -> Option<u64> {
         let watches = {
             let mut last = self.last(control);
@@ -97,7 +97,7 @@ impl Readings {
         control.watch_changes(&watches).then(|| self.last(control).told)
     }
 
-    /// This was read when it had told so often.
+    /// Keeps a result, unless [`Last::told`] has changed since the reading.
     fn note(&self, control: &Database, told: u64, sought: &Sought, reading: &Reading) {
         let mut last = self.last(control);
         if last.told == told {
@@ -107,7 +107,6 @@ impl Readings {
 }
 
 impl SqliteStore {
-    /// Reads one of these objects.
     pub(super) async fn read_shared(
         &self,
         object: VersionedObject,
@@ -158,7 +157,7 @@ mod tests {
         Ok(Reading::Found(version.clone(), Bytes::from_static(content)))
     }
 
-    /// Whether the file is read to know what has become of that version.
+    /// True if a reading with this known version needs a transaction.
     async fn asks(store: &SqliteStore, object: VersionedObject, known: Option<&Version>) -> bool {
         let queue = store.shared.readings.batches.of(&store.shared.control);
         let _turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_read_stands_until_something_is_done_to_the_file() {
+    async fn result_is_reused_until_the_file_is_touched() {
         let folder = tempfile::tempdir().unwrap();
         let [file, copy] = ["control.db", "copy"].map(|name| folder.path().join(name));
         let [store, other] = [(); 2].map(|()| SqliteStore::new(folder.path()));
@@ -193,7 +192,7 @@ mod tests {
             let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
             assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
             version = next.clone();
-            // Of a file that was found by the first reading, the second stands.
+            // If the first reading finds another file, only the second result is kept.
             assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
             assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
             for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {
@@ -207,9 +206,9 @@ mod tests {
         assert!(store.read(Control, &job(), Some(&version)).await.is_err());
     }
 
-    /// Of which the kernel tells nothing.
+    /// The kernel does not report that a link on the way was replaced.
     #[tokio::test]
-    async fn what_was_read_of_a_file_does_not_stand_for_another_that_was_found_since() {
+    async fn result_is_forgotten_when_another_file_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let [one, two, link] = ["one", "two", "link"].map(|name| folder.path().join(name));
         for folder in [&one, &two] {

@@ -1,5 +1,5 @@
-//! Renewals. The leases of a host are renewed at the same moments
-//! ([`Timing::renew_at`](baton_election::Timing::renew_at)), so one transaction has many of them.
+//! Renewals, in batches. A host renews all its leases at the same moments
+//! ([`Timing::renew_at`](baton_election::Timing::renew_at)), so one transaction has many renewals.
 
 use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError};
 
@@ -7,7 +7,6 @@ use super::batch::{Batches, Waiting, cut_off};
 use super::database::Intent;
 use super::{Databases, SqliteStore};
 
-/// Those of all elections.
 pub(super) type Renewals = Batches<Renewal, Reply>;
 
 pub(super) struct Renewal {
@@ -25,7 +24,7 @@ impl SqliteStore {
 impl Databases {
     fn renew_all(&self, renewals: Vec<Waiting<Renewal, Reply>>) {
         self.leases.transact_all(Intent::Holder, renewals, &|db, waiting| {
-            // A disk that hung until nobody waits for it any more must not begin the lease anew: nobody would serve in it.
+            // A renewal given up while the disk hung must not restart an expired lease: no node would serve under it.
             if waiting.is_given_up() {
                 return Ok(Err(cut_off()));
             }
@@ -46,9 +45,9 @@ mod tests {
     use super::*;
     use crate::LeaseStore as _;
 
-    /// As after a disk that hung until the lease was over.
+    /// The case of a disk that hangs until the lease has expired.
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_begins_no_lease_anew() {
+    async fn renewal_that_was_given_up_restarts_no_expired_lease() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::new(folder.path());
         let (job, id) = (ElectionName::new("job").unwrap(), LeaseId::from_random(1));

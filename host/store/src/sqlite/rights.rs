@@ -1,5 +1,5 @@
-//! Rights to a store's folder and files: other users of the machine must not reach them. A user who may only read a database
-//! can lock it, and then nobody writes to it.
+//! Rights to a store's folder and files. Other users of the machine must not reach them: even a user who may only read
+//! a database can lock it, and then nobody can write to it.
 
 use std::fs::File;
 use std::io;
@@ -28,11 +28,10 @@ pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
     Err(misconfigured(dir, format!("all users of this machine may write to this folder (mode {mode:04o}): {remedy}")))
 }
 
-/// Makes an empty file that only its owner may open, and in a [shared](is_shared) folder its group. Leaves a file that is
-/// there as it is.
+/// Makes an empty file for its owner, and in a [shared](is_shared) folder for its group. Keeps an existing file.
 pub(super) fn make_file(path: &Path) -> io::Result<()> {
     let mode = path.parent().map_or(OWN, mode_of_files);
-    // Not opened: to close it would drop the locks that SQLite may have on it by then.
+    // Not opened: closing it would drop the locks that SQLite may already have on it.
     match mknodat(CWD, path, FileType::RegularFile, mode, 0) {
         // The umask may have taken rights of the group away.
         Ok(()) => Ok(chmod(path, mode)?),
@@ -41,14 +40,12 @@ pub(super) fn make_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The mode of new files in this folder.
 fn mode_of_files(dir: &Path) -> Mode {
     let is_shared = stat(dir).is_ok_and(|found| is_shared(&found));
     if is_shared { OWN | OF_GROUP } else { OWN }
 }
 
-/// Gives a new file in the folder `dir` the mode of its files. A file that root makes gets the owner of the folder, whose
-/// hosts must be able to read it.
+/// Gives a new file the mode of files in the folder `dir`, and the folder's owner if root makes it, who must read it.
 pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     // The umask may have taken rights of the group away.
     fchmod(file, mode_of_files(dir))?;
@@ -58,8 +55,7 @@ pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The owner of what root makes in this folder; none if another user makes it. A root that may not give files away keeps
-/// them.
+/// The owner of what root makes in this folder; none for other users. A root that may not give files away keeps them.
 fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -68,8 +64,8 @@ fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid))))
 }
 
-/// Makes a folder that only its owner may enter, and in a [shared](is_shared) folder its group. Its name survives a power
-/// cut. Leaves a folder that is there as it is. The folder above it must exist, and is its owner's if root makes it.
+/// Makes a folder for its owner, and in a [shared](is_shared) folder for its group. Keeps an existing folder. The name
+/// survives a power cut. The folder above must exist; its owner gets what root makes.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let above = path.parent().unwrap_or(path);
     let of_files = mode_of_files(above);
@@ -87,12 +83,11 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    // Syncs a folder that was there, too: its maker may have been killed before the sync.
+    // Syncs even if the folder exists: its maker may have been killed before the sync.
     File::open(above)?.sync_all()
 }
 
-/// True if the folder is set up for a group: the group may write to it, and its files get its group or its group is not
-/// the user's own.
+/// True if the folder's group may write to it, and its files get that group or it is another than the user's own.
 fn is_shared(dir: &Stat) -> bool {
     let mode = Mode::from_raw_mode(dir.st_mode);
     mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())
@@ -108,10 +103,10 @@ fn remedy(dir: &Path, found: &Stat) -> String {
     }
 }
 
-/// A store's folder and files that other users of the machine can reach, and the advice.
+/// The part of a store that other users of the machine can reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reached {
-    /// For people.
+    /// The problem and the advice, for the operator.
     pub text: String,
     /// True if other users may open a file of the store, and not just enter the folder.
     pub opens_files: bool,
@@ -196,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_that_all_may_write_is_refused_and_one_they_may_enter_is_named() {
+    fn folder_is_refused_if_all_may_write_and_named_if_all_enter() {
         // Other users may not even get to the folder for temporary files.
         let are_named = is_entered_by_others(&std::env::temp_dir());
         for (mode, is_refused, is_named) in [

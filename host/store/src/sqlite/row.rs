@@ -1,9 +1,8 @@
-//! The tables that hold the leases, which of their records are marked as released, and whose end would end a lease.
+//! The tables of the leases: their rows, the marks of released records, and the notes of the leases' holders.
 //!
-//! Hosts of before there were marks write the whole row by position, so the table `lease` keeps its columns. A mark is
-//! in a table of its own, made with the first one: it names the version of the record that it is about, so
-//! an older host that writes a record voids it. So is the note of who holds a lease: it names the lease's id too, which an
-//! older host that takes the lease has made up anew.
+//! Hosts that are older than the marks write a whole row by position, so the table `lease` keeps its columns. Marks
+//! have a table of their own. A mark names the version of its record, so an older host that writes a record voids the
+//! mark. Notes work the same way, and also name the lease's id: an older host that takes the lease makes up a new one.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use crate::lease::{Lease, LeaseObject};
 use crate::witness::Place;
 
-/// Made once, by `create`. Times are nanoseconds.
+/// The table of the leases, made by `create`. Times are in nanoseconds.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -22,7 +21,7 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// Made with the first mark, also in a file that an older host has made, or that an operator has put back.
+/// Made with the first mark: an older host may have made the file, or an operator may have restored it.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
@@ -37,7 +36,7 @@ CREATE TABLE IF NOT EXISTS holder (
   incarnation TEXT NOT NULL, device INTEGER NOT NULL, inode INTEGER NOT NULL, boot TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// When, and on which boot clock, a lease last changed.
+/// The moment of a lease's last change, and the boot clock that it was read on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     pub at: Duration,
@@ -100,7 +99,6 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, 
     Ok(())
 }
 
-/// Removes an election with its lease, record and mark.
 pub(super) fn delete(db: &Connection, election: &ElectionName) -> rusqlite::Result<()> {
     db.execute("DELETE FROM lease WHERE election = ?1", [election.as_str()])?;
     for table in ["released", "rest", "holder"] {
@@ -116,8 +114,7 @@ fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
         .query_row([table], |row| row.get(0))
 }
 
-/// Notes whose end ends the lease that is held under that id: the holder's that has written this version of the record,
-/// which begins its term.
+/// Notes that the lease with this id ends with the incarnation that wrote this version of the record to begin its term.
 pub(super) fn note_holder(
     db: &Connection,
     election: &ElectionName,
@@ -142,8 +139,8 @@ pub(super) fn note_holder(
     Ok(())
 }
 
-/// Whose end ends that lease, if anybody's does: it is noted for the id that it is held under, for the record as it is, and
-/// in this boot.
+/// Returns the lock file of the incarnation whose end ends the lease, if any. The note must be of this boot, and name
+/// the lease's present id and the record's present version.
 pub(super) fn holder(
     db: &Connection,
     election: &ElectionName,
@@ -167,7 +164,6 @@ pub(super) fn holder(
     .optional()
 }
 
-/// The incarnations whose ends are noted to end a lease.
 pub(super) fn holders(db: &Connection) -> rusqlite::Result<Vec<String>> {
     if !has(db, "holder")? {
         return Ok(Vec::new());
@@ -175,7 +171,6 @@ pub(super) fn holders(db: &Connection) -> rusqlite::Result<Vec<String>> {
     db.prepare_cached("SELECT incarnation FROM holder")?.query_map([], |row| row.get(0))?.collect()
 }
 
-/// Whether there is a mark, and it is about this version of the record.
 fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<bool> {
     if !has(db, "released")? {
         return Ok(false);
@@ -207,7 +202,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
-            // In tables of their own.
+            // Read from tables of their own, in `load`.
             released: false,
             rests_until: None,
         }),
@@ -216,7 +211,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
         holder: row.get::<_, Option<[u8; 16]>>("holder")?.map(|id| LeaseId::from_random(u128::from_be_bytes(id))),
         length: row.get::<_, Option<i64>>("length")?.map(duration),
         broken_after: row.get::<_, Option<i64>>("broken_after")?.map(duration),
-        // No table has it.
+        // An observation, and never saved.
         is_abandoned: false,
         changes: row.get::<_, i64>("changes")?.cast_unsigned(),
     };

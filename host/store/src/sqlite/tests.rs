@@ -51,7 +51,7 @@ async fn read(store: &SqliteStore) -> (LeaseState, Version, Option<Record>) {
     }
 }
 
-/// Asks until the store is not busy with somebody else's request.
+/// Repeats the request until the store is not busy.
 async fn settled(store: &SqliteStore, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(&job(), op.clone()).await {
@@ -93,7 +93,7 @@ async fn records_and_leases_are_shared_by_two_handles_on_one_folder() {
 }
 
 #[test]
-fn of_eight_that_race_one_wins() {
+fn one_of_eight_racing_handles_wins() {
     let dir = TempDir::new().unwrap();
     let single = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     single().block_on(created(&SqliteStore::new(dir.path())));
@@ -117,7 +117,7 @@ fn of_eight_that_race_one_wins() {
 }
 
 #[tokio::test]
-async fn a_lease_expires_by_the_boot_clock_and_a_write_does_not_extend_it() {
+async fn lease_expires_by_the_boot_clock_and_no_write_extends_it() {
     let dir = TempDir::new().unwrap();
     let clock = Arc::new(AtomicU64::new(100));
     let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &clock));
@@ -137,7 +137,7 @@ async fn a_lease_expires_by_the_boot_clock_and_a_write_does_not_extend_it() {
 }
 
 #[tokio::test]
-async fn a_slewed_boot_clock_shortens_no_watch_over_a_lease_of_another() {
+async fn slewed_boot_clock_does_not_shorten_the_watch_of_a_lease() {
     let dir = TempDir::new().unwrap();
     let (boot_clock, least) = (Arc::new(AtomicU64::new(100)), Arc::new(AtomicU64::new(50)));
     let slewed = Boot { least: boot("b", "n", &least).clock, ..boot("b", "n", &boot_clock) };
@@ -154,7 +154,7 @@ async fn a_slewed_boot_clock_shortens_no_watch_over_a_lease_of_another() {
 }
 
 #[tokio::test]
-async fn a_lease_of_another_boot_clock_expires_only_after_it_was_seen_unchanged() {
+async fn lease_of_another_boot_expires_after_it_was_seen_unchanged() {
     for (id_there, namespace_there) in [("other", "n"), ("b", "other")] {
         let dir = TempDir::new().unwrap();
         let (here, there) = (Arc::new(AtomicU64::new(9_000)), Arc::new(AtomicU64::new(5)));
@@ -175,10 +175,10 @@ async fn a_lease_of_another_boot_clock_expires_only_after_it_was_seen_unchanged(
 }
 
 #[tokio::test]
-async fn a_stamp_ahead_of_the_clock_ends_after_it_was_seen_unchanged_and_stays_ended() {
+async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     let dir = TempDir::new().unwrap();
     let (ahead, here) = (Arc::new(AtomicU64::new(1_000)), Arc::new(AtomicU64::new(100)));
-    // One boot by its id, but the machine was set back to an earlier moment of it.
+    // The same boot by its id, but the machine was set back to an earlier moment.
     let holder = SqliteStore::with_boot(dir.path(), boot("b", "n", &ahead));
     let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     created(&holder).await;
@@ -186,7 +186,7 @@ async fn a_stamp_ahead_of_the_clock_ends_after_it_was_seen_unchanged_and_stays_e
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(101, Ordering::SeqCst);
     assert_eq!(acquire(&store, 2).await, Err(StoreError::Held));
-    // A renewal that was late counts anew.
+    // A late renewal restarts the count.
     ahead.store(1_001, Ordering::SeqCst);
     holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
     here.store(102, Ordering::SeqCst);
@@ -195,18 +195,18 @@ async fn a_stamp_ahead_of_the_clock_ends_after_it_was_seen_unchanged_and_stays_e
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(104, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
-    // What has ended does not come back when the clock has passed the stamp.
+    // The lease stays expired when the clock has passed the stamp.
     here.store(1_002, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
     assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
-    // Its own stamps are on its clock, and count by it at once.
+    // The store's own stamp counts by its clock at once.
     let other = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     here.store(1_004, Ordering::SeqCst);
     assert_eq!(read(&other).await.0, LeaseState::Expired);
 }
 
 #[tokio::test]
-async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one() {
+async fn renewal_is_lost_when_the_file_was_moved_or_replaced() {
     let dir = TempDir::new().unwrap();
     let (file, away) = (dir.path().join("lease.db"), dir.path().join("away.db"));
     let store = SqliteStore::new(dir.path());
@@ -215,20 +215,20 @@ async fn a_renewal_finds_out_that_the_file_was_moved_and_others_use_the_new_one(
     std::fs::rename(&file, &away).unwrap();
     let missing = store.request(&job(), Op::Read).await;
     assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("put it back")), "{missing:?}");
-    // A copy holds the same lease, and is another file all the same.
+    // A copy holds the same lease, but is another file.
     std::fs::copy(&away, &file).unwrap();
     let renewed = store.request(&job(), Op::Renew { id: id(1) }).await;
     assert!(matches!(&renewed, Err(StoreError::Lost(why)) if why.contains("moved or replaced")), "{renewed:?}");
     std::fs::remove_file(&file).unwrap();
     store.create().await.unwrap();
     assert_eq!(store.request(&job(), Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
-    // The connection that has just been used must not answer for the file that comes next.
+    // The connection to the new file must not answer for the restored one.
     std::fs::rename(&away, &file).unwrap();
     assert_eq!(read(&store).await.0, LeaseState::Held);
 }
 
 #[tokio::test]
-async fn that_the_leases_are_not_where_they_were_is_heard_at_once() {
+async fn move_of_the_lease_file_is_hinted_at_once() {
     for harm in ["removed", "moved away", "replaced", "its folder moved", "a folder of its name put in its place"] {
         let dir = TempDir::new().unwrap();
         let (folder, away) = (dir.path().join("store"), dir.path().join("away"));
@@ -265,7 +265,7 @@ async fn that_the_leases_are_not_where_they_were_is_heard_at_once() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_missing_beside_the_others_is_said_with_what_was_in_it() {
+async fn missing_file_is_reported_with_its_former_content() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     created(&store).await;
@@ -281,7 +281,7 @@ async fn a_file_that_is_missing_beside_the_others_is_said_with_what_was_in_it() 
 }
 
 #[tokio::test]
-async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
+async fn invalid_store_is_reported_with_its_path_and_a_remedy() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("lease.db");
     let ask = async |way_out: &str| {
@@ -297,7 +297,7 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
     ask("is not a regular file").await;
     assert!(says_the_kind(made_anew().await));
     std::fs::remove_dir(&file).unwrap();
-    // Nobody waits for its other end.
+    // The store must not wait for the other end of a pipe.
     rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     ask("is not a regular file").await;
     assert!(says_the_kind(made_anew().await));
@@ -321,7 +321,7 @@ async fn what_is_no_store_is_said_with_its_path_and_a_way_out() {
 }
 
 #[tokio::test]
-async fn a_new_folder_is_closed_to_others_and_lengths_out_of_range_are_refused() {
+async fn new_folder_is_private_and_lease_length_is_checked() {
     use std::os::unix::fs::PermissionsExt;
     let dir = TempDir::new().unwrap();
     let folder = dir.path().join("a/b");
@@ -336,7 +336,7 @@ async fn a_new_folder_is_closed_to_others_and_lengths_out_of_range_are_refused()
     }
 }
 
-/// How hosts of before there were marks make the file, and what they say that it is.
+/// The file that hosts older than the marks make, with the header that identifies it.
 const OLDER_FILE: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -349,13 +349,13 @@ PRAGMA user_version = 1;
 INSERT INTO lease VALUES ('job', '5f1d', 4, 'web-2-0', '00c0ffee', 1700000000123456789, 2000000000,
   'sha256:00', NULL, 1, NULL, NULL, NULL, 9, 100000000000, 'b', 'n');";
 
-/// How they read a row, and how they write one.
+/// The statements with which older hosts read and write a row.
 const OLDER_READ: &str = "SELECT * FROM lease WHERE election = ?1";
 const OLDER_WRITE: &str = "INSERT OR REPLACE INTO lease VALUES (:election, :version,
            :term, :node, :incarnation, :since, :lease, :module, :outcome, :failures,
            :holder, :length, :broken_after, :changes, :changed, :boot, :time_namespace)";
 
-/// What an older host does with a row: it reads all columns by their names, and writes all by position.
+/// Changes a row like an older host: reads all columns by their names, and writes all by position.
 fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
     use rusqlite::types::Value;
 
@@ -376,7 +376,7 @@ fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
 }
 
 #[tokio::test]
-async fn a_file_of_an_older_host_is_used_by_both() {
+async fn file_of_an_older_host_is_shared_with_it() {
     let dir = TempDir::new().unwrap();
     let older = Connection::open(dir.path().join("lease.db")).unwrap();
     older.execute_batch(OLDER_FILE).unwrap();
@@ -395,7 +395,7 @@ async fn a_file_of_an_older_host_is_used_by_both() {
     let tables = || older.query_row("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0));
     assert_eq!(tables(), Ok(1), "who only reads changes nothing");
 
-    // The older host goes on with statements that it has prepared before.
+    // The older host uses statements that it prepared earlier.
     older_host_writes(&older, Some("5f1e"), 5);
     store.create().await.unwrap();
     acquire(&store, 1).await.unwrap();
@@ -406,17 +406,17 @@ async fn a_file_of_an_older_host_is_used_by_both() {
         assert_eq!(read(&store).await.2, Some(marked(term)));
     };
     mark(6).await;
-    // An acquire, a renewal, a release: they leave the version alone.
+    // An acquire, a renewal or a release leaves the version alone.
     older_host_writes(&older, None, 6);
     assert_eq!(read(&store).await.2, Some(marked(6)));
     older_host_writes(&older, Some("5f1f"), 7);
     assert_eq!(read(&store).await.2, Some(Record { term: 7, ..of_older.clone() }), "a write voids the mark");
     mark(8).await;
     assert_eq!(tables(), Ok(2));
-    // What an older host says of the file still holds.
+    // The header is as the older host wrote it.
     let number = |name| older.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     assert_eq!((number("application_id"), number("user_version")), (Ok(1_113_683_054), Ok(1)));
-    // An older file that is put in its place while the store is open is read, and marked, as well.
+    // An older file that replaces this one while the store is open is read and marked, too.
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
     Connection::open(dir.path().join("lease.db")).unwrap().execute_batch(OLDER_FILE).unwrap();
     assert_eq!(read(&store).await.2, Some(of_older.clone()));
@@ -424,7 +424,7 @@ async fn a_file_of_an_older_host_is_used_by_both() {
     mark(9).await;
 }
 
-/// Elections of one store, each with a lease.
+/// Makes elections in one store, each with a lease.
 async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, LeaseId)> {
     store.create().await.unwrap();
     let mut leased = Vec::new();
@@ -439,7 +439,7 @@ async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, Leas
     leased
 }
 
-/// How many transactions have changed the file: the counter in its header
+/// Returns the number of transactions that have changed the file: the counter in its header
 /// (<https://www.sqlite.org/fileformat.html#file_change_counter>).
 fn commits(dir: &TempDir) -> u32 {
     let bytes = std::fs::read(dir.path().join("lease.db")).unwrap();
@@ -447,11 +447,11 @@ fn commits(dir: &TempDir) -> u32 {
 }
 
 #[tokio::test]
-async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer() {
+async fn waiting_renewals_share_one_commit_and_get_own_answers() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     let leased = leased(&store, 50).await;
-    // Of these, one is not held any more, one cannot be read, and one has a sender who gives up.
+    // One lease is broken, one row is unreadable, and one sender gives up.
     let (broken, unreadable, given_up) = (7, 11, 13);
     store.break_lease(&leased[broken].0, Duration::ZERO).await.unwrap();
     let db = Connection::open(dir.path().join("lease.db")).unwrap();
@@ -488,7 +488,7 @@ async fn renewals_that_wait_together_take_one_commit_and_each_has_its_own_answer
 }
 
 #[tokio::test]
-async fn what_a_host_reads_at_one_moment_is_read_together() {
+async fn waiting_readings_share_one_transaction() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     created(&store).await;
@@ -513,7 +513,7 @@ async fn what_a_host_reads_at_one_moment_is_read_together() {
 }
 
 #[tokio::test]
-async fn a_file_whose_disk_hangs_does_not_keep_the_renewals_of_the_next_one() {
+async fn renewals_in_a_new_file_proceed_while_the_old_one_hangs() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     created(&store).await;
@@ -529,7 +529,7 @@ async fn a_file_whose_disk_hangs_does_not_keep_the_renewals_of_the_next_one() {
 }
 
 #[tokio::test]
-async fn where_a_group_has_rights_no_journal_stays_that_it_could_not_read() {
+async fn journal_is_deleted_when_a_group_has_more_rights_than_others() {
     for (mode, stays) in [(0o600, true), (0o644, true), (0o666, true), (0o640, false), (0o660, false), (0o664, false)] {
         let dir = TempDir::new().unwrap();
         created(&SqliteStore::new(dir.path())).await;
@@ -540,20 +540,20 @@ async fn where_a_group_has_rights_no_journal_stays_that_it_could_not_read() {
     }
 }
 
-/// What a cell of the docs has in backticks.
+/// Returns the texts in backticks of a table cell in the docs.
 fn code(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 #[tokio::test]
-async fn the_docs_have_every_table_and_its_file() {
+async fn docs_list_every_table_and_its_file() {
     let dir = TempDir::new().unwrap();
     let lock_file = LockFile::make(&dir.path().join(witness::FOLDER), "i").unwrap();
     let store = SqliteStore::with_lock_file(dir.path(), Boot::current(), Arc::new(lock_file));
     created(&store).await;
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;
-    // The tables of release marks, pauses and lock files exist only once something was written to them.
+    // The tables of marks, pauses and notes exist only after the first write.
     let rests_until = Some(Duration::from_secs(1));
     let marked = Record { released: true, rests_until, ..record(1) };
     store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Changing the state from outside of any term, for operators.
+//! Changes of the state from outside any term, for operators.
 
 use baton_election::{ElectionName, StoreError};
 
@@ -9,18 +9,17 @@ use crate::{ObjectStore, VersionedObject};
 /// Reads an election's state; none if it was never written.
 ///
 /// # Errors
-/// [`EditError`] where it cannot be read.
+/// [`EditError`] if the state cannot be read.
 pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<Option<Document>, EditError> {
     let found = Edit::of(store, VersionedObject::State, election).read().await?;
     Ok(found.map(|content| Document::decode(&content)).transpose()?)
 }
 
-/// Changes an election's state in one conditional write, with a claim of its own: a term that has claimed it
-/// before is over once it commits again. `may_change` is asked after the state was read, so that a term that
-/// begins later is noticed.
+/// Changes an election's state in one conditional write, with a claim of its own. A term that has claimed the state
+/// earlier ends at its next commit. Calls `may_change` after each reading, so that it notices a term that has begun.
 ///
 /// # Errors
-/// [`EditError`]; nothing was changed, or it says that this is unknown.
+/// [`EditError`]. Nothing was changed, unless the error says that this is unknown.
 pub async fn edit<E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -32,7 +31,7 @@ pub async fn edit<E: From<EditError>>(
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
         let found = found.map_or_else(|| Ok(Document::default()), |content| Document::decode(&content));
-        // An earlier try was written, and its answer lost.
+        // An earlier try was written, but its answer was lost.
         if found.as_ref().is_ok_and(|found| found.claim == mark) {
             return Ok(());
         }
@@ -49,7 +48,7 @@ pub async fn edit<E: From<EditError>>(
     }
 }
 
-/// Why the state was not read or changed.
+/// An error of reading or changing the state.
 pub type EditError = edit::EditError<DocumentError>;
 
 impl Unusable for DocumentError {

@@ -1,4 +1,4 @@
-//! What is read of a stored state, for [`crate::foreign`].
+//! The reader of a stored state, for [`crate::foreign`].
 
 use super::Document;
 use crate::state::document::HEAD;

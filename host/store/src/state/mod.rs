@@ -1,11 +1,10 @@
-//! A coordinator's state: one document per election, beside its lease, that outlives every node.
+//! A coordinator's state: one document per election that outlives every node.
 //!
-//! Each new term **claims** the document with a conditional write before its instance starts, and reads
-//! from memory afterwards; each commit is one conditional write on top of the last. So a claim
-//! fences off the terms before it: a commit of theirs that is still under way finds a version that is gone. Only where one term follows
-//! another in the same process, which has its eyes on both, is the claim made ahead.
+//! Each new term **claims** the document with a conditional write before its instance starts, and reads from memory
+//! afterwards. Each commit is one conditional write on top of the last. So a claim fences off the earlier terms: a late
+//! commit of theirs names a version that is gone. If one process runs both terms, the claim is made ahead.
 //!
-//! `document` is what is stored, `claim` a term's right to change it, and `edit` an operator's.
+//! `document` is the stored format, `claim` a term's right to change it, and `edit` an operator's.
 
 mod claim;
 mod document;

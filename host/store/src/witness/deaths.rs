@@ -1,8 +1,8 @@
-//! Hearing at once that a holder may be gone, without looking all the time.
+//! Notifies at once when a lease's holder may be dead, without polling.
 //!
-//! The kernel tells (inotify(7)) when a descriptor is closed by which a lock file could be written, and all of its host's
-//! and runners' are such. That is heard a moment before the lock goes, so who hears it looks a few times. And it is a hint:
-//! where it is missing, the next reading finds the same out.
+//! The kernel reports (inotify(7)) that a writable descriptor of a lock file is closed, as those of a host and its
+//! runners are. The event precedes the release of the lock by a moment, so the lock is checked several times. The event
+//! is only a hint: if it is missing, the next reading finds the death.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -16,40 +16,37 @@ use tokio::time::sleep;
 use super::Place;
 use crate::file_events::{FileEvents, WatchFlags, Watches};
 
-/// The waits from one look to the next, in milliseconds: after that, what was closed was one runner of several.
+/// Waits before each check, in milliseconds. If the file is locked even then, only one of several runners has exited.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 
-/// Who holds which lease, as far as is known here, and the news of the lock files.
+/// The known holders of leases, and the events of their lock files.
 pub(crate) struct Deaths {
     folder: PathBuf,
     holders: watch::Sender<HashMap<ElectionName, Holder>>,
     events: Arc<FileEvents>,
-    /// Of which lock files the kernel tells, and under which numbers.
     watched: Arc<Mutex<HashMap<Place, i32>>>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 struct Holder {
     place: Place,
-    /// Whether somebody was told that it is gone.
     is_told: bool,
-    /// What had been heard when it was looked after for the last time, if it was.
+    /// The count of events at the last check, if any.
     looked: Option<u64>,
 }
 
 impl Deaths {
-    /// Of the incarnations whose lock files are in that folder, heard with these events. Touches nothing yet.
+    /// Watches the incarnations whose lock files are in `folder`, with these events. Accesses no file yet.
     pub(crate) fn new(folder: PathBuf, events: Arc<FileEvents>) -> Self {
         Self { folder, holders: watch::Sender::default(), events, watched: Arc::default() }
     }
 
-    /// Where the lock files are.
     #[cfg(feature = "sqlite")]
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A reading has shown whose end would end the lease of `election`.
+    /// Sets the incarnation whose death would end the lease of `election`, as a reading has shown it.
     pub(crate) fn holds(&self, election: &ElectionName, place: Option<Place>) {
         self.holders.send_if_modified(|holders| {
             let known = holders.get(election).map(|holder| &holder.place);
@@ -64,7 +61,7 @@ impl Deaths {
         });
     }
 
-    /// Resolves when the holder of that election's lease is gone, once for each. Cancel safe.
+    /// Resolves when the holder of the election's lease is dead, once for each holder. Cancel safe.
     pub(crate) async fn next(&self, election: &ElectionName) {
         let (mut holders, mut heard) = (self.holders.subscribe(), self.events.heard());
         loop {
@@ -72,10 +69,10 @@ impl Deaths {
             let count = *heard.borrow_and_update();
             if let Some(Holder { place, is_told: false, looked }) = holder {
                 let looks = async {
-                    // Watched first: what happens between the two is seen or heard.
+                    // Watch first: a death in between is then seen by the check or by an event.
                     self.watch().await;
                     let often = match looked {
-                        // What happened between the reading and the watch.
+                        // Check once, for a death between the reading and the watch.
                         None => 1,
                         Some(looked) if looked == count => 0,
                         Some(_) => LOOKS.len(),
@@ -91,7 +88,7 @@ impl Deaths {
                 };
                 let is_gone = tokio::select! {
                     is_gone = looks => is_gone,
-                    // The sender is as old as this.
+                    // `self` keeps the sender alive.
                     _ = holders.changed() => continue,
                 };
                 if self.looked(election, &place, count, is_gone) {
@@ -106,7 +103,7 @@ impl Deaths {
         }
     }
 
-    /// It was looked after since so much was heard. Says whether it is to be told that it is gone.
+    /// Records a check at this count of events. Returns true if the death must be reported now.
     fn looked(&self, election: &ElectionName, place: &Place, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {
@@ -119,7 +116,7 @@ impl Deaths {
         is_news
     }
 
-    /// Has the kernel tell of those whose ends are waited for, and of no other.
+    /// Makes the kernel report the events of all holders' lock files, and of no others.
     async fn watch(&self) {
         let Some(queue) = self.events.queue().await.map(Arc::clone) else { return };
         let wanted: HashSet<Place> = self.holders.borrow().values().map(|holder| holder.place.clone()).collect();
@@ -131,9 +128,9 @@ impl Deaths {
     }
 }
 
-/// Has the kernel tell of those lock files from here on, and of no other.
+/// Makes the kernel report the events of these lock files, and of no others.
 fn watch(watches: &Watches, watched: &Mutex<HashMap<Place, i32>>, folder: &Path, wanted: &HashSet<Place>) {
-    // Nobody else changes it: one asks at a time.
+    // No other thread changes it: the permit allows one file system call at a time.
     let mut now = lock(watched).clone();
     for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {
         watches.remove(number);

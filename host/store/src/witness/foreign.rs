@@ -1,9 +1,9 @@
-//! What is read of notes, for [`crate::foreign`].
+//! Reader of untrusted notes, for [`crate::foreign`].
 
 use super::is_incarnation;
 use super::notes::Note;
 
-/// A note of a lease.
+/// Reads a note of a lease.
 pub(crate) fn note(bytes: &[u8]) {
     if let Some(note) = Note::decode(bytes) {
         assert_eq!(note.encode().as_bytes(), bytes, "it is written as it is read");

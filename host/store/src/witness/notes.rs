@@ -1,9 +1,9 @@
-//! The ids under which a host holds its leases, noted next to its lock file for whichever host replaces it after a kill.
+//! Notes of the ids under which a host holds its leases, for the host that replaces it after a kill.
 //!
-//! Lease ids are secret, so reclaiming a dead holder's lease needs its note. The note is untrusted: the store checks the id,
-//! and the kernel checks that the holder is dead. Whoever reclaims a lease first adds its own id to the note: if it dies
-//! before its term is written, the next host knows both ids that the lease may have. Notes are for this boot, and are never
-//! synced.
+//! Lease ids are secret, so reclaiming a dead holder's lease needs its note. The note is untrusted: the store checks
+//! the id, and the kernel checks that the holder is dead. A host that reclaims a lease first adds its id to the note:
+//! if it dies before its term is written, the next host knows all possible ids. Notes are valid for one boot, and are
+//! never synced.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,29 +20,23 @@ use super::{
     open_plain, tidy_up,
 };
 
-/// No note is longer.
+/// The maximum length of a note, in bytes.
 const LONGEST: u64 = 4096;
 
-/// Bound on a note's ids. That many hosts in a row died while each reclaimed the lease: the next one waits until the lease
-/// has expired.
+/// The maximum number of ids in a note. After so many failed reclaims, the next host waits until the lease has expired.
 const MOST_IDS: usize = 16;
 
-/// The first line of each.
 const TITLE: &str = "a lease of baton, format 1";
 
-/// What a host notes of one lease.
+/// A host's note of one lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Note {
-    /// The kernel's id of the boot.
     pub(crate) boot: String,
-    /// The store's URL.
     pub(crate) store: String,
-    /// The election.
     pub(crate) election: ElectionName,
     /// The incarnation that holds the lease, and its lock file.
     pub(crate) place: Place,
-    /// The ids under which the lease may be held. The holder's own is the first. Each host that tried to reclaim the lease
-    /// has added the id that it proposed.
+    /// The ids under which the lease may be held: the holder's own, and one for each host that tried to reclaim it.
     pub(crate) ids: Vec<LeaseId>,
 }
 
@@ -56,12 +50,12 @@ impl Note {
         )
     }
 
-    /// The id that was added last: the lease is most likely held under it.
+    /// The id that was added last. The lease is most likely held under it.
     pub(crate) fn newest_id(&self) -> Option<LeaseId> {
         self.ids.last().copied()
     }
 
-    /// The note in these bytes, if they are one, to the last.
+    /// Decodes a note, if all of these bytes are one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut lines = text.split('\n');
@@ -90,7 +84,7 @@ fn id_line(id: LeaseId) -> String {
     format!("id={:032x}\n", id.as_u128())
 }
 
-/// The notes of this user's hosts. Whatever it does may block for as long as the file system does.
+/// The notes of this user's hosts. Each operation may block for as long as the file system does.
 #[derive(Debug)]
 pub(crate) struct Notes {
     own: Arc<LockFile>,
@@ -98,16 +92,15 @@ pub(crate) struct Notes {
     store: String,
 }
 
-/// A note by which this host reclaims a lease. No other host takes it while this exists.
+/// A note by which this host reclaims a lease. No other host can take it while this value exists.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) note: Note,
-    /// Its file, locked.
     _file: OwnedFd,
 }
 
 impl Notes {
-    /// Those of the leases in that store.
+    /// Creates notes for the leases in the store with this URL.
     pub(crate) fn new(own: Arc<LockFile>, boot: String, store: String) -> Self {
         Self { own, boot, store }
     }
@@ -116,12 +109,12 @@ impl Notes {
         self.own.folder()
     }
 
-    /// Whether that is this host's own incarnation.
+    /// True if this is the host's own incarnation.
     pub(crate) fn is_own(&self, incarnation: &str) -> bool {
         self.own.place().incarnation == incarnation
     }
 
-    /// Notes under which id this host asks for a lease.
+    /// Notes the id under which this host requests a lease.
     pub(crate) fn write(&self, election: &ElectionName, id: LeaseId) -> io::Result<()> {
         let note = Note {
             boot: self.boot.clone(),
@@ -136,19 +129,18 @@ impl Notes {
         File::from(file).write_all(note.encode().as_bytes())
     }
 
-    /// Removes this host's own note.
     pub(crate) fn remove(&self, election: &ElectionName) -> io::Result<()> {
         unlink(&open_folder(self.folder())?, &name(&self.own.place().incarnation, election))
     }
 
-    /// What an incarnation has noted of its lease, if it is a note of this boot, about this store.
+    /// Finds an incarnation's note, if it is of this boot and for this store.
     pub(crate) fn find(&self, incarnation: &str, election: &ElectionName) -> Option<Note> {
         let folder = open_folder(self.folder()).ok()?;
         let (_, note) = self.open(&folder, incarnation, election, OFlags::RDONLY).ok()?;
         note
     }
 
-    /// Whether who wrote the note is gone, with all that it ran, and no other host has taken the note.
+    /// True if the note's host is dead with all its runners, and no other host has taken the note.
     pub(crate) fn can_be_taken(&self, note: &Note) -> bool {
         let look = || -> io::Result<bool> {
             let folder = open_folder(self.folder())?;
@@ -159,7 +151,7 @@ impl Notes {
     }
 
     /// Takes a dead holder's note, so that no other host does, and adds `id` to it. None if another host has it, if the
-    /// holder is alive, or if the note has no room for one more id.
+    /// holder is alive, or if the note has no room for another id.
     pub(crate) fn take(&self, note: &Note, id: LeaseId) -> Option<Taken> {
         if note.ids.len() >= MOST_IDS {
             return None;
@@ -170,7 +162,7 @@ impl Notes {
             if !lock(file.as_fd(), libc::F_WRLCK, 0, 0)? {
                 return Ok(None);
             }
-            // Who had it before has removed it, if the lease went on.
+            // The note's previous owner has removed it if the lease was resumed.
             let (now, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
             let is_it = is_same(&fstat(&file)?, &fstat(&now)?) && found.as_ref() == Some(note);
             if !is_it || !note.place.is_gone(self.folder()) {
@@ -179,7 +171,7 @@ impl Notes {
             let mut taken = note.clone();
             taken.ids.push(id);
             let (line, end) = (id_line(id), note.encode().len() as u64);
-            // Half a line would make the file no note for the next host. On a full disk nobody reclaims the lease.
+            // An incomplete line would make the note invalid. So on a full disk, no host reclaims the lease.
             if !rustix::io::pwrite(&file, line.as_bytes(), end).is_ok_and(|written| written == line.len()) {
                 ftruncate(&file, end)?;
                 return Ok(None);
@@ -189,12 +181,12 @@ impl Notes {
         take().ok().flatten()
     }
 
-    /// Removes the note of one whose lease has gone on, which nobody needs any more.
+    /// Removes a taken note that no host needs any more, since the lease was resumed.
     pub(crate) fn remove_taken(&self, Taken { note, .. }: Taken) -> io::Result<()> {
         unlink(&open_folder(self.folder())?, &name(&note.place.incarnation, &note.election))
     }
 
-    /// Whether others have noted a lease of that election.
+    /// True if other hosts have noted a lease of the election.
     pub(crate) fn has_others(&self, election: &ElectionName) -> bool {
         let suffix = format!("-{election}");
         let is_others =
@@ -202,8 +194,7 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes what those have left that are gone, but for notes that may be of use yet: those of the holder of this lease,
-    /// and those of other elections and stores in this boot.
+    /// Removes dead hosts' files, except this boot's notes of this lease's holder, and of other elections and stores.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {
@@ -221,7 +212,6 @@ impl Notes {
                 Ok((file, _)) => !is_unlocked(file.as_fd()).unwrap_or(false),
                 Err(error) => error.kind() != io::ErrorKind::NotFound,
             };
-            // What is no plain file is nothing of ours.
             if let Ok(note) = note
                 && !is_there
                 && !self.is_own(incarnation)
@@ -245,7 +235,7 @@ impl Notes {
         Ok(names)
     }
 
-    /// Opens a note, and reads it if it is one of this boot, about this store, by that incarnation.
+    /// Opens a note. Reads it if it is of this boot and for this store and incarnation.
     fn open(
         &self,
         folder: &OwnedFd,
@@ -258,7 +248,7 @@ impl Notes {
         Ok((file, note))
     }
 
-    /// Opens a note, and reads it if it is one that says what its name says.
+    /// Opens a note. Reads it if its content agrees with its name.
     fn read(
         &self,
         folder: &OwnedFd,
@@ -285,7 +275,7 @@ fn unlink(folder: &OwnedFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// The name of a note: no incarnation has a hyphen.
+/// The name of a note's file. No incarnation contains a hyphen.
 fn name(incarnation: &str, election: &ElectionName) -> String {
     format!("{incarnation}-{election}")
 }

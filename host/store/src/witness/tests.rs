@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A process that holds that descriptor and does nothing. Dropping it kills it.
+/// A process that holds a descriptor and does nothing. Dropping it kills it.
 pub(crate) struct Runner(Child);
 
 impl Runner {
@@ -34,7 +34,7 @@ impl Drop for Runner {
     }
 }
 
-/// Waits until that incarnation is gone. A program that another test starts has copies of all descriptors for a moment.
+/// Waits until the incarnation is dead. A program that another test starts briefly has copies of all descriptors.
 fn is_seen_gone(place: &Place, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }
@@ -46,7 +46,7 @@ fn folder() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn a_host_is_gone_when_it_is_and_so_are_all_of_its_runners_in_whatever_order() {
+fn host_is_dead_once_it_and_all_runners_have_exited() {
     let (_folder, holders) = folder();
     for host_first in [true, false] {
         let incarnation = if host_first { "a" } else { "b" };
@@ -59,7 +59,7 @@ fn a_host_is_gone_when_it_is_and_so_are_all_of_its_runners_in_whatever_order() {
         let (mut host, mut other) = (Some(host), Some(other));
         if host_first {
             host = None;
-            // It cannot act, and yet it may again.
+            // A stopped runner cannot act, but may be resumed.
             other.as_ref().unwrap().stop();
         } else {
             other = None;
@@ -70,9 +70,9 @@ fn a_host_is_gone_when_it_is_and_so_are_all_of_its_runners_in_whatever_order() {
     }
 }
 
-/// A lock that holds on one machine only says nothing of a process of another.
+/// A lock that is local to each machine says nothing about a process of another machine.
 #[test]
-fn no_lock_of_a_file_system_that_others_share_says_anything() {
+fn locks_on_a_shared_file_system_do_not_count() {
     let Some(fuse) = Fuse::mount("a") else { return };
     match LockFile::make(fuse.path(), "a") {
         Err(error @ LockFileError::Foreign { .. }) => {
@@ -83,7 +83,6 @@ fn no_lock_of_a_file_system_that_others_share_says_anything() {
         }
         made => panic!("{made:?}"),
     }
-    // Nobody holds a lock of this file.
     let (file, found) = open_lock_file(&open_folder(fuse.path()).unwrap(), "a").unwrap();
     assert!(is_unlocked(file.as_fd()).unwrap());
     let place = Place { incarnation: "a".to_owned(), device: found.st_dev, inode: found.st_ino };
@@ -91,28 +90,28 @@ fn no_lock_of_a_file_system_that_others_share_says_anything() {
 }
 
 #[test]
-fn a_file_is_asked_only_if_it_is_the_one_that_was_locked() {
+fn lock_file_counts_only_if_it_is_the_locked_one() {
     let (_folder, holders) = folder();
     let host = LockFile::make(&holders, "a").unwrap();
     let (place, path) = (host.place().clone(), holders.join("a"));
-    // A folder that was copied, while its host goes on.
+    // The folder is copied while its host runs.
     let (_other, copy) = folder_with(|copy| fs_copy(&path, &copy.join("a")));
     assert!(!place.is_gone(&copy));
-    // Somebody removes it, and somebody makes another by hand.
+    // The file is removed, and another one is made by hand.
     std::fs::remove_file(&path).unwrap();
     assert!(!place.is_gone(&holders));
     for make in [
         (|path: &Path| std::fs::write(path, "").unwrap()) as fn(&Path),
         |path| symlink("/dev/null", path).unwrap(),
         |path| std::fs::create_dir(path).unwrap(),
-        // Nobody writes into it: who opened it in order to read would wait.
+        // Opening a pipe for reading would block, since nobody writes to it.
         |path| rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap(),
     ] {
         make(&path);
         assert!(!place.is_gone(&holders));
         let _either = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
     }
-    // The host goes on, and so does what it starts.
+    // The host and its runner run on.
     let runner = Runner::holding(host.for_runner().unwrap());
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");
@@ -122,7 +121,7 @@ fn a_file_is_asked_only_if_it_is_the_one_that_was_locked() {
 }
 
 #[test]
-fn a_link_to_the_very_file_is_not_followed_and_neither_is_one_to_the_folder() {
+fn links_to_the_file_or_folder_are_not_followed() {
     let (_folder, holders) = folder();
     let place = LockFile::make(&holders, "a").unwrap().place().clone();
     is_seen_gone(&place, &holders);
@@ -135,7 +134,7 @@ fn a_link_to_the_very_file_is_not_followed_and_neither_is_one_to_the_folder() {
 }
 
 #[test]
-fn who_looks_is_in_nobodys_way_and_who_locks_ends_nobody() {
+fn check_blocks_no_other_check_and_foreign_lock_means_alive() {
     let (_folder, holders) = folder();
     let host = LockFile::make(&holders, "a").unwrap();
     let place = host.place().clone();
@@ -143,7 +142,7 @@ fn who_looks_is_in_nobodys_way_and_who_locks_ends_nobody() {
     assert!(!is_unlocked(looks.as_fd()).unwrap());
     drop(host);
     is_seen_gone(&place, &holders);
-    // One holds what it has found, and others still find the same.
+    // A reader keeps its lock, and other readers still find the same.
     assert!(is_unlocked(looks.as_fd()).unwrap());
     assert!(place.is_gone(&holders));
     drop(looks);
@@ -153,7 +152,7 @@ fn who_looks_is_in_nobodys_way_and_who_locks_ends_nobody() {
 }
 
 #[test]
-fn a_runner_gets_a_byte_that_nobody_holds() {
+fn runner_gets_a_byte_that_no_process_holds() {
     let (_folder, holders) = folder();
     let host = LockFile::make(&holders, "a").unwrap();
     let meddler = File::options().write(true).open(holders.join("a")).unwrap();
@@ -167,7 +166,7 @@ fn a_runner_gets_a_byte_that_nobody_holds() {
 }
 
 #[test]
-fn what_nobody_needs_is_removed_and_nothing_else() {
+fn tidying_removes_only_unneeded_lock_files() {
     let (_folder, holders) = folder();
     let alive = LockFile::make(&holders, "alive").unwrap();
     for gone in ["gone", "needed"] {
@@ -184,7 +183,7 @@ fn what_nobody_needs_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn an_end_is_heard_of_once() {
+fn death_is_reported_once() {
     let (_folder, holders) = folder();
     let host = LockFile::make(&holders, "a").unwrap();
     let runner = Runner::holding(host.for_runner().unwrap());
@@ -195,7 +194,6 @@ fn an_end_is_heard_of_once() {
     runtime.block_on(async {
         let mut heard = std::pin::pin!(deaths.next(&election));
         for ends in [Box::new(move || drop(host)) as Box<dyn FnOnce()>, Box::new(move || drop(runner))] {
-            // Whatever there is to be done before is done.
             for _ in 0..100 {
                 assert!(futures::poll!(&mut heard).is_pending());
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! The store on a real emulator: the suite, and what a network and a server can do to it.
+//! The Azure store on a real emulator: the suite, and faults of a network and a server.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -20,10 +20,10 @@ use super::proxy::{Mode, Proxy};
 use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
 use super::versioned;
 
-/// Shorter than a lease by far, longer than any answer on loopback.
+/// The time that a caller waits: much shorter than a lease, longer than any answer on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
 
-/// A container of its own in an emulator that others use, too.
+/// A container in an emulator that other tests use, too.
 pub struct Container {
     address: SocketAddr,
     name: String,
@@ -100,7 +100,7 @@ async fn keeps_state() {
 }
 
 #[tokio::test]
-async fn a_write_of_state_whose_answer_is_lost_is_unknown_and_conflicts_when_repeated() {
+async fn state_write_with_a_lost_answer_conflicts_when_repeated() {
     let azurite = Azurite::start();
     let direct = container(&azurite, "lost").await.handle();
     let proxy = Proxy::start(azurite.address());
@@ -125,7 +125,7 @@ async fn a_write_of_state_whose_answer_is_lost_is_unknown_and_conflicts_when_rep
 }
 
 #[tokio::test]
-async fn state_in_a_container_that_is_missing_is_misconfigured() {
+async fn state_requests_are_misconfigured_without_a_container() {
     let azurite = Azurite::start();
     let store = handle(azurite.address(), "missing");
     let job = versioned::election("job");
@@ -136,7 +136,7 @@ async fn state_in_a_container_that_is_missing_is_misconfigured() {
 }
 
 #[tokio::test]
-async fn what_the_network_loses_is_unknown_and_found_out() {
+async fn lost_request_or_answer_is_unknown_until_repeated() {
     let azurite = Azurite::start();
     let direct = container(&azurite, "network").await;
     let proxy = Proxy::start(azurite.address());
@@ -155,7 +155,7 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     assert!(answer.is_err(), "a hung server answers nothing: {answer:?}");
     assert_eq!(bench.see().await.lease, LeaseState::Free);
 
-    // Each answer is lost, and each request was carried out.
+    // Each answer is lost, but each request was carried out.
     proxy.set(Mode::CutAfterRequest);
     unknown(far.request(&job(), acquire.clone()).await);
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
@@ -168,7 +168,7 @@ async fn what_the_network_loses_is_unknown_and_found_out() {
     assert_lost(&bench.release(a()).await);
 }
 
-/// Requests that the network keeps until the world has moved on.
+/// Requests that the network delays until the state has changed.
 struct Late {
     bench: Bench,
     far: Arc<dyn LeaseStore>,
@@ -183,12 +183,12 @@ impl Late {
         Self { bench: Bench { store: direct.open(), backend: Arc::new(direct) }, far, proxy }
     }
 
-    /// Sends a request that gets stuck, gives it up, lets the world move on, and then it arrives.
+    /// Sends a request that gets stuck, gives it up, runs `after`, and then delivers the request.
     async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&Bench)) {
         self.proxy.set(Mode::HoldRequest);
         let far = Arc::clone(&self.far);
         let sent = tokio::spawn(async move { far.request(&job(), op).await });
-        // Blocks this thread; the request goes on another.
+        // Blocks this thread; the request continues on another.
         self.proxy.wait_held();
         sent.abort();
         assert!(sent.await.is_err_and(|error| error.is_cancelled()), "nobody has answered it");
@@ -203,13 +203,13 @@ impl Late {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_create_makes_nothing_anew() {
+async fn late_create_changes_nothing() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-create").await;
     late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await)).await;
     let version = late.bench.see().await.version;
     late.assert_unharmed(LeaseState::Free, &version, 0).await;
-    // While another holds it, too.
+    // The same while another client holds the lease.
     let create = Op::Create { record: record(7) };
     late.arrives(create, async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Held, &version, 0).await;
@@ -217,7 +217,7 @@ async fn a_late_create_makes_nothing_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_acquire_takes_nothing_once_a_term_has_begun() {
+async fn late_acquire_takes_nothing_once_a_term_has_begun() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-acquire").await;
     let version = late.bench.create().await;
@@ -233,7 +233,7 @@ async fn a_late_acquire_takes_nothing_once_a_term_has_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_renewal_takes_nothing_from_who_came_next() {
+async fn late_renewal_takes_nothing_from_the_next_holder() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-renew").await;
     let version = late.bench.held_by(a()).await;
@@ -243,7 +243,7 @@ async fn a_late_renewal_takes_nothing_from_who_came_next() {
     late.arrives(renew(), async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Held, &version, 0).await;
     assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
-    // Nor does it mend what an operator broke.
+    // Nor does it revive a lease that an operator has broken.
     assert_eq!(late.bench.release(b()).await, Ok(Reply::Done));
     assert_eq!(late.bench.acquire(a()).await, Ok(Reply::Done));
     late.arrives(renew(), async |bench| assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()))).await;
@@ -251,7 +251,7 @@ async fn a_late_renewal_takes_nothing_from_who_came_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_release_frees_nothing_of_who_came_next() {
+async fn late_release_frees_nothing_of_the_next_holder() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-release").await;
     let version = late.bench.held_by(a()).await;
@@ -265,7 +265,7 @@ async fn a_late_release_frees_nothing_of_who_came_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_write_changes_nothing_after_the_next_one_or_under_anothers_lease() {
+async fn late_write_changes_nothing_after_a_write_or_a_takeover() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-write").await;
     let first = late.bench.held_by(a()).await;
@@ -277,7 +277,7 @@ async fn a_late_write_changes_nothing_after_the_next_one_or_under_anothers_lease
     .await;
     let second = second.take().unwrap();
     late.assert_unharmed(LeaseState::Held, &second, 1).await;
-    // The version is still the right one, and the lease is another's.
+    // The version is still right, but another client has the lease.
     late.arrives(write(&second), async |bench| {
         assert_eq!(bench.release(a()).await, Ok(Reply::Done));
         assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
@@ -288,7 +288,7 @@ async fn a_late_write_changes_nothing_after_the_next_one_or_under_anothers_lease
 }
 
 #[tokio::test]
-async fn answers_of_a_troubled_server_are_told_apart() {
+async fn error_responses_of_a_server_are_distinguished() {
     for (status, code, misconfigured) in [
         ("403 Forbidden", Some("AuthenticationFailed"), true),
         ("403 Forbidden", Some("AuthorizationPermissionMismatch"), true),
@@ -321,7 +321,7 @@ async fn answers_of_a_troubled_server_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_missing_container_is_said_to_be_missing() {
+async fn missing_container_is_reported() {
     let azurite = Azurite::start();
     let answer = handle(azurite.address(), "nowhere").request(&job(), Op::Read).await;
     assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
@@ -331,9 +331,9 @@ async fn a_missing_container_is_said_to_be_missing() {
     assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("--create")), "{answer:?}");
 }
 
-/// Any write without a lease id frees a lease that is broken or expired. What is read then is a record without the mark.
+/// Any write without a lease id frees a lease that is broken or expired. The record then has no mark.
 #[tokio::test]
-async fn a_lease_that_a_write_without_its_id_has_freed_is_not_released() {
+async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     let azurite = Azurite::start();
     for (name, breaks) in [("broken", true), ("expired", false)] {
         let container = container(&azurite, name).await;
@@ -361,9 +361,9 @@ async fn a_lease_that_a_write_without_its_id_has_freed_is_not_released() {
     }
 }
 
-/// The emulator leaves out what Azure says of a blob without metadata, and of one that Azure has encrypted.
+/// Azure lists more than the emulator: blobs without metadata, and blobs that Azure has encrypted.
 #[tokio::test]
-async fn a_list_as_azure_gives_it_is_understood() {
+async fn list_in_azures_format_is_parsed() {
     let blob = |name: &str, metadata: &str| {
         format!(
             "<Blob><Name>{name}</Name><Properties><Creation-Time>Fri, 20 Nov 2026 10:00:00 GMT</Creation-Time>\
@@ -389,7 +389,7 @@ async fn a_list_as_azure_gives_it_is_understood() {
     for (state, requests, term) in [
         (String::new(), 1, 8),
         (blob("job/state", "<Metadata><Term>9</Term></Metadata>"), 1, 9),
-        // Its first bytes are asked for; it was deleted meanwhile.
+        // The store requests the first bytes of the state, which was deleted meanwhile.
         (blob("job/state", "<Metadata />"), 2, 8),
         (blob("job/state", "<Metadata><term>many</term></Metadata>"), 2, 8),
     ] {
@@ -415,9 +415,9 @@ async fn a_list_as_azure_gives_it_is_understood() {
     }
 }
 
-/// As an older host writes it, and another client that copies a state without its metadata.
+/// Older hosts write a state without metadata, and so do clients that copy one.
 #[tokio::test]
-async fn a_state_that_names_its_term_in_its_bytes_alone_counts() {
+async fn state_with_its_term_only_in_the_content_is_recalled() {
     let azurite = Azurite::start();
     let store = container(&azurite, "leases").await.handle();
     let claim = async |term| {
@@ -429,7 +429,7 @@ async fn a_state_that_names_its_term_in_its_bytes_alone_counts() {
     let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
         panic!("it was written");
     };
-    // The metadata has another term than these bytes before it goes.
+    // The metadata names another term than these bytes before it disappears.
     claim(5).await;
     let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
     let blob =
@@ -438,13 +438,13 @@ async fn a_state_that_names_its_term_in_its_bytes_alone_counts() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
 }
 
-/// The variable that the store takes credentials from, and that no other test may see.
+/// The variable with the store's credentials. No other test may see it.
 const CREDENTIALS: &str = "BATON_STORE_CONNECTION_STRING";
-/// The variable that tells a process of this test binary where the emulator is.
+/// The variable with the emulator's address, for a process of this test binary.
 const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
 
 #[tokio::test]
-async fn a_wrong_key_is_not_accepted_and_that_is_said() {
+async fn wrong_key_is_refused_and_reported() {
     if let Ok(address) = std::env::var(WRONG_KEY_AT) {
         let answer = handle(address.parse().unwrap(), "leases").request(&job(), Op::Renew { id: a() }).await;
         assert!(matches!(&answer, Err(StoreError::Misconfigured(why)) if why.contains("credentials")), "{answer:?}");
@@ -453,7 +453,7 @@ async fn a_wrong_key_is_not_accepted_and_that_is_said() {
     let azurite = Azurite::start();
     let _container = container(&azurite, "leases").await;
     let told = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "azure::a_wrong_key_is_not_accepted_and_that_is_said"])
+        .args(["--exact", "azure::wrong_key_is_refused_and_reported"])
         .env(WRONG_KEY_AT, azurite.address().to_string())
         .env(CREDENTIALS, "AccountName=devstoreaccount1;AccountKey=d3Jvbmc=")
         .output()
@@ -461,14 +461,13 @@ async fn a_wrong_key_is_not_accepted_and_that_is_said() {
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
 }
 
-/// A server that answers one request.
+/// Starts a server that answers one request.
 fn answer_once(status: &str, code: Option<&str>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let code = code.map_or(String::new(), |code| format!("x-ms-error-code: {code}\r\n"));
     answer(vec![format!("HTTP/1.1 {status}\r\n{code}content-length: 0\r\nconnection: close\r\n\r\n")])
 }
 
-/// A server that answers requests with these texts, one after the other, each on a connection of its own. Gives what
-/// it was asked.
+/// Starts a server that gives these answers, each on a connection of its own. Its thread returns the requests.
 pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -486,7 +485,7 @@ pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<
         let request = String::from_utf8_lossy(&request).into_owned();
         client.write_all(answer.as_bytes()).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        // What is left of the request is read, or closing would cut the answer off.
+        // Reads the rest of the request: otherwise, closing would cut the answer off.
         while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
         request
     };

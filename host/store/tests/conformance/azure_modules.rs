@@ -1,4 +1,4 @@
-//! Modules in the store on a real emulator: the suite, and what a network and a server can do to them.
+//! Modules in the Azure store on a real emulator: the suite, and faults of a network and a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn keeps_modules() {
 }
 
 #[tokio::test]
-async fn a_write_of_control_whose_answer_is_lost_is_unknown_and_conflicts_when_repeated() {
+async fn control_write_with_a_lost_answer_conflicts_when_repeated() {
     let azurite = Azurite::start();
     let direct = container(&azurite, "lost-control").await.handle();
     let proxy = Proxy::start(azurite.address());
@@ -43,7 +43,7 @@ async fn a_write_of_control_whose_answer_is_lost_is_unknown_and_conflicts_when_r
 }
 
 #[tokio::test]
-async fn a_module_whose_transfer_is_cut_is_unknown_and_had_by_trying_again() {
+async fn module_transfer_that_is_cut_succeeds_when_repeated() {
     let azurite = Azurite::start();
     let _container = container(&azurite, "cut").await;
     let proxy = Proxy::start(azurite.address());
@@ -63,7 +63,7 @@ async fn a_module_whose_transfer_is_cut_is_unknown_and_had_by_trying_again() {
 }
 
 #[tokio::test]
-async fn modules_in_a_container_that_is_missing_are_misconfigured() {
+async fn module_requests_are_misconfigured_without_a_container() {
     let azurite = Azurite::start();
     let store = handle(azurite.address(), "missing");
     let (job, digest) = (versioned::election("job"), Digest::of(b"x"));
@@ -83,9 +83,9 @@ async fn modules_in_a_container_that_is_missing_are_misconfigured() {
     }
 }
 
-/// No other request may take as long: a renewal that did would be no use.
+/// No other request may take this long: a renewal that did would be useless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_module_has_the_time_that_a_slow_line_takes() {
+async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     let azurite = Azurite::start();
     let direct = container(&azurite, "slow").await.handle();
     let proxy = Proxy::start(azurite.address());
@@ -95,7 +95,7 @@ async fn a_large_module_has_the_time_that_a_slow_line_takes() {
     direct.put_module(&digest, content.clone()).await.unwrap();
     proxy.set(Mode::HoldRequest);
     let mut reading = tokio::spawn(async move { far.get_module(&digest, u64::MAX).await });
-    // Blocks this thread; the request goes on another.
+    // Blocks this thread; the request continues on another.
     proxy.wait_held();
     let early = tokio::time::timeout(Duration::from_secs(11), &mut reading).await;
     assert!(early.is_err(), "nothing has reached the store, and yet there is an answer");
@@ -103,12 +103,12 @@ async fn a_large_module_has_the_time_that_a_slow_line_takes() {
     assert!(reading.await.unwrap() == Ok(Some(content)), "it came late");
 }
 
-/// An answer that is an error.
+/// Returns an error response.
 fn ends(status: &str, code: &str) -> String {
     format!("HTTP/1.1 {status}\r\nx-ms-error-code: {code}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
 
-/// An answer to a request for a part of a module of 20 bytes.
+/// Returns the response to a request for a part of a module of 20 bytes.
 fn part(of: &str, content: &str) -> String {
     format!(
         "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {of}/20\r\netag: \"0x1\"\r\n\
@@ -121,7 +121,7 @@ fn part(of: &str, content: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_module_is_put_together_from_pieces_of_one_version() {
+async fn module_is_assembled_from_parts_of_one_version() {
     let read = async |limit, answers| {
         let (address, server) = answer(answers);
         let answer = handle(address, "leases").get_module(&Digest::of(b""), limit).await;
@@ -132,7 +132,7 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
     assert_eq!(answer, Ok(Some(versioned::text("0123456789abcdefghij"))));
     assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
     assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
-    // Nothing more is asked for than what is wanted.
+    // The store requests no more than what the caller wants.
     for limit in [7, 10] {
         assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(versioned::text(&"0123456789"[..limit as usize]))));
     }
@@ -149,7 +149,7 @@ async fn a_module_is_put_together_from_pieces_of_one_version() {
 }
 
 #[tokio::test]
-async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
+async fn existing_module_is_neither_sent_nor_replaced() {
     let put = async |answers| {
         let (address, server) = answer(answers);
         let answer = handle(address, "leases").put_module(&Digest::of(b"x"), versioned::text("x")).await;
@@ -159,21 +159,21 @@ async fn a_module_that_is_there_is_not_sent_and_never_replaced() {
     let there = || part("0-9", "");
     let (answer, asked) = put(vec![there(), there()]).await;
     assert_eq!(answer, Ok(()));
-    // Only the time of its last change moves.
+    // Only the time of the last change moves.
     assert!(asked[0].starts_with("HEAD ") && asked[1].contains("comp=metadata"), "{asked:?}");
-    // Another was faster.
+    // Another client was faster.
     let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists"), there()]).await;
     assert_eq!(answer, Ok(()));
     assert!(asked[1].starts_with("PUT ") && asked[1].contains("if-none-match: *"), "{asked:?}");
     assert!(asked[2].contains("comp=metadata"), "{asked:?}");
-    // It may be there or not.
+    // The module may or may not be there.
     let (answer, _) = put(vec![missing(), String::new()]).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 }
 
-/// What an outside client does to a module or a node's blob is told as trouble, not as a lost lease.
+/// If another client leases a module or a node's blob, the store reports trouble, not a lost lease.
 #[tokio::test]
-async fn what_is_leased_by_others_is_unknown() {
+async fn blob_leased_by_another_client_is_unknown() {
     let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);
     let (store, job) = (handle(address, "leases"), versioned::election("job"));
     for answer in [

@@ -1,4 +1,4 @@
-//! File systems on which a lock may hold on one machine only: the store must refuse them.
+//! File systems whose locks may not reach other machines: the store must refuse them.
 
 use baton_election::{Op, StoreError};
 use baton_store::{LeaseStore, SqliteStore};
@@ -7,7 +7,7 @@ use crate::fuse::Fuse;
 use crate::suite::job;
 
 #[tokio::test]
-async fn a_fuse_file_system_is_refused() {
+async fn fuse_file_system_is_refused() {
     let Some(fuse) = Fuse::mount("lease.db") else { return };
     assert!(std::fs::symlink_metadata(fuse.path().join("lease.db")).unwrap().is_file(), "it is served");
     let store = SqliteStore::new(fuse.path());

@@ -1,4 +1,4 @@
-//! The store in memory: the suite, and its faults.
+//! The store in memory: the suite, and the injected faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +67,7 @@ async fn keeps_modules() {
 }
 
 #[tokio::test]
-async fn faults_meet_writes_of_control_objects() {
+async fn faults_apply_to_writes_of_control_objects() {
     let store = memory().store;
     let job = versioned::election("job");
     let unknown =
@@ -89,7 +89,7 @@ async fn faults_meet_writes_of_control_objects() {
 }
 
 #[tokio::test]
-async fn faults_do_what_they_say() {
+async fn faults_apply_to_lease_requests() {
     let memory = memory();
     let store = memory.store.clone();
     let bench = Bench { store: memory.open(), backend: Arc::new(memory) };

@@ -1,4 +1,4 @@
-//! The embedded store used by other processes, which are killed or live in another time: this program again.
+//! The embedded store in other processes, which are killed or live in another time. They run this test binary.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::suite::record;
 
-/// What a process is told, in its environment.
+/// The environment variable with the role of a process.
 const ROLE: &str = "BATON_TEST_ROLE";
 const FOLDER: &str = "BATON_TEST_FOLDER";
-/// What it says to its parent begins so: the test harness prints on the same output.
+/// The start of a message to the parent. The test harness prints to the same output.
 const SAYS: &str = "\n@ ";
 
-/// Another process on the store; it ends with this value.
+/// Another process on the store. Dropping this kills the process.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -44,7 +44,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// What it says next.
+    /// Waits for the next message of the process.
     fn hear(&mut self) -> String {
         self.lines
             .by_ref()
@@ -72,7 +72,7 @@ fn say(text: &str) {
     out.flush().unwrap();
 }
 
-/// What the other processes do.
+/// The entry point of the other processes.
 #[tokio::test]
 #[ignore = "run by the tests beside it, as a process of its own"]
 async fn as_a_process_of_its_own() {
@@ -129,7 +129,7 @@ async fn terms(store: &SqliteStore) {
         let op = Op::Write { id, version: version.clone(), record: record(term) };
         match store.request(&election, op).await {
             Ok(Reply::Version(written)) => version = written,
-            // Its parent reads meanwhile.
+            // The parent may hold the lock to read.
             Err(StoreError::Unknown(_)) => version = read(store, &election).await.1,
             other => panic!("{other:?}"),
         }
@@ -138,7 +138,7 @@ async fn terms(store: &SqliteStore) {
 }
 
 #[test]
-fn what_was_answered_survives_a_killed_process() {
+fn answered_write_survives_when_its_process_is_killed() {
     let folder = TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = SqliteStore::new(folder.path());
@@ -152,7 +152,7 @@ fn what_was_answered_survives_a_killed_process() {
                 highest = process.hear().parse().unwrap();
             }
             process.kill();
-            // A half-made transaction is undone by who comes next.
+            // The next reader undoes an incomplete transaction.
             let (lease, _, term) = read(&store, &election()).await;
             assert!(term >= highest, "term {term} after {highest} was begun");
             assert_eq!(lease, LeaseState::Held);
@@ -161,7 +161,7 @@ fn what_was_answered_survives_a_killed_process() {
     });
 }
 
-/// The lease of `hold`: on a busy machine its renewals come late.
+/// The lease length in `hold`: renewals may be late on a slow machine.
 const HELD: Duration = Duration::from_secs(8);
 
 async fn hold(store: &SqliteStore) {
@@ -179,7 +179,7 @@ async fn hold(store: &SqliteStore) {
 }
 
 #[test]
-fn a_holder_in_a_real_time_namespace_is_judged_by_watching_it() {
+fn holder_in_another_time_namespace_is_judged_by_watching() {
     if !rustix::process::geteuid().is_root() {
         skipped("only root may make the time namespace that it needs");
         return;
@@ -187,7 +187,7 @@ fn a_holder_in_a_real_time_namespace_is_judged_by_watching_it() {
     let folder = TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = SqliteStore::new(folder.path());
-    // Its clock is behind this one by more than the lease: read by this one, its lease has always ended.
+    // The holder's clock is behind this one by more than the lease: by this clock, the lease has always expired.
     let up = rustix::time::clock_gettime(ClockId::Boottime).tv_sec;
     let mut unshare = Command::new("unshare");
     unshare.args(["--time", "--fork", "--kill-child", "--boottime", &format!("-{}", up / 2)]);
@@ -197,7 +197,7 @@ fn a_holder_in_a_real_time_namespace_is_judged_by_watching_it() {
         create(&store, &election()).await;
         let mut holder = Process::start_by(unshare, "hold", folder.path());
         let mut renewed = 0_u64;
-        // From the first one to the last one is longer than a lease.
+        // The renewals together take longer than a lease.
         for _ in 0..8 {
             renewed = holder.hear().parse().unwrap();
             assert_eq!(read(&store, &election()).await.0, LeaseState::Held);

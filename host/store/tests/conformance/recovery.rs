@@ -1,4 +1,4 @@
-//! The embedded store while its disk hangs, or cannot be written for a while, and afterwards.
+//! The embedded store while its disk hangs or cannot be written, and afterwards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,28 +34,28 @@ fn locked(folder: &Path) -> Connection {
 }
 
 #[tokio::test]
-async fn a_disk_that_can_be_written_again_is_written_by_the_same_handle() {
+async fn handle_writes_again_when_the_disk_becomes_writable() {
     let Some(disk) = Disk::mount() else { return };
-    // Its open file would keep the disk from becoming read-only.
+    // An open file would keep the disk from becoming read-only.
     drop(held(disk.path()).await);
     assert!(mount(&["-o", "remount,ro"], disk.path()), "root may remount");
     let store = SqliteStore::new(disk.path());
     let renewed = renew(&store).await;
     assert!(matches!(renewed, Err(StoreError::Misconfigured(_))), "{renewed:?}");
-    // What a read leaves for the next request must not be open for reading only.
+    // The read's connection must not stay read-only for the next request.
     assert!(store.request(&job(), Op::Read).await.is_ok());
     assert!(mount(&["-o", "remount,rw"], disk.path()), "root may remount");
     assert_eq!(renew(&store).await, Ok(Reply::Done));
 }
 
 #[tokio::test]
-async fn a_full_disk_that_has_room_again_is_written() {
+async fn store_writes_again_when_the_full_disk_has_room() {
     let Some(disk) = Disk::mount() else { return };
     let store = held(disk.path()).await;
     let filler = disk.path().join("filler");
     let fills = || assert!(std::fs::write(&filler, [0; 1 << 17]).is_err(), "the disk is not full");
     fills();
-    // The journal that stays has room for it.
+    // The kept journal has room for a renewal.
     assert_eq!(renew(&store).await, Ok(Reply::Done));
     std::fs::remove_file(disk.path().join("lease.db-journal")).unwrap();
     fills();
@@ -66,7 +66,7 @@ async fn a_full_disk_that_has_room_again_is_written() {
 }
 
 #[tokio::test]
-async fn a_lock_that_does_not_end_is_said_before_the_try_is_over() {
+async fn endless_lock_is_reported_before_the_try_ends() {
     let folder = TempDir::new().unwrap();
     let store = held(folder.path()).await;
     let _lock = locked(folder.path());
@@ -75,7 +75,7 @@ async fn a_lock_that_does_not_end_is_said_before_the_try_is_over() {
 }
 
 #[tokio::test]
-async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
+async fn given_up_tries_do_not_pile_up_while_the_disk_hangs() {
     const THREADS: &str = "given-up";
     const TRIES: usize = 200;
     let folder = TempDir::new().unwrap();
@@ -95,12 +95,12 @@ async fn tries_given_up_while_the_disk_hangs_do_not_pile_up() {
         };
         runtime.spawn(give_up).await.unwrap();
     }
-    // One of them is the runtime's worker; the others go on for a while after their work.
+    // One thread is the runtime's worker; the others outlive their work for a while.
     let requests = threads_named(THREADS) - 1;
     drop(lock);
     runtime.shutdown_background();
-    // A thread that has just ended its request may not be free for the next one yet, so more than may be under way,
-    // many more on a busy machine; but not one for each try.
+    // A thread that has just finished its request may not be free for the next one yet. So there may be more threads
+    // than requests under way, many more on a slow machine, but not one for each try.
     assert!((1..=TRIES / 2).contains(&requests), "{requests} threads");
 }
 

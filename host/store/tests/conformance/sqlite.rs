@@ -1,4 +1,4 @@
-//! The embedded store: the suite, and what happens to files, disks, boots and processes.
+//! The embedded store: the suite, and faults of files, disks, boots and processes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
 use super::{modules, versioned};
 use crate::skipped::skipped;
 
-/// A store in a folder of its own, and a handle for each [`Backend::open`], as other processes have.
+/// A store in a folder of its own. Each [`Backend::open`] makes a handle, like another process.
 struct Folder(TempDir);
 
 async fn folder() -> Folder {
@@ -63,9 +63,9 @@ async fn keeps_state() {
     versioned::run(|| Arc::new(folder.handle())).await;
 }
 
-/// A folder that an earlier version made has no file for state.
+/// A folder of an earlier version has no file for state.
 #[tokio::test]
-async fn state_gets_its_file_where_leases_have_theirs() {
+async fn state_file_is_added_to_an_older_folder() {
     let folder = folder().await;
     std::fs::remove_file(folder.0.path().join("state.db")).unwrap();
     let store = folder.handle();
@@ -75,9 +75,8 @@ async fn state_gets_its_file_where_leases_have_theirs() {
     versioned::run(|| Arc::new(folder.handle())).await;
 }
 
-/// State has a file of its own, so that no commit is in a renewal's way.
 #[tokio::test]
-async fn a_lock_on_the_state_delays_no_renewal() {
+async fn lock_on_the_state_delays_no_renewal() {
     let folder = folder().await;
     let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("state.db")).unwrap());
     let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
@@ -109,9 +108,9 @@ async fn keeps_modules() {
     modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
 }
 
-/// A folder that an earlier version made has no files for modules.
+/// A folder of an earlier version has no files for modules.
 #[tokio::test]
-async fn modules_get_their_files_where_leases_have_theirs() {
+async fn module_files_are_added_to_an_older_folder() {
     let folder = folder().await;
     for file in ["control.db", "modules.db"] {
         std::fs::remove_file(folder.0.path().join(file)).unwrap();
@@ -137,7 +136,7 @@ async fn modules_get_their_files_where_leases_have_theirs() {
 }
 
 #[tokio::test]
-async fn files_of_modules_that_are_damaged_are_named() {
+async fn damaged_module_files_are_named() {
     let folder = folder().await;
     let (store, job) = (folder.handle(), versioned::election("job"));
     for file in ["control.db", "modules.db"] {
@@ -158,9 +157,9 @@ async fn files_of_modules_that_are_damaged_are_named() {
     store.write(VersionedObject::State, &job, None, versioned::text("x")).await.unwrap();
 }
 
-/// A client that writes a module, for as long as it takes, is in no other client's way.
+/// A client that writes a module for a long time blocks no other client.
 #[tokio::test]
-async fn a_lock_on_the_modules_delays_no_renewal_and_no_reading_of_control() {
+async fn lock_on_modules_delays_no_renewal_and_no_control_reading() {
     let folder = folder().await;
     let (store, job) = (folder.handle(), versioned::election("other"));
     let lock = rusqlite::Connection::open(folder.0.path().join("modules.db")).unwrap();
@@ -190,28 +189,28 @@ async fn held() -> (std::path::PathBuf, Bench) {
 }
 
 #[tokio::test]
-async fn a_holder_whose_file_was_moved_away_has_lost() {
+async fn holder_has_lost_when_the_file_was_moved_away() {
     let (path, bench) = held().await;
     std::fs::rename(&path, path.with_extension("away")).unwrap();
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.release(a()).await);
     let answer = bench.ask(Op::Read).await;
     assert!(matches!(answer, Err(StoreError::Misconfigured(_) | StoreError::Unknown(_))), "{answer:?}");
-    // Nothing was put in its place behind the operator's back.
+    // The store has made no new file behind the operator's back.
     assert!(!path.exists());
 }
 
 #[tokio::test]
-async fn a_holder_whose_file_was_replaced_has_lost() {
+async fn holder_has_lost_when_the_file_was_replaced() {
     let (path, bench) = held().await;
-    // The copy says the same, and it is not the file that the lease was taken in.
+    // The copy has the same content, but is not the file in which the lease was acquired.
     std::fs::copy(&path, path.with_extension("copy")).unwrap();
     std::fs::rename(path.with_extension("copy"), &path).unwrap();
     assert_lost(&bench.renew(a()).await);
 }
 
 #[tokio::test]
-async fn what_is_not_a_database_is_named() {
+async fn file_that_is_no_database_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let missing = SqliteStore::new(dir.path()).request(&job(), Op::Read).await;
     assert!(matches!(&missing, Err(StoreError::Misconfigured(why)) if why.contains("--store")), "{missing:?}");
@@ -227,7 +226,7 @@ fn write_text(path: &Path) {
 }
 
 #[tokio::test]
-async fn a_lease_of_another_boot_counts_from_when_it_was_first_seen() {
+async fn lease_of_another_boot_counts_from_its_first_reading() {
     let (here, another) = (Boot::current(), || "another".to_owned());
     for elsewhere in [Boot { id: another(), ..here.clone() }, Boot { time_namespace: another(), ..here }] {
         let (path, bench) = held().await;
@@ -243,11 +242,11 @@ async fn a_lease_of_another_boot_counts_from_when_it_was_first_seen() {
     }
 }
 
-/// The variable that makes this test binary one of many racing processes.
+/// The variable that turns this test binary into one of many racing processes.
 const RACER: &str = "BATON_TEST_RACER";
 
 #[tokio::test]
-async fn of_many_processes_one_wins() {
+async fn one_of_many_processes_wins() {
     if let Ok(racer) = std::env::var(RACER) {
         return race(&racer).await;
     }
@@ -258,7 +257,7 @@ async fn of_many_processes_one_wins() {
     let racers: Vec<_> = (0..6)
         .map(|n| {
             Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "sqlite::of_many_processes_one_wins", "--nocapture"])
+                .args(["--exact", "sqlite::one_of_many_processes_wins", "--nocapture"])
                 .env(RACER, format!("{n} {} {}", version.0, dir.display()))
                 .stdout(Stdio::piped())
                 .spawn()
@@ -283,7 +282,7 @@ async fn race(racer: &str) {
     std::fs::write(folder.join(format!("ready-{n}")), "").unwrap();
     wait_for(&folder.join("start")).await;
     let id = LeaseId::from_random(n.parse().unwrap());
-    // The longest lease: the race is over before it ends, however slow the machine is.
+    // The longest lease: the race ends before it expires, even on a slow machine.
     let op = Op::Acquire { id, length: store.lease_range().1, version: Version(version.to_owned()), instead_of: None };
     println!("racer: {:?}", suite::ask(&store, op).await);
 }
@@ -298,18 +297,18 @@ async fn wait_for(file: &Path) {
     panic!("nobody made {}", file.display());
 }
 
-/// A small disk of its own, unmounted when it is dropped.
+/// A small disk, unmounted when it is dropped.
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// None, aloud, where this process may not mount.
+    /// Mounts a disk. None, with a message, if this process may not mount.
     pub fn mount() -> Option<Self> {
         Self::mount_with("size=512k")
     }
 
     fn mount_with(options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        // Others may write to a tmpfs by default.
+        // A tmpfs is writable for others by default.
         if mount(&["-t", "tmpfs", "-o", &format!("{options},mode=700"), "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
@@ -317,7 +316,7 @@ impl Disk {
         None
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -329,7 +328,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Its last connection may be closing on another thread.
+        // The last connection may still be closing on another thread.
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
@@ -343,7 +342,7 @@ fn fill(dir: &Path) {
     while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
 }
 
-/// What the store on `disk` says to a holder and to a reader, after `trouble` came to the disk.
+/// Returns the answers to a holder and to a reader after `trouble` has struck the disk.
 async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
     let store = disk.store();
@@ -359,7 +358,7 @@ async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreEr
 }
 
 #[tokio::test]
-async fn a_disk_on_which_nothing_can_be_made_is_said_with_its_remedy() {
+async fn disk_that_takes_no_files_is_reported_with_a_remedy() {
     let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir));
     type Trouble<'a> = &'a dyn Fn(&Path);
     let cases: [(_, Trouble<'_>, _); 3] = [
@@ -379,9 +378,9 @@ async fn a_disk_on_which_nothing_can_be_made_is_said_with_its_remedy() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_unknown_and_can_still_be_read() {
+async fn full_disk_is_unknown_and_can_still_be_read() {
     let fill_all = |dir: &Path| {
-        // It would have room for the renewal.
+        // The kept journal would have room for the renewal.
         std::fs::remove_file(dir.join("lease.db-journal")).unwrap();
         fill(dir);
     };
@@ -390,7 +389,7 @@ async fn a_full_disk_is_unknown_and_can_still_be_read() {
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
 
-/// A takeover writes more than a renewal does: the record, and the mark when it ends, for which there is no table yet.
+/// A takeover writes more than a renewal: the record, and in the end the mark, for which there is no table yet.
 #[tokio::test]
 async fn lease_is_taken_over_while_the_disk_is_full() {
     let Some(disk) = Disk::mount() else { return };
@@ -419,7 +418,7 @@ async fn lease_is_taken_over_while_the_disk_is_full() {
 }
 
 #[tokio::test]
-async fn a_disk_that_became_read_only_is_said_to_be() {
+async fn read_only_disk_is_reported() {
     let protect = |dir: &Path| assert!(mount(&["-o", "remount,ro"], dir), "root may remount");
     let Some((renewed, _)) = on_a_disk(protect).await else { return };
     assert!(
@@ -428,9 +427,9 @@ async fn a_disk_that_became_read_only_is_said_to_be() {
     );
 }
 
-/// This store notes no times of announcements: the nodes' own times count.
+/// This store keeps no times of announcements, so the nodes' own times count.
 #[tokio::test]
-async fn announcements_of_dead_nodes_are_withdrawn_by_the_time_that_they_name() {
+async fn announcements_of_dead_nodes_are_withdrawn_by_their_own_time() {
     let folder = folder().await;
     let store = folder.handle();
     for (node, at) in

@@ -1,5 +1,5 @@
-//! Tokens of identities: a small server on loopback stands for the service that issues them and for the account that
-//! they are shown to. What the services behind the real addresses do with them cannot be run here.
+//! Tokens of identities. A small server on loopback replaces the service that issues tokens, and another one the
+//! account. The real services cannot be tested here.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use super::answers;
 
-/// Answers every request by its first line, and keeps them all. It ends with this value.
+/// A server that keeps every request. Dropping this stops the server.
 struct Server {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -18,7 +18,7 @@ struct Server {
 }
 
 impl Server {
-    /// `answer` makes a status and a body of a whole request.
+    /// Starts a server. `answer` turns a whole request into a status and a body.
     fn start(answer: impl Fn(&str) -> (&'static str, String) + Send + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -33,7 +33,7 @@ impl Server {
                 let (status, body) = answer(&request);
                 kept.lock().unwrap().push(request);
                 let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-                // A client that gave up does not read the answer.
+                // The client may have given up.
                 let _ = client.write_all((head + &body).as_bytes());
             }
         });
@@ -44,7 +44,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// The requests whose first line holds this.
+    /// Returns the requests whose first line contains this.
     fn requests(&self, part: &str) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         requests.iter().filter(|request| request.lines().next().unwrap_or_default().contains(part)).cloned().collect()
@@ -54,7 +54,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wakes it.
+        // Wakes the server.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -62,7 +62,7 @@ impl Drop for Server {
     }
 }
 
-/// A whole request: its head, and as much more as that announces.
+/// Reads a whole request: the head, and the body whose length it announces.
 fn read(client: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut bytes = [0; 4096];
@@ -82,7 +82,7 @@ fn read(client: &mut TcpStream) -> String {
     }
 }
 
-/// The account's side: it knows one token, and has no record.
+/// Answers like an account that knows one token, and has no record.
 fn of_account(request: &str, token: &str) -> (&'static str, String) {
     if request.contains(&format!("authorization: Bearer {token}\r\n")) {
         ("403 Forbidden\r\nx-ms-error-code: AuthorizationPermissionMismatch", String::new())
@@ -95,7 +95,7 @@ fn far_future() -> i64 {
     time::OffsetDateTime::now_utc().unix_timestamp() + 86_400
 }
 
-/// What the endpoint of a machine's identities answers.
+/// Answers like the endpoint of a machine's identities.
 fn of_machine(request: &str) -> (&'static str, String) {
     let token = match request.lines().next().unwrap_or_default() {
         line if line.contains("client_id=assigned") => "of-the-assigned",
@@ -110,7 +110,7 @@ fn of_machine(request: &str) -> (&'static str, String) {
     ("200 OK", body)
 }
 
-/// A store at a server that knows `token`, asked from a process with these variables.
+/// Sends requests to an account that knows `token`, from a process with these variables.
 fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     let account = Server::start(move |request| of_account(request, token));
     let endpoint = format!("{}/contoso", account.url());
@@ -118,7 +118,7 @@ fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     (answers("azure://contoso/leases", &variables), account)
 }
 
-/// Checks that this is what an account says that knows the token: nothing else says it.
+/// Asserts that the account knew the token: only then does it answer like this.
 #[track_caller]
 fn assert_known(told: &str) {
     assert!(
@@ -128,10 +128,10 @@ fn assert_known(told: &str) {
 }
 
 #[test]
-fn the_identity_that_is_assigned_to_a_machine_is_asked_for_by_its_client_id() {
+fn machine_identity_is_requested_by_its_client_id() {
     let machine = Server::start(of_machine);
     let endpoint = format!("{}/", machine.url());
-    // A proxy that the environment names is no way to the machine's own endpoint.
+    // The environment's proxy must not be used for the machine's own endpoint.
     let proxy = Server::start(|_| ("502 Bad Gateway", String::new()));
     let at = ("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str());
     let proxied = [("HTTP_PROXY", proxy.url()), ("http_proxy", proxy.url())];
@@ -141,7 +141,7 @@ fn the_identity_that_is_assigned_to_a_machine_is_asked_for_by_its_client_id() {
     assert_known(&told);
     assert!(!account.requests("/contoso/leases/").is_empty());
     let asked = machine.requests("GET /metadata/identity/oauth2/token?");
-    // One token for all requests to the store.
+    // One token serves all requests to the store.
     let [one] = &asked[..] else { panic!("{asked:?}") };
     assert!(one.contains("resource=https%3A%2F%2Fstorage.azure.com&client_id=assigned"), "{one}");
     assert!(one.contains("metadata: true\r\n"), "{one}");
@@ -158,8 +158,8 @@ fn the_identity_that_is_assigned_to_a_machine_is_asked_for_by_its_client_id() {
 }
 
 #[test]
-fn a_token_that_the_store_refuses_is_thrown_away_at_once() {
-    // The server at the machine's endpoint gives another token each time, and says that it lasts for a day.
+fn token_is_discarded_when_the_store_refuses_it() {
+    // The server at the machine's endpoint issues another token each time, valid for a day.
     let given = AtomicUsize::new(0);
     let machine = Server::start(move |_| {
         let (number, expires_on) = (given.fetch_add(1, Ordering::SeqCst) + 1, far_future());
@@ -169,7 +169,7 @@ fn a_token_that_the_store_refuses_is_thrown_away_at_once() {
         ("200 OK", body)
     });
     let endpoint = format!("{}/", machine.url());
-    // The first one is no good; that is found out by the first of several requests.
+    // The first of several requests finds that the first token is invalid.
     let (told, account) = ask("token-2", &[("AZURE_POD_IDENTITY_AUTHORITY_HOST", endpoint.as_str())]);
     assert!(told.contains("InvalidAuthenticationInfo"), "{told}");
     assert_known(&told);
@@ -177,12 +177,12 @@ fn a_token_that_the_store_refuses_is_thrown_away_at_once() {
     let refused = asked.iter().filter(|request| request.contains("Bearer token-1\r\n")).count();
     assert_eq!(refused, 1, "it was shown again: {asked:?}");
     assert!(asked.len() > 2 && asked[1..].iter().all(|request| request.contains("Bearer token-2\r\n")), "{asked:?}");
-    // What is forbidden to it is no reason for another one.
+    // A request that is forbidden does not lead to another token.
     assert_eq!(machine.requests("").len(), 2);
 }
 
 #[test]
-fn the_identity_of_a_service_is_asked_for_by_its_client_id() {
+fn service_identity_is_requested_by_its_client_id() {
     let service = Server::start(of_machine);
     let endpoint = format!("{}/msi/token", service.url());
     let at = [("IDENTITY_ENDPOINT", endpoint.as_str()), ("IDENTITY_HEADER", "header-of-it")];
@@ -198,7 +198,7 @@ fn the_identity_of_a_service_is_asked_for_by_its_client_id() {
 }
 
 #[test]
-fn a_workload_shows_its_own_token_to_the_authority_that_is_named() {
+fn workload_sends_its_own_token_to_the_named_authority() {
     let authority = Server::start(|request| {
         let genuine = ["client_id=app", "client_assertion=of-the-cluster", "grant_type=client_credentials"];
         if request.starts_with("POST /tenant/oauth2/v2.0/token ") && genuine.iter().all(|part| request.contains(part)) {

@@ -1,5 +1,4 @@
-//! How the Azure store finds its account and proves who it is: by what it finds in its environment, so as a
-//! process of its own.
+//! The Azure store's account and credentials, which come from the environment: so each test runs a process of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
@@ -18,14 +17,14 @@ use baton_store::StoreUrl;
 use baton_test_support::azurite::Azurite;
 use time::OffsetDateTime;
 
-/// The store that the process asks.
+/// The variable with the URL of the store that the process uses.
 const STORE: &str = "BATON_TEST_STORE";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const CONTAINER: &str = "container";
 /// The emulator's well-known key.
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Asks a store from a process with these variables. Returns what it says of the answers.
+/// Sends requests to a store from a process with these variables. Returns its output about the answers.
 pub fn answers(store: &str, variables: &[(&str, &str)]) -> String {
     let out = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "as_a_process_of_its_own"])
@@ -71,7 +70,7 @@ async fn as_a_process_of_its_own() {
     }
 }
 
-/// Makes the container, and a signature with these rights to it.
+/// Makes the container, and returns a signature with these rights to it.
 async fn container(azurite: &Azurite, rights: BlobSasPermissions) -> String {
     client(azurite).create().await.unwrap();
     signature(azurite, rights).await
@@ -87,7 +86,7 @@ fn client(azurite: &Azurite) -> ContainerClient {
     ClientBuilder::with_location(location, StorageCredentials::emulator()).container_client(CONTAINER)
 }
 
-/// Enough to contend.
+/// The rights that a host needs.
 fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }
@@ -97,7 +96,7 @@ fn at(azurite: &Azurite) -> String {
 }
 
 #[tokio::test]
-async fn a_key_or_a_signature_of_the_environment_is_used_and_never_shown() {
+async fn credentials_of_the_environment_are_used_and_never_shown() {
     let azurite = Azurite::start();
     let sas = container(&azurite, enough()).await;
     let with_sas = |sas: &str| format!("AccountName=devstoreaccount1;SharedAccessSignature={sas}");
@@ -110,13 +109,13 @@ async fn a_key_or_a_signature_of_the_environment_is_used_and_never_shown() {
     assert!(wrong.contains("create: ") && wrong.contains("Misconfigured"), "{wrong}");
     assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
 
-    // Not the emulator's key.
+    // This is not the emulator's key.
     let other = "AccountName=devstoreaccount1;AccountKey=c2VjcmV0c2VjcmV0";
     let wrong = answers(&at(&azurite), &[(CONNECTION_STRING, other)]);
     assert!(wrong.contains("Misconfigured") && wrong.contains("check the key"), "{wrong}");
     assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
 
-    // Nobody listens, and the error tells the address that was asked.
+    // Nothing listens there, and the error names the address.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = answers(&format!("azurite://{closed}/{CONTAINER}"), &[(CONNECTION_STRING, &with_sas(&spoilt))]);
     assert!(nobody.contains("create: ") && nobody.contains(&closed.to_string()), "{nobody}");
@@ -127,7 +126,7 @@ async fn a_key_or_a_signature_of_the_environment_is_used_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_signature_that_may_not_do_it_is_misconfigured_with_the_way_out() {
+async fn signature_without_rights_is_reported_with_a_remedy() {
     let azurite = Azurite::start();
     let all = container(&azurite, enough()).await;
     let told = |sas: &str| answers(&at(&azurite), &[(CONNECTION_STRING, &format!("SharedAccessSignature={sas}"))]);
@@ -149,20 +148,20 @@ async fn a_signature_that_may_not_do_it_is_misconfigured_with_the_way_out() {
             assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("the rights"), "{line}");
         }
         for request in allowed {
-            // Refused for what there is, or carried out: not for its rights.
+            // The request is carried out, or refused for another reason than its rights.
             assert!(!line(request).contains("Misconfigured"), "{told}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_account_is_asked_where_its_connection_string_or_endpoint_says() {
+async fn account_address_comes_from_connection_string_or_endpoint() {
     let azurite = Azurite::start();
     let sas = container(&azurite, enough()).await;
     let endpoint = format!("http://{}/devstoreaccount1", azurite.address());
     let account = format!("azure://devstoreaccount1/{CONTAINER}");
     let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={endpoint};");
-    // As the portal makes it: without a name, and with a slash at the end.
+    // In the portal's format: without a name, and with a slash at the end.
     let by_sas = format!("BlobEndpoint={endpoint}/;SharedAccessSignature={sas}");
     let elsewhere = ("AZURE_STORAGE_SERVICE_ENDPOINT", endpoint.as_str());
     for (n, variables) in [
@@ -175,7 +174,7 @@ async fn an_account_is_asked_where_its_connection_string_or_endpoint_says() {
     .enumerate()
     {
         let told = answers(&account, variables);
-        // The first one creates it, and the others find it there.
+        // The first one creates the record, and the others find it.
         let created = if n == 0 { "create: Version" } else { "Conflict" };
         assert!(told.contains(created) && told.contains("term: 1") && told.contains("list: ["), "{told}");
     }

@@ -1,4 +1,4 @@
-//! The lease while it is held: renewing it, shortening it, and losing it.
+//! The lease while it is held: renewing, shortening and losing it.
 
 use alloc::string::{String, ToString};
 use core::time::Duration;
@@ -15,16 +15,14 @@ use crate::record::Record;
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::Time;
 
-/// The renewals of a lease.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Renewal {
     pub(super) pending: Option<Pending>,
-    /// Whether the request that is pending gives the lease the length of D.
+    /// True if the pending request shortens the lease to D.
     shortens: bool,
     pub(super) next_try: Time,
-    /// Whether the last try failed.
     pub(super) failing: bool,
-    /// Whether there was a hint since the last try was sent.
+    /// True if there was a hint since the last try was sent.
     is_hinted: bool,
 }
 
@@ -39,17 +37,17 @@ impl Holding {
         matches!(&self.stage, Stage::Serving(Serving { lost: Some(_), .. }))
     }
 
-    /// Whether the store may have given the lease away since it was last renewed.
+    /// True if the store may have given the lease to another node since the last renewal.
     pub(super) fn has_run_out(&self, context: &Context) -> bool {
         context.time() >= self.renewed + self.length
     }
 
-    /// Whether it makes sense to ask for anything under the lease.
+    /// True if requests under the lease make sense.
     pub(super) fn may_be_held(&self, context: &Context) -> bool {
         !self.is_known_lost() && !self.has_run_out(context)
     }
 
-    /// Whether half of D is left, as an instance needs it to start.
+    /// True if half of D is left, as an instance needs to start.
     pub(super) fn is_fresh(&self, context: &Context) -> bool {
         context.time() <= self.renewed + context.settings.timing.lease() / 2
     }
@@ -58,16 +56,16 @@ impl Holding {
         self.renewed + context.settings.timing.deadline_after()
     }
 
-    /// 0.93 D; for a process that was paused past its deadline, as long after the kill or its waking as there is between
-    /// the two, since its gate refuses everything meanwhile.
+    /// 0.93 D after the last renewal. If the process was paused past its deadline, a kill has its time from the kill or
+    /// the wake-up on, since the gate refuses everything meanwhile.
     pub(super) fn abort_at(&self, context: &Context, killed: Killed) -> Time {
         let timing = &context.settings.timing;
         (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_takes())
     }
 
-    /// An instance was killed, or has ended, and is not gone though it had its time: it hangs in something that nobody here
-    /// can end. The lease is renewed no more then, so that it is given up at 0.93 D, or its host ends itself: else it would
-    /// lead for ever with nothing to show.
+    /// True if a killed or ended instance is not gone in time: it hangs, and no code here can end it. Its lease is not
+    /// renewed any more, so the host gives the lease up at 0.93 D, or ends itself. Otherwise the node would lead
+    /// forever without an instance.
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
             Stage::Serving(Serving { killed: Some(killed), .. }) => {
@@ -77,8 +75,8 @@ impl Holding {
         }
     }
 
-    /// Renews the lease. Once nothing is waited out under it any more, it is acquired again under its id, which gives it
-    /// the length of D: a node that takes over from the term that follows need not wait longer.
+    /// Renews the lease. If the lease is longer than D and no wait needs that any more, the node acquires it again
+    /// under the same id, for D. So a node that takes over from the next term need not wait longer.
     pub(super) fn renew_if_due(&mut self, context: &mut Context) {
         if !self.is_due(context, Timer::Renew) {
             return;
@@ -94,19 +92,19 @@ impl Holding {
         self.renewal.is_hinted = false;
     }
 
-    /// Whether a term can begin under the lease: half of D is left of it, and it is no longer than D.
+    /// True if a term can begin under the lease: half of D is left, and the lease is no longer than D.
     pub(super) fn is_ready_for_term(&self, context: &Context) -> bool {
         self.is_fresh(context) && self.length <= context.settings.timing.lease()
     }
 
-    /// Has a renewal make the lease ready for the next term, if one can.
+    /// Makes the lease ready for the next term by a renewal, if one can.
     pub(super) fn renew_for_next_term(&mut self, context: &Context) {
         if !self.is_fresh(context) || self.is_to_be_shortened(context) {
             self.hasten_renewal(context);
         }
     }
 
-    /// Renews at once, unless the renewals fail: those keep their pace.
+    /// Renews at once, unless renewals fail: retries keep their pace.
     pub(super) fn hasten_renewal(&mut self, context: &Context) {
         self.renew_by(context.time());
     }
@@ -117,20 +115,19 @@ impl Holding {
         }
     }
 
-    /// A renewal may show something new: it is how a holder looks. One that is under way may have been too early to see it.
+    /// Renews early, since a holder notices changes by renewing. A renewal under way may have been too early to notice.
     pub(super) fn hear(&mut self) {
         self.renewal.is_hinted = true;
         self.renew_by(self.renewed + HINTED_POLL);
     }
 
-    /// Whether the lease is longer than D though nothing is waited out under it any more, and can be asked for: that takes
-    /// the version of the record.
+    /// True if the lease is longer than D without need, and can be shortened: that takes the record's version.
     pub(super) fn is_to_be_shortened(&self, context: &Context) -> bool {
         let is_resting = matches!(self.stage, Stage::Resting { .. });
         is_resting && !self.writer.is_busy() && self.length > context.settings.timing.lease()
     }
 
-    /// Takes the answer to a renewal that was sent then.
+    /// Takes the answer to a renewal that was sent at `sent`.
     pub(super) fn renewed(
         &mut self,
         context: &mut Context,
@@ -146,7 +143,7 @@ impl Holding {
                 None
             }
             Err(StoreError::Lost(why)) => self.lose(context, why),
-            // Of a shortening, whose version is the last that was written here.
+            // The answer to a shortening, which names the last version written here.
             Err(StoreError::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
             Err(StoreError::Held) => self.lose(context, "the lease is held by another client".to_string()),
             Err(error) => {
@@ -166,8 +163,8 @@ impl Holding {
             context.report(Report::RenewedAgain { after: context.time().since(self.renewed) });
         }
         context.store_answers("renew");
-        // The lease may have run out before this renewal took effect, and somebody have read so. Only a record that
-        // is written after that keeps them from taking it: what was written ahead is not served any more.
+        // The lease may have expired before this renewal took effect, and another node may have read so. Only a record
+        // written after the renewal keeps that node from the lease, so a term written ahead is not served.
         if context.time() >= self.deadline(context) {
             self.spent = self.spent.max(context.memory.highest_term);
         }
@@ -183,14 +180,14 @@ impl Holding {
         self.tell_others(context);
     }
 
-    /// Tells others how old the last renewal is, once a term has begun under the lease.
+    /// Announces the age of the last renewal, once a term has begun under the lease.
     pub(super) fn tell_others(&self, context: &mut Context) {
         if let Some(Record { term, .. }) = self.writer.record().filter(|_| self.has_begun) {
             context.tell(Word::Leads { term: *term, renewed: self.renewed });
         }
     }
 
-    /// The lease is certainly gone: no grace.
+    /// Ends the instance without grace: the lease is certainly lost.
     pub(super) fn lose(&mut self, context: &mut Context, why: String) -> Option<Role> {
         let since_renewal = context.time().since(self.renewed);
         context.report(Report::Lost { reason: why.clone(), since_renewal });

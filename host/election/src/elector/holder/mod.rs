@@ -1,5 +1,5 @@
-//! Life with the lease: `lease` renews it, `settling` waits until another's instance is gone, `terms` begins one term
-//! after the other, and `serving` ends the instance in time. The [`Holding::timers`] say when.
+//! A node with the lease: `lease` renews it, `settling` waits until another instance has ended, `terms` begins one term
+//! after another, and `serving` ends the instance in time. [`Holding::timers`] say when.
 
 mod lease;
 mod serving;
@@ -24,52 +24,48 @@ use serving::Serving;
 use settling::Settling;
 use terms::{FailureStreak, Leave};
 
-/// A node that holds the lease.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Holding {
     id: LeaseId,
-    /// The length that the store counts: D, or more while another's instance is waited out.
+    /// The length that the store counts: D, or more during a wait for another instance.
     length: Duration,
-    /// Just before the last request known to have succeeded was sent. All is counted from here.
+    /// The time just before the last request known to have succeeded was sent. All times are counted from it.
     renewed: Time,
     renewal: Renewal,
     writer: RecordWriter,
     stage: Stage,
-    /// Since when nothing runs before the record is written.
+    /// The time since which nothing runs because the record is not written.
     stuck_since: Option<Time>,
-    /// The highest term that must not be served any more: it was, or may have been, or its state is another's.
+    /// The highest term that must not be served any more: it was or may have been, or its state belongs to another.
     spent: Term,
-    /// The failures in a row of the version that was served last. The record may be ahead, at one that is not served
-    /// yet, and perhaps never will be.
+    /// The failures of the last served version. The record may already name a version that is never served.
     streak: FailureStreak,
-    /// The starts in a row of which this node was not able ([`End::Unable`](crate::port::End::Unable)).
+    /// Starts in a row that failed on this node's side ([`End::Unable`](crate::port::End::Unable)).
     unable: u32,
-    /// The end of the pause that the previous leader has begun.
+    /// The end of a pause that the previous leader began.
     pause_until: Time,
-    /// Whether a term has begun under this lease.
+    /// True once a term has begun under this lease.
     has_begun: bool,
-    /// Why the lease is to be given up as soon as the instance is gone.
+    /// Reason to give the lease up as soon as the instance is gone.
     leave: Option<Leave>,
 }
 
-/// What a holder does, and what it waits for.
+/// A holder's activity, and what it waits for.
 #[derive(Debug, Clone, Hash)]
 enum Stage {
-    /// Another's instance may still run.
+    /// Another instance may still run.
     Settling(Settling),
-    /// It is gone by now, as far as is known, and what was not yet known of its terms when the lease was asked for is
-    /// recalled once more, until the least of the clocks says that.
+    /// The other instance has ended, as far as is known. Unknown terms are recalled, until `until` (slowest clock).
     Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
     /// The next term is being written.
     Claiming,
-    /// The term is written; the instance waits for a lease that has half of D left, and for the end of the pause that the
-    /// previous leader has begun.
+    /// The term is written. The instance waits until half of D is left and the previous leader's pause has ended.
     Claimed,
-    /// There is an instance.
+    /// An instance runs, or is ending.
     Serving(Serving),
-    /// The instance is gone, and what became of it is being written down.
+    /// The instance is gone, and the record of its outcome is being written.
     Noting { rest: Duration },
-    /// Between two terms.
+    /// Nothing runs, and the next term is due at `until`.
     Resting { until: Time },
 }
 
@@ -86,15 +82,15 @@ impl Holding {
         context.versions.forget_probation();
         let stage = match opening.unclear {
             Some(Unclear { wait, reason, is_recalled }) => {
-                // Counted from now: the acquire took effect before its answer came.
+                // The wait is counted from now: the acquire took effect before its answer came.
                 let since = context.now.least;
                 let settling = Settling { since, until: since + wait, is_recalled };
                 let at_most = settling.ends_by(settling.until, context.settings.timing.lease()) - since;
                 let told = if is_recalled { wait } else { at_most };
                 context.report(Report::Settling { wait: told, reason: reason.to_string() });
-                // Until a term is begun the record has no holder. So the next holder knows that another's instance
-                // may still run, should this node be gone by then, and no standby takes this node for an outside
-                // client. The outcome of the module before stays: by then another may be planned.
+                // Until a term begins, the record has no holder. So if this node dies, the next holder knows that
+                // another instance may still run, and no standby takes this node for an outside client. The previous
+                // module's outcome stays, since another module may be planned by then.
                 let record = context.record_without_holder(opening.record.as_ref(), wait);
                 writer.want(record, Purpose::Note, context.time());
                 Stage::Settling(settling)
@@ -124,7 +120,7 @@ impl Holding {
         holding
     }
 
-    /// When each timer is due. Nothing is asked for under a lease that is known to be lost.
+    /// The due times of all timers. No request is sent under a lease that is known to be lost.
     pub(super) fn timers(&self, context: &Context) -> Timers<14> {
         let timing = &context.settings.timing;
         let instance = if let Stage::Serving(serving) = &self.stage { Some(serving) } else { None };

@@ -1,4 +1,4 @@
-//! The instance: watching over it, and what follows from its end.
+//! The instance: supervision, and the consequences of its end.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -14,41 +14,39 @@ use crate::port::{Effect, End, ModuleVersion, Now, OnDone, Report, StopReason};
 use crate::record::{Outcome, Term};
 use crate::timing::Time;
 
-/// An instance, from its start until it is gone.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Serving {
     pub(super) term: Term,
     pub(super) version: ModuleVersion,
     pub(super) started: Time,
-    /// When it was heard that its guest runs.
+    /// The time at which this node learned that the guest runs.
     pub(super) begun: Option<Time>,
-    /// The end of its grace, once it has been asked to stop.
+    /// The end of the grace, once the instance has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
-    /// Whether its process was ended, by that kill or by itself, and the system is not done with it.
+    /// True if the instance's process is ending, by the kill or by itself, but the system has not finished with it.
     pub(super) dying: bool,
-    /// Whether it was not gone in time.
+    /// True if the instance was not gone in time.
     pub(super) overdue: bool,
     pub(super) healthy: bool,
-    /// Why the lease is known to be lost, once it is.
+    /// Evidence that the lease is lost, if it is known to be.
     pub(super) lost: Option<String>,
-    /// Why its version is bad, where it is stopped for that.
+    /// Reason for which the version is bad, if the instance is stopped for that.
     pub(super) rejected: Option<String>,
 }
 
-/// An instance was killed, or has ended, and is not gone yet.
+/// An instance that was killed, or has ended, but is not gone yet.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Killed {
-    /// From when on it has the time that a kill may take.
+    /// The start of the time that a kill may take.
     pub(super) counted_from: Time,
-    /// When it was last looked at, and was not gone.
+    /// The time of the last check.
     pub(super) seen: Now,
-    /// That time is counted from a waking already: it was killed, or given its time once more, after one past the deadline.
+    /// True if that time already starts at a wake-up after a pause past the deadline. It does not start again then.
     after_a_pause: bool,
 }
 
 impl Holding {
-    /// Asks, kills and aborts when it is time.
     pub(super) fn watch_instance(&mut self, context: &mut Context) {
         let since_renewal = context.time().since(self.renewed);
         let last_renewed = || format!("the lease was last renewed {since_renewal:.1?} ago");
@@ -74,7 +72,7 @@ impl Holding {
         if is_overdue {
             serving.overdue = true;
             if serving.dying {
-                // The end of this host would end nothing more of it, and everything else that runs here.
+                // This host's end would not end the process any sooner, but would end everything else that runs here.
                 serving.give_up(context, since_renewal);
             } else {
                 let reason =
@@ -92,10 +90,10 @@ impl Holding {
         }
     }
 
-    /// A host that was paused past the deadline gives the kill its time from the waking on: the gate has refused everything
-    /// meanwhile, and nobody could hear that the instance is gone. That is given once, or a host that is paused again and
-    /// again would never end; and not to what had its time before the pause. Somebody who sets a clock forward pauses
-    /// nothing: what was killed has hung all the time then.
+    /// Starts the time of a kill again if the host was paused past the deadline: the gate refused everything meanwhile,
+    /// and the host could not learn that the instance was gone. This happens once, or a host under repeated pauses
+    /// would never end. An instance that had its time before the pause gets no more. A clock set forward is no pause:
+    /// the killed instance has hung all the time.
     pub(super) fn look_at_what_was_killed(&mut self, context: &Context) {
         let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
         let Stage::Serving(Serving { killed: Some(killed), .. }) = &mut self.stage else { return };
@@ -107,7 +105,7 @@ impl Holding {
         killed.seen = context.now;
     }
 
-    /// Asks the instance to stop, with the grace that there is.
+    /// Asks the instance to stop within the usual grace.
     fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str) {
         if let Stage::Serving(serving) = &mut self.stage {
             serving.stop(context, reason, message, context.settings.timing.grace());
@@ -120,8 +118,7 @@ impl Holding {
         }
     }
 
-    /// The instance's process was ended, and is not gone after a moment. Where it has come to its end by itself, it has from
-    /// now on the time that a kill may take.
+    /// Notes that the process is ending but not gone. If it ended by itself, the time of a kill starts now.
     pub(super) fn dying(&mut self, context: &Context) {
         self.note_kill(context);
         if let Stage::Serving(serving) = &mut self.stage {
@@ -129,7 +126,7 @@ impl Holding {
         }
     }
 
-    /// Counts the instance as killed from now on, and says whether it was not before.
+    /// Starts the time of a kill. Returns true if it had not started before.
     fn note_kill(&mut self, context: &Context) -> bool {
         let after_a_pause = context.time() > self.deadline(context) + context.settings.timing.noticed_pause();
         match &mut self.stage {
@@ -142,12 +139,12 @@ impl Holding {
         }
     }
 
-    /// Whether nobody here waits any more for the instance to be gone: that is the system's matter alone.
+    /// True if the host no longer waits for the instance, whose end is up to the system alone.
     pub(super) fn is_left_dying(&self) -> bool {
         matches!(&self.stage, Stage::Serving(Serving { overdue: true, dying: true, .. }))
     }
 
-    /// The instance has been healthy for long enough, and its version's streak of failures is over.
+    /// Resets the version's count of failures: the instance was healthy for long enough.
     fn note_health(&mut self, context: &Context) {
         self.streak.failures = 0;
         if let Some(record) = self.writer.record().filter(|record| record.failures > 0 && !self.writer.is_busy()) {
@@ -160,11 +157,11 @@ impl Holding {
     pub(super) fn plan_changed(&mut self, context: &Context) {
         let is_other = self.writer.record().is_some_and(|record| !context.versions.is_in(record));
         match (&mut self.stage, context.versions.module()) {
-            // The module that is served was published anew.
+            // The served module was published again.
             (Stage::Serving(serving), Some(version)) if version.digest == serving.version.digest => {
                 serving.version = version.clone();
             }
-            // Whatever it waits for concerns the module before.
+            // The wait concerns the previous module.
             (Stage::Resting { until }, Some(_)) if is_other => *until = context.time(),
             (Stage::Claiming | Stage::Claimed, Some(_)) if is_other => self.pause_until = context.time(),
             (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
@@ -172,9 +169,8 @@ impl Holding {
         }
     }
 
-    /// A version that makes no progress within its probation is bad; otherwise this node gives way. One that is
-    /// being stopped, or is dying, need not make any: it is killed when its grace is over, and what follows it is no part of
-    /// that.
+    /// Rejects a version that stalls within its probation; otherwise this node steps down. An instance that is stopping
+    /// or dying need not make progress: it is killed after its grace.
     pub(super) fn stalled(&mut self, context: &mut Context, reason: String) {
         match &mut self.stage {
             Stage::Serving(serving) if serving.grace_ends.is_some() || serving.dying => {}
@@ -211,18 +207,18 @@ impl Holding {
         let was_stopped = serving.grace_ends.is_some();
         let (term, version, started, begun) = (serving.term, serving.version.clone(), serving.started, serving.begun);
         let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
-        // Nobody has looked since it was.
+        // No check has come since the instance became healthy.
         if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
             self.note_health(context);
         }
-        // An instance that was asked to stop has not failed, whatever it says.
+        // An instance that was asked to stop has not failed, whatever it returns.
         let end = if was_stopped { End::Killed } else { end };
         match rejected {
             Some(reason) => context.reject(term, reason),
             None => context.judge(&version, term, begun, &end),
         }
         if self.leave.is_none() && context.versions.digest() != Some(&version.digest) {
-            // Another version follows at once, and has no part in what became of this one.
+            // Another version follows at once, which this outcome does not concern.
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
@@ -231,7 +227,7 @@ impl Holding {
             End::Killed | End::Superseded { .. } => self.unable,
             End::Done | End::Failed(_) | End::Crashed(_) | End::Fatal(_) => 0,
         };
-        // There is room for one more, whatever the record says.
+        // Leave room for one more failure, whatever the record says.
         let failures = self.streak.failures.min(u32::MAX - 1);
         let is_pause = end == End::Done && context.settings.on_done == OnDone::Repeat;
         let (failures, rest) = match end {
@@ -295,12 +291,12 @@ impl Serving {
         }
     }
 
-    /// When its version has done well for long enough, if that is on probation.
+    /// The end of the version's probation, if it is on probation.
     pub(super) fn proven_at(&self, context: &Context) -> Option<Time> {
         context.versions.proven_at(&self.version, self.begun?, context.settings.probation)
     }
 
-    /// Leaves its lease to run out, unless that is known to be lost already.
+    /// Leaves the lease to expire, unless it is known to be lost.
     fn give_up(&mut self, context: &mut Context, since_renewal: Duration) {
         if self.lost.is_none() {
             let reason = "the kernel does not end the instance's process after a kill: a disk hangs, or a debugger \
@@ -311,12 +307,12 @@ impl Serving {
         }
     }
 
-    /// Asks it to stop, with nothing to follow that is known by now.
+    /// Asks the instance to stop; the next term is not known yet.
     pub(super) fn stop(&mut self, context: &mut Context, reason: StopReason, message: &str, grace: Duration) {
         self.ask_to_stop(context, reason, message, grace, None);
     }
 
-    /// Asks once; a stop is never taken back, and its first reason stays.
+    /// Asks once: a stop is never taken back, and its first reason stays.
     pub(super) fn ask_to_stop(
         &mut self,
         context: &mut Context,

@@ -1,4 +1,4 @@
-//! Waiting until another's instance is gone, and asking then what became of its terms.
+//! The wait until another instance has ended, and the recall of its terms afterwards.
 
 use alloc::format;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use super::{Holding, Stage};
 use crate::port::Report;
 use crate::request::{Op, Reply, StoreError};
 
-/// A wait for the end of another's instance, by the least of the clocks.
+/// A wait for the end of another instance, by the slowest clock.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Settling {
     pub(super) since: Duration,
@@ -19,7 +19,7 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// By then any lease was waited out, and D for an answer: a term begins, whatever else the store names.
+    /// The time by which a term begins in any case: any lease has expired, and the store had D to answer.
     pub(super) fn ends_by(&self, settled: Duration, lease: Duration) -> Duration {
         let any_lease = if self.is_recalled { Duration::ZERO } else { self.since + UNKNOWN_LEASE };
         any_lease.max(settled + lease)
@@ -31,13 +31,14 @@ impl Holding {
         if self.is_due(context, Timer::Recall)
             && let Stage::Recalling { pending, .. } = &mut self.stage
         {
-            // It may take longer than what the lease depends on, and is asked for less often, not to be in its way.
+            // A recall may take longer than the lease's own requests. It is less frequent, to stay out of their way.
             *pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }
 
-    /// A term that began and was told of while this node waited is known now, whatever became of its record. What may
-    /// not be read, or cannot for so long, stays unknown: any lease was waited out by then, and any such term is left out.
+    /// Takes the answer to the recall after the wait. It names any term that began meanwhile and was announced. If the
+    /// store refuses the recall, or does not answer for too long, such a term stays unknown: its lease has expired, and
+    /// its number is skipped.
     pub(super) fn recalled(
         &mut self,
         context: &mut Context,
@@ -63,7 +64,7 @@ impl Holding {
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.leave_out_unknown_terms(context.now.wall);
-                // It is not asked for any more, and nobody learns when it could be told again.
+                // The recall is not repeated, so the end of this trouble could not be noticed.
                 context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }
             }

@@ -1,4 +1,4 @@
-//! From one term to the next: writing down what became of it, beginning another, and giving the lease up.
+//! The steps between terms: the last outcome is noted, then another term begins or the lease is given up.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,20 +13,18 @@ use super::{Holding, Serving, Stage};
 use crate::port::{Effect, ModuleVersion, Report, StopReason};
 use crate::record::{Outcome, Record};
 
-/// A version's failures in a row.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct FailureStreak {
-    /// Its digest; none before anything was served under this lease.
+    /// The version's digest; `None` before any version was served under this lease.
     pub(super) module: Option<String>,
     pub(super) failures: u32,
 }
 
 impl FailureStreak {
-    /// As who takes the lease finds it. A version whose host is gone in the middle of its term has failed, as far as
-    /// anybody knows.
+    /// The streak that a new holder finds. A version whose host died during its term has failed, as far as is known.
     pub(super) fn after(context: &Context, opening: &Opening) -> Self {
         match (&opening.record, opening.way) {
-            // A pause follows only a term that was done: nothing has failed.
+            // A pause follows only an instance that returned ok.
             (Some(record), _) if !context.pause_left(Some(record)).is_zero() => Self::default(),
             (Some(Record { module, failures, .. }), Way::InsteadOf(_) | Way::Reclaim(_)) => {
                 Self { module: module.clone(), failures: failures.saturating_add(1) }
@@ -36,21 +34,19 @@ impl FailureStreak {
     }
 }
 
-/// Why a lease is given up.
+/// Reason to give the lease up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Leave {
-    /// The host shuts down.
     Shutdown,
-    /// With the reason; a cool-off follows.
+    /// The node steps down for this reason, and a cool-off follows.
     StepDown(String),
-    /// There is nothing left that may run here.
+    /// No version is left that may run here.
     NothingToServe,
-    /// The election is over.
     Over,
 }
 
 impl Holding {
-    /// Writes down what became of a term, where that changes anything, and rests afterwards.
+    /// Writes the outcome of a term, if it changes the record, and rests afterwards.
     pub(super) fn note(
         &mut self,
         context: &mut Context,
@@ -72,14 +68,14 @@ impl Holding {
             record.rests_until = rests_until;
             record.failures = failures;
             record.outcome = outcome;
-            // The record may be ahead, at a version that was replaced before it was served.
+            // The record may already name a version that was replaced before it was served.
             record.module = Some(version.digest.clone());
             self.writer.want(record, Purpose::Note, context.time());
         }
     }
 
-    /// Whoever comes back again and again, and goes on with the lease each time, would do so as fast as it can be killed.
-    /// From the second time in a row on it gives way, for a while.
+    /// Steps down for a while if this node reclaims its lease after at least two failures in a row. Otherwise a host
+    /// that dies and returns would repeat that as fast as it can be killed.
     pub(super) fn break_loop(&mut self, context: &Context, opening: &Opening) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
         if record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {
@@ -91,7 +87,7 @@ impl Holding {
         self.stage = Stage::Noting { rest: Duration::ZERO };
     }
 
-    /// Whether nothing runs before the record is written.
+    /// True if nothing runs until the record is written.
     pub(super) fn is_stuck(&self) -> bool {
         !matches!(self.stage, Stage::Serving(_)) && self.writer.is_busy()
     }
@@ -102,7 +98,7 @@ impl Holding {
         }
     }
 
-    /// Takes the steps that need no answer. Serving is left only by [`Self::gone`].
+    /// Takes the steps that need no answer. Only [`Self::gone`] leaves `Serving`.
     pub(super) fn advance(&mut self, context: &mut Context) -> Option<Role> {
         if matches!(self.stage, Stage::Serving(_)) {
             return None;
@@ -130,11 +126,11 @@ impl Holding {
             Stage::Noting { rest } if !self.writer.is_busy() => {
                 self.stage = Stage::Resting { until: context.time() + rest };
             }
-            // A push came between the term and its instance: the term would name the wrong module.
+            // The planned module changed after the term was written: the term would name the wrong module.
             Stage::Claimed if !self.is_claimed(context) => self.stage = Stage::Resting { until: context.time() },
             _ => {}
         }
-        // What is to be served now may be what the election ended with.
+        // The module to serve now may be the one with which the election ended.
         let is_noting = matches!(self.stage, Stage::Noting { .. }) && self.writer.is_busy();
         if self.writer.record().is_some_and(|record| context.is_over(record)) && !is_noting {
             return self.leave(context, Leave::Over);
@@ -156,27 +152,26 @@ impl Holding {
         None
     }
 
-    /// Wants the next term to be written.
     fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // No other version was served since: its streak goes on, even if the record was ahead meanwhile.
+        // No other version was served since, so the streak continues, even if the record named another meanwhile.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
         if context.time() < self.pause_until {
             record.rests_until = self.writer.record().and_then(|record| record.rests_until);
         }
-        // From here on it may be in the store, whatever its writer hears of it.
+        // From here on the term may be in the store, whatever the writer learns about it.
         context.memory.highest_term = record.term;
         self.writer.want(record, Purpose::Term, context.time());
     }
 
-    /// Whether the next term is written already, for what is to be served.
+    /// True if the next term is already written, for the planned module.
     fn is_claimed(&self, context: &Context) -> bool {
         !self.writer.is_busy() && self.writer.record().is_some_and(|record| self.is_next(context, record))
     }
 
-    /// Whether the record begins a term of this holder that was not served yet, for what is to be served.
+    /// True if the record begins an unserved term of this holder, for the planned module.
     fn is_next(&self, context: &Context, record: &Record) -> bool {
         record.term > self.spent
             && record.node.is_some()
@@ -184,8 +179,8 @@ impl Holding {
             && context.versions.is_in(record)
     }
 
-    /// Replaces an instance whose version is not the one to be served any more. The next term is written
-    /// first, while the old instance goes on: between the two there is nothing left to wait for.
+    /// Replaces an instance whose version is no longer planned. The next term is written first, while the old instance
+    /// runs, so that nothing delays the new instance.
     pub(super) fn change_over(&mut self, context: &mut Context) {
         let Stage::Serving(serving) = &self.stage else { return };
         let is_planned = context.versions.digest().is_none_or(|digest| *digest == serving.version.digest);
@@ -205,7 +200,7 @@ impl Holding {
         }
     }
 
-    /// Whether half of D is left; if not, sees to a renewal.
+    /// True if half of D is left. Otherwise hastens a renewal.
     fn renewed_recently(&mut self, context: &Context) -> bool {
         let fresh = self.is_fresh(context);
         if !fresh {
@@ -228,23 +223,23 @@ impl Holding {
         self.tell_others(context);
     }
 
-    /// Gives the lease up; nothing runs any more.
+    /// Gives the lease up. Nothing runs any more.
     fn leave(&mut self, context: &mut Context, leave: Leave) -> Option<Role> {
         if let Leave::StepDown(reason) = leave {
             context.begin_cool_off(reason);
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
-            // A release would tell the next one that nothing can still run. That is not known.
+            // A release would tell the next holder that nothing can still run, which is not known.
             return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
-        // What became of the last term is written together with the mark; a term that has not begun is not.
+        // The mark is written together with the last term's outcome, but without a term that has not begun.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
         Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))
     }
 }
 
-/// Follows again without a release: the next holder reads that the lease has run out, and starts at once.
+/// Follows again without a release. The next holder reads that the lease has expired, and starts at once.
 fn leave_to_run_out(context: &mut Context, why: String) -> Option<Role> {
     let reason = format!("{why}, so this node lets the lease expire");
     context.report(Report::NotReleased { reason: reason.clone() });

@@ -1,8 +1,8 @@
-//! Drawing the faults that come with what a host does.
+//! Draws the faults that are aimed at a host's actions.
 
 use super::*;
 
-/// Faults that come with what a host does, or shortly after.
+/// Draws faults that come with a host's actions, or shortly after.
 pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
     let mut aimed = Vec::new();
     if rng.per_mille(650) {
@@ -36,7 +36,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
         ];
         let (moment, after) = (rng.pick(&moments), rng.between(Duration::ZERO, lease / 12));
         aimed.push(Aimed { from, host, moment, after, fault: draw_blow(rng, host, lease) });
-        // What is sent or answered as a machine stands still may be lost as well.
+        // Requests or answers may be lost at the same moment.
         if rng.per_mille(300) {
             let of = rng.per_mille(700).then(|| rng.pick(&ASKS));
             let kind = rng.pick(&[Outage::Hang, Outage::Doubt]);
@@ -44,7 +44,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
             aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault });
         }
     }
-    // Drawn apart: whatever else a seed says stays as it is.
+    // A clone leaves everything else that the seed determines unchanged.
     let rng = &mut rng.clone();
     if rng.per_mille(60) {
         let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
@@ -59,8 +59,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
     aimed
 }
 
-/// After a renewal there is no other for a while, and as the instance is to be stopped, killed or gone, something of
-/// its host is late.
+/// Draws a gap in the renewals, and a pause when the instance must be stopped, killed or gone.
 fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Extends;
     let length = rng.between(lease / 2, lease);
@@ -80,7 +79,7 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
-/// A term is known to hardly anybody but by its announcement when its record is deleted and its host ends.
+/// Draws a deleted record and an ended host, which leave a term known to almost nothing but its announcement.
 fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Starts;
     let deleted = rng.between(lease / 40, lease / 10);
@@ -90,8 +89,7 @@ fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Du
     aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
 }
 
-/// A standby of an election that may be over hears of another version, and of the one before again as it asks for the
-/// lease.
+/// Draws two plans for a standby: another version, then the finished one again as it requests the lease.
 fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
     let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
@@ -100,7 +98,7 @@ fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usiz
     aimed.push(Aimed { moment: Moment::Asks(Ask::Acquire), after, fault: publish(plan.module), ..other });
 }
 
-/// A leader is asked to step down, and hears for a moment that there is nothing to serve any more.
+/// Draws a step-down of a leader, followed by a short time without a module.
 fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let leaves = Fault::StepDown { host };
     aimed.push(Aimed { from, host, moment: Moment::Extends, after: Duration::ZERO, fault: leaves });
@@ -112,7 +110,7 @@ fn draw_nothing_in_a_cool_off(rng: &mut Rng, from: Instant, (host, plan): (usize
     }
 }
 
-/// A leader that has ordered a kill stands still, right after that or about the deadline, and some do so again and again.
+/// Draws one or more pauses of a leader that has ordered a kill, right after it or around the deadline.
 fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize, Duration), aimed: &mut Vec<Aimed>) {
     let after = rng.between(Duration::ZERO, lease / 2);
     let kills = rng.pick(&[Fault::Break { period: Duration::ZERO }, Fault::StepDown { host }]);
@@ -130,7 +128,7 @@ fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize,
     }
 }
 
-/// What may come with anything that a host does.
+/// Draws a fault that may come with any action.
 fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
     let length = rng.between(lease / 100, lease * 3 / 2);
     match rng.below(11) {

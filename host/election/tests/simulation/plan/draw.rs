@@ -1,11 +1,10 @@
-//! Drawing a plan from a seed.
+//! Draws a plan from a seed.
 
 use super::aim::draw_aimed;
 use super::*;
 
 impl Plan {
-    /// The plan that a seed stands for. Each plan leaves some kinds of faults out, so that the others
-    /// are met in purer form.
+    /// The plan of a seed. Each plan omits some kinds of faults, so that the others occur in purer form.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::about(&[seed, 1]);
         let mut hosts = draw_hosts(&mut rng);
@@ -21,7 +20,7 @@ impl Plan {
         }
         let notes = if Rng::about(&[seed, 11]).per_mille(500) { Witness::Notes } else { Witness::None };
         let witness = if rng.per_mille(400) { Witness::Sees } else { notes };
-        // Where versions come and go, some of them are bad.
+        // If versions change, some of them are bad.
         if rng.per_mille(500) && faults.iter().any(|(_, fault)| matches!(fault, Fault::Publish { .. })) {
             weather.short_lives = weather.short_lives.max(500);
             weather.failures = weather.failures.max(500);
@@ -140,7 +139,7 @@ fn draw_weather(rng: &mut Rng) -> Weather {
     }
 }
 
-/// Each kind of trouble so often there at all, and then with any one request in so many of a thousand cases at most.
+/// Draws fault rates. Each kind occurs with a chance of `often` ‰, and then in less than `highest` ‰ of the requests.
 fn draw_network(rng: &mut Rng, often: u64, highest: u64) -> Network {
     let mut some = |often: u64| if rng.per_mille(often) { rng.below(highest) } else { 0 };
     Network {
@@ -173,7 +172,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                 let all = [Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured, Outage::Unwritable];
                 let kind = rng.pick(&all);
                 let of = rng.per_mille(400).then(|| rng.pick(&ASKS));
-                // One under which the lease is kept may last longer than that.
+                // An outage that leaves renewals alone may outlast the lease.
                 let is_kept = kind == Outage::Unwritable || of.is_some_and(|of| of != Ask::Renew);
                 let length = rng.between(Duration::from_millis(100), lease * if is_kept { 6 } else { 2 });
                 Fault::Outage { host: rng.per_mille(500).then_some(host), length, kind, of }
@@ -223,7 +222,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             }
         };
         faults.push((at, fault));
-        // What is done is often done again.
+        // Faults often come twice.
         if rng.per_mille(150) {
             faults.push((at + rng.millis(1, 2000), fault));
         }
@@ -236,7 +235,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults
 }
 
-/// In some plans hosts let others ask first, each for a while, some from the beginning.
+/// In some plans, each host lets others ask first for a while, some from the beginning.
 fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if !rng.per_mille(100) {
         return;
@@ -249,7 +248,7 @@ fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, 
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// A module is published, and every host hears of it within a while. Some hear of another soon after.
+/// Draws a publication that reaches every host within a while. Some hosts receive another soon after.
 fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) -> Fault {
     let mut publishing = Fault::Stall { host: 0 };
     for host in 0..hosts.len() {
@@ -265,7 +264,7 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
     publishing
 }
 
-/// The lease is lost as each host hears of a version, and of another before the store can have answered to the first.
+/// Draws a loss of the lease as each host receives a version, and then another before the store can have answered.
 fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     faults.push((at, rng.pick(&[Fault::Seize, Fault::Break { period: Duration::ZERO }])));
     for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
@@ -277,8 +276,7 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     }
 }
 
-/// A leader that cannot hear of the break, and candidates that do not last: what the wait after a break is
-/// for.
+/// Draws the case that the wait after a break is for: a leader that cannot learn of it, and short-lived candidates.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

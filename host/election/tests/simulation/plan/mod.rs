@@ -1,6 +1,6 @@
-//! A plan: everything that a run does not leave to the elector. Hosts, faults at their times, what the
-//! network does to each request, how each instance behaves. A plan is made from a seed, or read from a
-//! replay; the world executes both in the same way.
+//! A plan: everything in a run that the elector does not decide. It has the hosts, the faults and their times, the
+//! network's effect on each request, and the behavior of each instance. A plan is drawn from a seed or read from a
+//! replay, and the world executes both in the same way.
 
 mod aim;
 mod draw;
@@ -13,118 +13,108 @@ use baton_election::Op;
 use crate::rng::Rng;
 use crate::store::Instant;
 
-/// How far a host's clock may run wrong, in millionths. The bound follows from the design: a holder that
-/// waits D out on a fast clock must find an instance gone that is ended at 0.93 D on a slow one, so
-/// `0.93 * (1 + drift) / (1 - drift)` plus the lateness of a wake-up (D/100) stays below 1.
+/// The largest drift of a host's clock, in millionths. A holder that waits D on a fast clock must find an instance gone
+/// that ends at 0.93 D on a slow one. So `0.93 * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up (D/100),
+/// must stay below 1.
 pub const DRIFT_PPM: i64 = 30_000;
-/// The same where a host that ends itself says why before: that takes up to a third of what is left of the lease then,
-/// so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)` and the lateness must stay below 1.
+/// The largest drift if hosts that end themselves first report why. That takes up to a third of the rest of the lease,
+/// so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness, must stay below 1.
 pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
-/// How much faster or slower than the others one of a host's clocks may run while somebody slews it, in millionths. That
-/// does no harm: what a host may still do follows from its fastest clock, and what it waits out from its slowest.
+/// The largest slew of one of a host's clocks against the others, in millionths. It is harmless: the fastest clock
+/// limits what a host may do, and the slowest one ends its waits.
 pub const SLEW_PPM: u64 = 90_000;
-/// How late a request may arrive at the store, in D.
+/// The latest arrival of a request at the store, in D.
 pub const LATEST_ARRIVAL: u32 = 3;
 
-/// What happens in one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Determines the electors' own randomness and the lateness of wake-ups.
+    /// The seed of the electors' own randomness and of late wake-ups.
     pub seed: u64,
     pub hosts: Vec<HostPlan>,
-    /// Whether each term claims the coordinator's state; if not, only what nodes announce names a term besides the
-    /// record.
+    /// True if each term claims the coordinator's state. If not, only the record and announcements name terms.
     pub has_state: bool,
-    /// True if each host has a watchdog, and each instance a thread that ends it at its deadline, so that the supervisor
-    /// alone need not end an instance in time.
+    /// True if each host has a watchdog, and each instance a thread that ends it at its deadline.
     pub is_watched: bool,
-    /// What tells the store that a host is gone.
     pub witness: Witness,
-    /// What the hosts tell each other.
     pub links: Links,
-    /// From here on nothing goes wrong any more.
+    /// The time from which nothing goes wrong.
     pub heal_at: Instant,
     pub faults: Vec<(Instant, Fault)>,
     pub aimed: Vec<Aimed>,
     pub details: Details,
 }
 
-/// What tells the store that a host is gone, before its lease has run out. Those of the others are faults of the store that
-/// no elector can make up for, and must be noticed.
+/// The store's source for deaths before the lease expires. The erring ones are faults of the store that no elector can
+/// make up for. The simulation must notice them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Witness {
-    /// Nothing.
     None,
-    /// It says so once all of the host's processes are gone, or later.
+    /// Reports a death once all of the host's processes have exited, or later.
     Sees,
-    /// It says so while the host's runner may still be there.
+    /// Reports a death while the host's runner may still exist.
     ForgetsTheRunner,
-    /// It looks at the lock file of another folder, which nobody holds.
+    /// Reads the lock file of another folder, which nobody holds.
     LooksElsewhere,
-    /// Hosts keep notes of their leases, by which those of the same machine go on with them once all processes of the
-    /// holder are gone, or later.
+    /// Hosts of one machine resume a lease from notes, once all processes of its holder have exited, or later.
     Notes,
-    /// The same while the holder's runner may still be there.
+    /// Like `Notes`, but the holder's runner may still exist.
     NotesForgetTheRunner,
-    /// The same whomever the record names.
+    /// Like `Notes`, but whatever holder the record names.
     NotesForgetTheRecord,
 }
 
 impl Witness {
-    /// Whether a lease is gone on with, instead of being taken by another.
+    /// True if hosts reclaim leases from notes.
     pub fn has_notes(self) -> bool {
         matches!(self, Self::Notes | Self::NotesForgetTheRunner | Self::NotesForgetTheRecord)
     }
 }
 
-/// What the hosts tell each other. What is true may be lost, late or heard twice.
+/// The messages between hosts. They may be lost, late or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Nothing.
     None,
-    /// What is so.
+    /// True messages only.
     Work,
-    /// Anything else as well.
+    /// True and false messages.
     Lie,
 }
 
-/// One host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostPlan {
     pub lease: Duration,
     pub grace: Duration,
     pub pause: Duration,
-    /// How much its clock is fast, in millionths.
+    /// The drift of its clock, in millionths; positive if the clock is fast.
     pub drift: i64,
     pub finish: bool,
     pub module: u64,
 }
 
-/// What goes wrong, or what a person does.
+/// A fault, or an action of a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The process ends without a word and starts again after a while.
+    /// The process crashes, and starts again after a while.
     Crash {
         host: usize,
         down: Duration,
     },
-    /// The process does not run; its clock goes on.
+    /// The process pauses, but its clock continues.
     Freeze {
         host: usize,
         length: Duration,
     },
-    /// The supervisor is not driven; instance and watchdog go on.
+    /// The supervisor pauses, but instance and watchdog continue.
     SupervisorStops {
         host: usize,
         length: Duration,
     },
-    /// The watchdog is late; supervisor and instance go on.
+    /// The watchdog is late, but supervisor and instance continue.
     WatchdogStops {
         host: usize,
         length: Duration,
     },
-    /// One of the clocks runs at another speed. If it is faster, so is the host's clock; if it is slower, so is what the
-    /// host waits by.
+    /// One clock changes its speed. A faster one speeds up the host's clock; a slower one slows the end of its waits.
     Slew {
         host: usize,
         ppm: i64,
@@ -135,14 +125,14 @@ pub enum Fault {
         host: usize,
         by: Duration,
     },
-    /// The store fails a host, or all, in whatever they ask or in requests of one kind.
+    /// The store fails one host, or all, in all requests or in those of one kind.
     Outage {
         host: Option<usize>,
         length: Duration,
         kind: Outage,
         of: Option<Ask>,
     },
-    /// The host does not send what its elector asks for the lease: others may ask first.
+    /// The host does not send its elector's requests for the lease: others may ask first.
     LetsOthersAsk {
         host: usize,
         length: Duration,
@@ -153,41 +143,39 @@ pub enum Fault {
     },
     /// An operator deletes the object, leased or not.
     Delete,
-    /// Somebody makes an object without a record, where there is none.
+    /// An outsider creates an object without a record, if there is none.
     Plant,
-    /// Somebody writes the record without the lease, as it was so many writes ago: that frees a lease that is broken or
-    /// has run out.
+    /// An outsider writes an earlier record without the lease (0 is the last), which frees a broken or expired lease.
     Rewrite {
         back: usize,
     },
-    /// A client that is not Baton breaks the lease, takes it and gives it back, all at once.
+    /// An outside client breaks the lease, acquires and releases it, all at once.
     Seize,
-    /// An operator lets a finished election run again; also the way in which a free record is rewritten.
+    /// An operator starts a finished election again, which rewrites a free record.
     StartAgain,
-    /// An operator restores a state that a later term has claimed.
+    /// An operator restores a state, as of a term that may be later than the record's.
     Restore {
         ahead: u64,
     },
-    /// A client that is not Baton takes the lease if it is to be had.
+    /// An outside client acquires the lease, if it can.
     Outside {
         length: Option<Duration>,
     },
-    /// That client gives it back.
+    /// The outside client releases the lease.
     OutsideReturns,
-    /// A host hears of what it has to serve; none, and there is nothing any more.
+    /// A host receives a plan, which may have no module.
     Publish {
         host: usize,
         module: Option<u64>,
         fallback: Option<u64>,
     },
-    /// The host's instance makes no progress.
     Stall {
         host: usize,
     },
     StepDown {
         host: usize,
     },
-    /// An orderly end; the host starts again after a while.
+    /// A clean shutdown; the host starts again after a while.
     Shutdown {
         host: usize,
         down: Duration,
@@ -197,34 +185,30 @@ pub enum Fault {
     },
 }
 
-/// A fault that comes with what a host does.
+/// A fault that comes with a host's action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aimed {
-    /// What happens before does not count.
+    /// The time from which the action counts.
     pub from: Instant,
     pub host: usize,
     pub moment: Moment,
-    /// So much later.
+    /// The delay of the fault.
     pub after: Duration,
     pub fault: Fault,
 }
 
-/// What a host does.
+/// A host's action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// It sends a request of that kind.
+    /// The host sends a request of that kind.
     Asks(Ask),
-    /// A renewal has succeeded.
+    /// A renewal succeeds.
     Extends,
-    /// An instance starts.
     Starts,
-    /// An instance is asked to stop.
     Stops,
-    /// An instance is killed.
     Kills,
 }
 
-/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ask {
     Read,
@@ -234,14 +218,13 @@ pub enum Ask {
     Renew,
     Write,
     Release,
-    /// What a host tells others of the terms that it has seen.
+    /// A host's announcement of the highest term that it has seen.
     Announce,
     /// An instance's claim of the coordinator's state.
     Claim,
 }
 
 impl Ask {
-    /// What that is.
     pub fn of(op: &Op) -> Self {
         match op {
             Op::Read | Op::Survey => Self::Read,
@@ -267,53 +250,50 @@ pub const ASKS: [Ask; 9] = [
     Ask::Claim,
 ];
 
-/// How the store fails.
+/// The way in which the store fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outage {
-    /// Requests vanish.
     Hang,
-    /// 503, and nothing is done.
+    /// 503, and the request is not carried out.
     Refuse,
-    /// 503, and it is done nevertheless.
+    /// 503, but the request is carried out.
     Doubt,
     Misconfigured,
-    /// The record can be read and the lease renewed, but nothing can be written.
+    /// The record can be read and the lease renewed, but writes fail.
     Unwritable,
 }
 
-/// What the network does to one request.
+/// The network's effect on one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fate {
-    /// How long it takes to the store; none if it is lost.
+    /// The time to the store; `None` if the request is lost.
     pub arrives: Option<Duration>,
-    /// A second copy arrives that much later.
+    /// The delay of a second copy.
     pub again: Option<Duration>,
-    /// How long the answer takes back; none if it is lost.
+    /// The time of the answer's return; `None` if it is lost.
     pub answer: Option<Duration>,
-    /// A second copy of the answer comes that much later, even after the timeout.
+    /// The delay of a second copy of the answer, which may come after the timeout.
     pub answer_again: Option<Duration>,
-    /// The answer is a 5xx although the request was carried out.
+    /// True if the answer is a 5xx although the request was carried out.
     pub doubt: bool,
 }
 
-/// How one instance behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Life {
-    /// From its start until its guest runs; none, and it never does.
+    /// The time from the start until the guest runs; `None` for never.
     pub begins: Option<Duration>,
-    /// How long it is there by itself; none for ever.
+    /// The time until the instance ends by itself; `None` for never.
     pub runs: Option<Duration>,
     pub ends: Ending,
-    /// How long it takes to heed a stop; none if it ignores it.
+    /// The time to obey a stop; `None` if the instance ignores it.
     pub stops: Option<Duration>,
-    /// From its end or its kill until it is gone.
+    /// The time from the end or kill until the instance is gone.
     pub gone: Duration,
-    /// From the same until its supervisor hears that the system has taken that, and still works on it; none where it never
-    /// does.
+    /// The time until the supervisor learns that the system is ending the instance; `None` for never.
     pub dying: Option<Duration>,
-    /// How long what it sends is on its way to the receiver.
+    /// The time that an effect takes to the receiver.
     pub lands: Duration,
-    /// How long its host's last words take, if it is not gone in time.
+    /// The time that the host's last words take if the instance is not gone in time.
     pub words: Duration,
 }
 
@@ -345,23 +325,23 @@ pub const HEALTHY: Life = Life {
     words: Duration::ZERO,
 };
 
-/// Host, incarnation, number of the request or of the instance.
+/// Host, incarnation, and number of the request or instance.
 pub type Key = (usize, u32, u64);
 
-/// The small decisions, of which there are too many to take them beforehand.
+/// The many small decisions, which are not drawn in advance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Details {
-    /// Each follows from the seed and its key.
+    /// Each decision follows from the seed and its key.
     Drawn(Weather),
-    /// Those that are not the calm one, by key.
+    /// The decisions that differ from the calm one, by key.
     Written { fates: BTreeMap<Key, Fate>, lives: BTreeMap<Key, Life> },
 }
 
-/// How often the small things go wrong, in a thousand.
+/// The rates of small faults, in ‰.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
     pub network: Network,
-    /// Requests of that kind have a network of their own.
+    /// A kind of request with a network of its own.
     pub apart: Option<(Ask, Network)>,
     pub short_lives: u64,
     pub failures: u64,
@@ -372,7 +352,7 @@ pub struct Weather {
     pub begins_late: u64,
 }
 
-/// The same, of requests.
+/// The rates of the network's faults, in ‰.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Network {
     pub lost: u64,

@@ -1,4 +1,4 @@
-//! What goes wrong, what people do, and how everything heals.
+//! Faults, actions of people, and the end of all faults.
 
 use super::*;
 
@@ -96,8 +96,8 @@ impl World {
         self.feed(host, input)
     }
 
-    /// Notes until when nothing can end the host's instance: neither supervisor nor watchdog are about, or one of the two
-    /// has gone before the other, which was away, had the time that it takes. Its gate refuses all the same.
+    /// Notes the time until which nothing can end the host's instance. Either supervisor and watchdog are both paused,
+    /// or one paused before the other had the time that an end takes. The gate refuses effects all the same.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// From here on one of the host's clocks is slewed so.
+    /// Changes the slew of one of the host's clocks.
     pub(super) fn slew(&mut self, host: usize, ppm: i64) {
         let now = self.now;
         self.hosts[host].slewed.0 = ppm;
@@ -118,8 +118,7 @@ impl World {
         self.clocks_have_changed(host);
     }
 
-    /// The supervisor, which drives the elector, reads the clock soon after time has passed otherwise than timers show,
-    /// and so does the watchdog.
+    /// Lets the supervisor and the watchdog read the clock soon after time has passed differently than timers show.
     fn clocks_have_changed(&mut self, host: usize) {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &self.hosts[host].process else { return };
@@ -131,9 +130,9 @@ impl World {
         }
     }
 
-    /// An operator deletes the object. Unless state or announcements name the latest term, that is done neither while a
-    /// host is about that has never seen it, for that one may start at once, nor while a create is under way that such
-    /// a host will take for the first.
+    /// Lets an operator delete the object. If neither state nor announcements name the latest term, two cases are
+    /// excluded. A host that has never seen the election may start at once. A create under way may look like the first
+    /// to such a host.
     fn delete(&mut self) {
         let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
         if self.store.object.is_none() {
@@ -142,7 +141,7 @@ impl World {
         let lowest = alive.iter().map(|process| process.rules.highest_term()).min().unwrap_or_default();
         if !self.latest_is_witnessed() {
             let all_know = alive.iter().all(|process| process.rules.has_seen_the_election());
-            // Where hosts have different lease lengths, that of a term which a host has not read is not known to it.
+            // If lease lengths differ, a host knows only the lengths that it has read.
             let all_know_it = alive.iter().all(|process| process.rules.knows_the_lease_of(self.latest_term()));
             let is_mixed = self.plan.shortest_lease() < self.plan.longest_lease();
             if alive.is_empty() || !all_know || self.creates_under_way > 0 || is_mixed && !all_know_it {
@@ -155,14 +154,14 @@ impl World {
         self.deleted = true;
     }
 
-    /// The latest term of which an instance may run. A term counts as soon as it is written: its instance starts even
-    /// if the record is gone when its writer hears of it.
+    /// The latest term that may have an instance. A term counts once it is written: its instance starts even if the
+    /// record is gone when its writer learns of it.
     fn latest_term(&self) -> Term {
         self.history.floor().max(self.store.record().map_or(0, |record| record.term))
     }
 
-    /// Whether the state names the latest term, or the announcement of a host that wrote it does. Announcements of
-    /// other hosts do not count: they are taken back while an instance of that term may still run.
+    /// True if the state names the latest term, or the announcement of its writer does. Announcements of other hosts do
+    /// not count: they may be removed while an instance of that term runs.
     fn latest_is_witnessed(&self) -> bool {
         let latest = self.latest_term();
         let is_writers = |host: usize| {
@@ -174,7 +173,7 @@ impl World {
         latest == 0 || by_state || (0..self.hosts.len()).filter(|host| is_writers(*host)).any(is_announced)
     }
 
-    /// Somebody clears the outcome of a record whose lease nobody holds, under the lease: what was unclear stays so.
+    /// Clears the outcome of a record under a lease that nobody holds. Anything unclear stays unclear.
     fn start_again(&mut self) {
         if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
             && !lease.is_held()
@@ -188,8 +187,8 @@ impl World {
         }
     }
 
-    /// Somebody writes the record without the lease, perhaps as it was before; that only while state or announcements
-    /// name the latest term, for otherwise nobody can know that a later one has begun.
+    /// Writes the record without the lease, perhaps an earlier one. If neither state nor announcements name the latest
+    /// term, only the latest record is written again: nobody could know of a later term.
     fn rewrite(&mut self, back: usize) {
         let Some(record) = self.records.iter().nth_back(back).cloned() else { return };
         let is_latest = self.store.record().is_some_and(|current| *current == record);
@@ -203,7 +202,7 @@ impl World {
         }
     }
 
-    /// A client that is not Baton breaks the lease, takes it and gives it back, all before anybody reads that.
+    /// Lets an outside client break, acquire and release the lease before any node reads it.
     fn seize(&mut self) {
         self.store.break_lease(self.now, Duration::ZERO);
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 2);
@@ -213,8 +212,7 @@ impl World {
         }
     }
 
-    /// An operator writes the coordinator's state, as of a term that may be later than the record's: an instance that
-    /// has claimed the state is superseded.
+    /// Lets an operator restore the state, perhaps of a later term, which supersedes running instances.
     fn restore_state(&mut self, ahead: u64) {
         if !self.plan.has_state {
             return;
@@ -230,8 +228,8 @@ impl World {
         }
     }
 
-    /// A client that is not Baton. If it lets a lease run out that was broken before, it keeps it for longer than any
-    /// instance can last: that is the one thing that no host could find out.
+    /// Lets an outside client acquire the lease. After a break, it keeps the lease for longer than any instance can
+    /// last: no host could notice a shorter one.
     fn take_outside(&mut self, length: Option<Duration>) {
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
         let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));
@@ -247,7 +245,7 @@ impl World {
         }
     }
 
-    /// Everything is well from now on: machines run, the store answers, nobody interferes.
+    /// Ends all faults: machines run, the store answers, and nobody interferes.
     pub(super) fn heal(&mut self) -> Checked {
         self.note(|| "everything heals".to_string());
         self.outages.clear();

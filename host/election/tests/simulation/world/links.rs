@@ -1,4 +1,4 @@
-//! What the hosts tell each other, and what becomes of that on the way: it is lost, late, heard twice, or was never said.
+//! Messages between hosts, which may be lost, late, repeated or false.
 
 use baton_election::{HIGHEST_TERM, Hint, Word};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::plan::Links;
 
 impl World {
-    /// Lies are told at any time, some of them many at once.
+    /// Plans false messages at any time, some of them many at once.
     pub(super) fn begin_lies(&mut self) {
         if self.plan.links != Links::Lie {
             return;
@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// A host tells all the others.
+    /// Sends a message to all other hosts.
     pub(super) fn tell_others(&mut self, host: usize, incarnation: u32, word: &Word) {
         if self.plan.links == Links::None {
             return;
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// What ends is not heard any more.
+    /// Lets other hosts notice that a process has ended.
     pub(super) fn falls_silent(&mut self, host: usize, incarnation: u32) {
         if self.plan.links != Links::None {
             for other in (0..self.hosts.len()).filter(|other| *other != host) {

@@ -1,6 +1,6 @@
-//! The world: hosts, network and store as one queue of events in true time. It executes the electors'
-//! effects as a supervisor does, lets go wrong what the plan says, and checks every promise after each
-//! event. Then everything heals, and somebody must lead within [`World::bound`].
+//! The world: hosts, network and store as one queue of events in true time. It carries out the electors' effects as a
+//! supervisor does, applies the plan's faults, and checks every promise after each event. Then all faults end, and a
+//! node must lead within [`World::bound`].
 
 mod faults;
 mod links;
@@ -26,17 +26,15 @@ use crate::receiver::Sent;
 use crate::rng::Rng;
 use crate::store::{Instant, Lease, Store};
 
-/// How soon what a host says is said again if it got lost.
+/// The wait before a lost announcement is repeated.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
-/// Where the numbers of recalls begin, those of announcements and those of claims: what else is asked is numbered by
-/// itself.
+/// First numbers of recalls, announcements and claims. Other requests are numbered from 0.
 const RECALLS: u64 = 1 << 32;
 const ANNOUNCEMENTS: u64 = 2 << 32;
 const CLAIMS: u64 = 3 << 32;
-/// How soon a claim of the state is tried again.
+/// The wait before a failed claim of the state is repeated.
 const CLAIMED_AGAIN: Duration = Duration::from_secs(1);
 
-/// Everything, at one moment.
 pub struct World {
     plan: Plan,
     now: Instant,
@@ -45,30 +43,29 @@ pub struct World {
     hosts: Vec<Host>,
     store: Store,
     history: History,
-    /// The term that claimed the coordinator's state last.
+    /// The term that last claimed the coordinator's state.
     state_term: Term,
-    /// The highest term that each host's announcement names.
+    /// The term that each host has announced.
     announced: Vec<Term>,
-    /// Every record that was written, for the fault that writes an old one again.
+    /// All written records, for the fault that writes an old one again.
     records: Vec<Record>,
     outages: Vec<Failing>,
-    /// Faults that wait for what they come with.
+    /// Faults that wait for their host's action.
     aimed: Vec<Aimed>,
     /// Creates that may still reach the store.
     creates_under_way: u32,
-    /// The object was deleted, and no record has been made since.
+    /// True if the object was deleted, and no record was written since.
     deleted: bool,
-    /// The id under which an outside client has taken the lease.
+    /// The id under which an outside client has acquired the lease.
     outside: Option<LeaseId>,
     pub coverage: Coverage,
-    /// What the plan decided about requests and instances, where it is not the calm one.
+    /// The plan's decisions that differ from the calm one.
     pub fates: BTreeMap<Key, Fate>,
     pub lives: BTreeMap<Key, Life>,
-    /// What happened, for a person; kept only if asked for.
+    /// The events, for a person; recorded on request.
     pub trace: Option<Vec<String>>,
 }
 
-/// A failure of the store.
 #[derive(Debug)]
 struct Failing {
     until: Instant,
@@ -103,7 +100,7 @@ enum Event {
     Timeout {
         key: Key,
     },
-    /// Its supervisor hears that an instance's guest runs.
+    /// The supervisor learns that an instance's guest runs.
     Begins {
         key: Key,
     },
@@ -114,11 +111,11 @@ enum Event {
         key: Key,
         killed: bool,
     },
-    /// Its supervisor hears that the system ends an instance, and is not done with it.
+    /// The supervisor learns that the system is ending an instance.
     Dying {
         key: Key,
     },
-    /// Its supervisor hears that an instance is gone.
+    /// The supervisor learns that an instance is gone.
     GoneIsTold {
         key: Key,
         killed: bool,
@@ -131,63 +128,63 @@ enum Event {
     ReadsItsDeadline {
         key: Key,
     },
-    /// The watchdog looks at an instance, as was planned for that time.
+    /// The watchdog makes its check that was planned for that time.
     Watch {
         key: Key,
         look: u64,
         planned: Time,
     },
-    /// A process has said its last words.
+    /// A process ends after its last words.
     EndsItself {
         host: usize,
         incarnation: u32,
     },
-    /// What an instance has sent reaches the receiver.
+    /// An effect reaches the receiver.
     Lands(Sent),
-    /// No clock of the host is slewed any more.
+    /// The slew of the host's clocks ends.
     SlewEnds {
         host: usize,
     },
-    /// What a host says of the terms that it has seen reaches the store.
+    /// A host's announcement reaches the store.
     Announce {
         host: usize,
         incarnation: u32,
         term: Term,
     },
     Fault(Fault),
-    /// A plan that was made before its module was rejected arrives.
+    /// A plan arrives that was made before its module was rejected.
     Outdated {
         host: usize,
         incarnation: u32,
         plan: baton_election::Plan,
     },
-    /// Of what was left of a process nothing is.
+    /// The rest of a process is gone.
     IsGone {
         host: usize,
     },
-    /// The witness says that a process is gone, which held these leases.
+    /// The witness reports that the process that held these leases is dead.
     IsSeenGone {
         host: usize,
         incarnation: u32,
         ids: Vec<LeaseId>,
     },
-    /// A host is told that there may be something new, whether there is or not.
+    /// A host receives a hint, which may be without a reason.
     Hint {
         host: usize,
         incarnation: u32,
         hint: Hint,
     },
-    /// A host is told what is not so.
+    /// A host receives a false hint.
     Lie {
         host: usize,
         lie: u64,
     },
-    /// A process that was told to end has ended by now.
+    /// A process that was told to shut down must have ended by now.
     EndsBy {
         host: usize,
         incarnation: u32,
     },
-    /// Only so that the promises are checked at this moment.
+    /// The promises are checked at this moment.
     Look,
 }
 
@@ -238,7 +235,7 @@ impl World {
         world
     }
 
-    /// Runs the plan to its end, and after it until somebody leads for good.
+    /// Runs the plan to its end, and then until a node leads for good.
     pub fn run(&mut self) -> Checked {
         self.run_until(self.plan.heal_at, |_| false)?;
         self.heal()?;
@@ -260,11 +257,10 @@ impl World {
         Ok(())
     }
 
-    /// Within this time after the last fault somebody leads: what is still under way arrives (3 D), the
-    /// lease that it may take or keep alive runs out (60 s at most), a holder that cannot exclude another
-    /// waits (60 s), the longest back-off (30 s and its jitter), the 10 s for which a node in cool-off
-    /// must see the lease free, a rest or pause under the lease (75 s), three polls, and one of a standby that was told that
-    /// its leader has just renewed.
+    /// The time after the last fault within which a node must lead. Requests under way arrive (3 D), and the lease that
+    /// they may take or extend expires (60 s at most). A holder may have to wait for another instance (60 s). The rest
+    /// is the longest back-off (30 s and its jitter), the 10 s for which a node in cool-off must see the lease free, a
+    /// rest or pause under the lease (75 s), three polls, and one poll of a standby that listens to its leader.
     pub fn bound(&self) -> Duration {
         self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13)
     }
@@ -384,7 +380,7 @@ impl World {
         }
     }
 
-    /// Lets that happen to a process, though not before `at`.
+    /// Lets the event happen to a process, but not before `at`.
     fn happen_once(&mut self, at: Instant, (host, incarnation): (usize, u32), event: Event) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -396,8 +392,8 @@ impl World {
         self.happen(host, event)
     }
 
-    /// A process that is told to end does so: after its grace, a kill and the end of a lease that cannot be
-    /// released (60 s at most), with as much again for a process that does not run meanwhile.
+    /// Checks that a process ends in time after a shutdown. It may take its grace, a kill and the expiry of a lease
+    /// that cannot be released (60 s at most), and as much again while it is paused.
     fn shutdown_is_bounded(&mut self, host: usize, incarnation: u32) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -412,16 +408,16 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // A host that starts after the object was deleted under somebody's feet knows of that only what state and
-        // announcements name. Where the term that still runs is not among that, it cannot know that it must wait: the
-        // design lets it start at once. The operator who deletes keeps such hosts away.
+        // A host that starts after the object was deleted knows only the terms that the state and announcements name.
+        // If the term that still runs is not among them, the host cannot know that it must wait, and the design lets it
+        // start at once. The operator who deletes the object keeps such hosts away.
         let witnessed = self.witnessed();
         if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
             return Ok(());
         }
         if self.deleted {
-            // It goes on from there, and begins anew where nothing names a term.
+            // The host continues from the named term, or from 0.
             self.history.deleted(witnessed);
         }
         let machine = &mut self.hosts[host];
@@ -451,8 +447,8 @@ impl World {
         self.push(at, Event::Start { host });
     }
 
-    /// What a process leaves that ends: where there is a witness, the runner goes a little later than its host, and at
-    /// its deadline at the latest.
+    /// Leaves the rest of an ended process, if there is a witness. The runner ends later, at its deadline at the
+    /// latest.
     fn leaves(&mut self, host: usize) {
         let witness = self.plan.witness;
         let incarnation = self.hosts[host].incarnation;
@@ -480,11 +476,11 @@ impl World {
         self.push(until, Event::IsGone { host });
     }
 
-    /// Lets the elector take an input, and executes what comes out.
+    /// Passes an input to the elector, and carries out its effects.
     fn feed(&mut self, host: usize, input: Input) -> Checked {
         let incarnation = self.hosts[host].incarnation;
         self.take(host, incarnation, input)?;
-        // Nothing lies between the start and the first instruction of an instance that has it so.
+        // Such an instance begins together with its start.
         if self.instance(host).is_some_and(|instance| std::mem::take(&mut instance.begins_at_once)) {
             self.take(host, incarnation, Input::Begun)?;
         }
@@ -540,7 +536,7 @@ impl World {
         Ok(())
     }
 
-    /// A host that has seen a higher term says so, and again later if that gets lost.
+    /// Announces a higher term that the host has seen, and repeats a lost announcement later.
     fn announce_news(&mut self, host: usize, incarnation: u32) {
         let healed = self.now >= self.plan.heal_at;
         let Some(process) = &mut self.hosts[host].process else { return };
@@ -577,7 +573,7 @@ impl World {
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
     }
 
-    /// How the store fails that host in requests of that kind at this moment.
+    /// The outage that a request of that kind meets now.
     fn outage(&mut self, host: usize, ask: Ask) -> Option<Outage> {
         self.outages.retain(|failing| failing.until > self.now);
         let concerns =
@@ -585,7 +581,7 @@ impl World {
         self.outages.iter().find(concerns).map(|failing| failing.kind)
     }
 
-    /// A host does something, and what was aimed at that comes with it.
+    /// Triggers the faults that are aimed at a host's action.
     fn comes_with(&mut self, host: usize, moment: Moment) {
         let now = self.now;
         let is_met = |one: &mut Aimed| one.host == host && one.moment == moment && one.from <= now;
@@ -618,7 +614,7 @@ impl World {
         Ok(())
     }
 
-    /// How late a wake-up may be.
+    /// The largest lateness of a wake-up.
     fn lateness(&self) -> Duration {
         self.plan.shortest_lease() / 100
     }
@@ -694,7 +690,7 @@ impl World {
         Ok(result)
     }
 
-    /// What a host reads that knows of the notes of its machine.
+    /// The snapshot that a host reads, judged by its machine's notes.
     fn judged(&self, snapshot: Snapshot, reader: &str) -> Snapshot {
         match snapshot {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.plan.witness.has_notes() => {
@@ -708,7 +704,7 @@ impl World {
         }
     }
 
-    /// What a host would read that takes the death of who holds the lease for that of whom the record names.
+    /// The state that a host would read if it took the death of the lease's holder for that of the record's node.
     fn noted_by_anyone(&self, reader: &str) -> LeaseState {
         let notes = &self.store.notes;
         let Some(Lease::Held { id, .. }) = self.store.object.as_ref().map(|one| one.lease) else {
@@ -719,9 +715,9 @@ impl World {
         if notes.ids.iter().any(is_its) { LeaseState::Reclaimable { holder: id } } else { LeaseState::Held }
     }
 
-    /// True if the process may ask the store for the lease that its machine says is reclaimable.
+    /// True if the process may request the lease that its machine's notes show as reclaimable.
     fn takes_the_note(&mut self, from: LeaseId, id: LeaseId, (host, incarnation): (usize, u32)) -> bool {
-        // A third of the processes may not write to the folder of the notes. They read the same afterwards.
+        // A third of the processes cannot write to the folder of the notes, and continue to read the same state.
         let is_writable = !(host + incarnation as usize).is_multiple_of(3);
         let record = self.store.record().cloned();
         let by = name(host, incarnation);
@@ -734,7 +730,7 @@ impl World {
     fn running(&self) -> Vec<Running> {
         let of = |(host, machine): (usize, &Host)| {
             let process = machine.process.as_ref()?;
-            // Nothing of what is dying runs any more.
+            // Nothing of a dying instance runs any more.
             let instance = process.instance.as_ref().filter(|instance| !instance.is_gone && !instance.is_dying())?;
             let room = instance.ends_within(self.plan.hosts[host].lease);
             let frozen = instance.was_frozen_until;
@@ -756,7 +752,7 @@ impl World {
         machines().filter_map(of).chain(machines().filter_map(orphaned)).collect()
     }
 
-    /// The term of the instance that can act, under a lease that the store does not take for broken.
+    /// The term of the instance that can act, under a lease that is not broken.
     fn leading_term(&self) -> Option<u64> {
         let Some(Lease::Held { id: holder, .. }) = self.store.object.as_ref().map(|one| one.lease) else { return None };
         self.running()
@@ -765,7 +761,7 @@ impl World {
             .map(|one| one.term)
     }
 
-    /// Whether the host's instance is of the version that it has to serve.
+    /// True if the host's instance runs the planned version.
     fn serves_its_plan(&self, host: usize) -> bool {
         let machine = &self.hosts[host];
         let instance = machine.process.as_ref().and_then(|process| process.instance.as_ref());
@@ -781,7 +777,7 @@ impl World {
         self.hosts[host].process.as_mut()?.instance.as_mut()
     }
 
-    /// From when on its supervisor is driven.
+    /// The time from which the supervisor runs.
     fn resumes_at(&self, host: usize) -> Instant {
         self.hosts[host].frozen_until.max(self.hosts[host].stopped_until)
     }

@@ -1,4 +1,4 @@
-//! What a supervisor does: it executes the elector's effects, and tells it what became of them.
+//! The supervisor: carries out the elector's effects and reports the results.
 
 use super::*;
 
@@ -80,7 +80,7 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
-                // What it has announced it takes back, unless nothing else may know of that term.
+                // The process removes its announcement, unless nothing else may name that term.
                 if self.store.snapshot(self.now).names(self.announced[host]) {
                     self.announced[host] = 0;
                 }
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// A term claims the state before its instance does anything.
+    /// Claims the state for a term before its instance does anything.
     fn ask_for_the_state(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.has_state {
@@ -135,7 +135,7 @@ impl World {
         self.push(self.now + fate.arrives.unwrap_or(CLAIMED_AGAIN), Event::Claim { key });
     }
 
-    /// The claim succeeds unless a later term has claimed the state.
+    /// Carries out the claim, which succeeds unless the same or a later term has claimed the state.
     pub(super) fn claim(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         let is_failing = self.outage(host, Ask::Claim).is_some_and(|kind| kind != Outage::Doubt);
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// The host's instance causes an effect if its gate is open, which may be on its way for a while.
+    /// Lets the instance cause an effect if its gate is open. The effect may be on its way for a while.
     pub(super) fn sends(&mut self, host: usize) -> Checked {
         let now = self.now;
         let incarnation = self.hosts[host].incarnation;
@@ -180,7 +180,7 @@ impl World {
         let key = (host, incarnation, id.0);
         let lets_others_ask = self.now < self.hosts[host].lets_others_ask_until;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-        // Under an id that was asked for before, the lease may be held.
+        // The lease may be held under an id that was requested before.
         if let Op::Acquire { id: lease, .. } | Op::Reclaim { id: lease, .. } = &op
             && lets_others_ask
             && process.lease != Some(*lease)
@@ -230,7 +230,7 @@ impl World {
         Ok(())
     }
 
-    /// An instance has ended or is killed: nothing of it passes any more, and it is gone a little later.
+    /// Ends or kills an instance: its gate closes, and the instance is gone a little later.
     pub(super) fn end_instance(&mut self, host: usize, incarnation: u32, killed: bool) {
         let now = self.now;
         let Some(instance) = self.instance(host) else { return };
@@ -264,7 +264,7 @@ impl World {
                 Ok(())
             }
             Event::Begins { key: (.., number) } => {
-                // It may have ended meanwhile, or have been killed, as long as its supervisor has not heard that it is gone.
+                // The instance may have ended meanwhile, as long as the supervisor does not know it.
                 if self.instance(host).is_some_and(|instance| instance.number == number) {
                     return self.feed(host, Input::Begun);
                 }

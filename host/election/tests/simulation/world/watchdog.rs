@@ -1,13 +1,13 @@
-//! The threads that act without the supervisor: an instance's own, which ends it at its deadline, and the host's watchdog,
+//! Threads that act without the supervisor: an instance's own, which ends it at its deadline, and the host's watchdog,
 //! which ends the host if the instance is not gone in time. They know only the deadlines in the elector's effects.
 
 use super::*;
 
-/// A watchdog that looks so much later than it meant to was itself stopped.
+/// The lateness of a check from which the watchdog itself was paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {
-    /// Plans the next look at an instance.
+    /// Plans the next check of an instance.
     pub(super) fn look_at(&mut self, key: Key, at: Instant) {
         let Some(process) = self.hosts[key.0].process.as_mut().filter(|_| self.plan.is_watched) else { return };
         let planned = process.local(at);
@@ -17,8 +17,8 @@ impl World {
         self.push(at, Event::Watch { key, look, planned });
     }
 
-    /// An instance's thread reads the deadline, at most D/12 after it did so last, and ends the instance if that has passed. It
-    /// stops with its machine, and not with the watchdog.
+    /// Reads the deadline in the instance's thread, at least every D/12, and ends the instance after it. The thread
+    /// pauses with its machine, but not with the watchdog.
     pub(super) fn reads_its_deadline(&mut self, key: Key) {
         let (host, incarnation, number) = key;
         if !self.plan.is_watched || self.process((host, incarnation)).is_none() {
@@ -39,7 +39,7 @@ impl World {
         self.push(at + Duration::from_micros(100), Event::ReadsItsDeadline { key });
     }
 
-    /// The watchdog looks at an instance, unless that is gone or dying, or the watchdog does not run.
+    /// Checks an instance, unless it is gone or dying, or the watchdog is paused.
     pub(super) fn watch(&mut self, key: Key, look: u64, planned: Time) {
         let (host, incarnation, number) = key;
         let (now, lateness) = (self.now, self.lateness());
@@ -71,7 +71,7 @@ impl World {
         self.look_at(key, at + late);
     }
 
-    /// A host ends itself, once it has said why. Meanwhile its supervisor does nothing else.
+    /// Ends a host after its last words. Meanwhile its supervisor does nothing else.
     pub(super) fn end_itself(&mut self, host: usize) {
         self.hosts[host].down = self.plan.hosts[host].lease / 10;
         let words = self.instance(host).map_or(Duration::ZERO, |instance| instance.life.words);

@@ -1,11 +1,11 @@
-//! Leases whose holders are gone: real processes that hold real locks.
+//! Leases whose holders have exited: real processes that hold real locks.
 
 use baton_test_support::patience::Patience;
 
 use super::*;
 use crate::witness::tests::Runner;
 
-/// A host as others see it: its locks, and its handle of the store.
+/// A host as others see it: its lock file, and its handle of the store.
 struct Host {
     lock_file: Arc<LockFile>,
     store: SqliteStore,
@@ -23,7 +23,7 @@ impl Host {
         Self { lock_file, store }
     }
 
-    /// It ends, and leaves a runner.
+    /// Ends the host, and leaves a runner.
     fn dies(self) -> Runner {
         Runner::holding(self.lock_file.for_runner().unwrap())
     }
@@ -32,7 +32,7 @@ impl Host {
         Record { incarnation: self.lock_file.place().incarnation.clone(), outcome: None, ..super::record(term) }
     }
 
-    /// It takes the lease and writes that.
+    /// Takes the lease and writes the record.
     async fn holds(&self, n: u128, record: Record) {
         let version = version(&self.store).await;
         acquires(&self.store, n, version.clone(), None).await.unwrap();
@@ -40,7 +40,7 @@ impl Host {
     }
 }
 
-/// A boot clock that stands still, so that no lease runs out.
+/// A boot clock that stands still, so that no lease expires.
 fn same_boot() -> Boot {
     boot("this", "n", &Arc::new(AtomicU64::new(1)))
 }
@@ -73,8 +73,7 @@ async fn state(store: &SqliteStore) -> LeaseState {
     read(store).await.0
 }
 
-/// Waits until the lease is seen to be abandoned. A program that another test starts has copies of all descriptors for a
-/// moment.
+/// Waits until the lease is abandoned. A process that another test starts has copies of all descriptors for a moment.
 async fn is_seen_abandoned(store: &SqliteStore, n: u128) {
     let sees = async {
         while state(store).await != (LeaseState::Abandoned { holder: id(n) }) {
@@ -85,7 +84,7 @@ async fn is_seen_abandoned(store: &SqliteStore, n: u128) {
 }
 
 #[tokio::test]
-async fn a_lease_is_abandoned_once_host_and_runner_of_its_term_are_gone() {
+async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -95,7 +94,7 @@ async fn a_lease_is_abandoned_once_host_and_runner_of_its_term_are_gone() {
     assert_eq!(state(&other.store).await, LeaseState::Held, "its runner is there");
     drop(runner);
     is_seen_abandoned(&other.store, 1).await;
-    // Who does not look, or has no business with it, sees what is written.
+    // A handle without a lock file sees only what is written.
     assert_eq!(state(&SqliteStore::with_boot(folder.path(), same_boot())).await, LeaseState::Held);
     let version = version(&other.store).await;
     for instead_of in [None, Some(id(2)), Some(id(3))] {
@@ -104,13 +103,13 @@ async fn a_lease_is_abandoned_once_host_and_runner_of_its_term_are_gone() {
     let stale = Version("stale".to_owned());
     assert_eq!(acquires(&other.store, 2, stale, Some(id(1))).await, Err(StoreError::Conflict));
     assert_eq!(acquires(&other.store, 2, version.clone(), Some(id(1))).await, Ok(Reply::Done));
-    // A request that was on its way all the time takes nobody else's place.
+    // A late request preempts no new holder.
     assert_eq!(acquires(&other.store, 3, version.clone(), Some(id(1))).await, Err(StoreError::Held));
     assert_eq!(acquires(&other.store, 2, version, Some(id(1))).await, Ok(Reply::Done), "repeated");
 }
 
 #[tokio::test]
-async fn the_holder_is_heard_of_without_looking() {
+async fn exit_of_the_holder_is_hinted_without_polling() {
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -124,7 +123,7 @@ async fn the_holder_is_heard_of_without_looking() {
 }
 
 #[tokio::test]
-async fn a_holder_that_has_begun_no_term_is_waited_for() {
+async fn lease_without_a_begun_term_is_not_abandoned() {
     let waits = |host: &Host| Record { node: None, ..host.record(1) };
     let of_another = |host: &Host| Record { incarnation: "another".to_owned(), ..host.record(1) };
     for record in [waits as fn(&Host) -> Record, of_another] {
@@ -134,7 +133,7 @@ async fn a_holder_that_has_begun_no_term_is_waited_for() {
         drop(one);
         assert_eq!(state(&other.store).await, LeaseState::Held);
     }
-    // Of an earlier term under another lease there is a note, and nothing of this one.
+    // The note is of an earlier term, under another lease.
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -146,7 +145,7 @@ async fn a_holder_that_has_begun_no_term_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_host_of_before_voids_what_was_noted_and_is_waited_for() {
+async fn lease_is_not_abandoned_when_an_older_host_voided_the_note() {
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     let before = SqliteStore::with_boot(folder.path(), same_boot());
@@ -154,7 +153,7 @@ async fn a_host_of_before_voids_what_was_noted_and_is_waited_for() {
     settled(&one.store, Op::Release { id: id(1) }).await.unwrap();
     let record = one.record(2);
     drop(one);
-    // It takes the lease, and writes what may even look like the other's.
+    // The older host takes the lease, and writes a record like that of the other host.
     let seen = version(&before).await;
     acquires(&before, 2, seen.clone(), None).await.unwrap();
     assert_eq!(state(&other.store).await, LeaseState::Held);
@@ -163,7 +162,7 @@ async fn a_host_of_before_voids_what_was_noted_and_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_found_out_for_certain_is_waited_for() {
+async fn lease_is_not_abandoned_when_the_exit_is_uncertain() {
     let gone = async || {
         let folder = made().await;
         let one = Host::new(&folder, "one");
@@ -173,7 +172,7 @@ async fn what_cannot_be_found_out_for_certain_is_waited_for() {
     };
     let folder = gone().await;
     is_seen_abandoned(&Host::new(&folder, "other").store, 1).await;
-    // After a reboot nothing is locked, and another kernel knows nothing of these locks.
+    // After a reboot nothing is locked, and another kernel does not know these locks.
     let elsewhere = boot("elsewhere", "n", &Arc::new(AtomicU64::new(1)));
     assert_eq!(state(&Host::on(&folder, "elsewhere", &elsewhere).store).await, LeaseState::Held);
     std::fs::remove_file(folder.path().join("holders/one")).unwrap();
@@ -188,7 +187,7 @@ async fn what_cannot_be_found_out_for_certain_is_waited_for() {
 }
 
 #[tokio::test]
-async fn that_a_holder_is_gone_changes_nothing_in_a_lease_that_is_broken_or_released() {
+async fn broken_or_new_lease_keeps_its_state_when_the_holder_exits() {
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -201,7 +200,7 @@ async fn that_a_holder_is_gone_changes_nothing_in_a_lease_that_is_broken_or_rele
 }
 
 #[tokio::test]
-async fn a_host_that_starts_removes_the_lock_files_that_nobody_needs() {
+async fn starting_host_removes_unneeded_lock_files() {
     let folder = made().await;
     let (one, two) = (Host::new(&folder, "one"), Host::new(&folder, "two"));
     one.holds(1, one.record(1)).await;

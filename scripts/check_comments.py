@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Lists Rust comments that a reader stumbles over: a doc comment that opens without a noun or a verb, a line that is too long.
+
+A doc comment opens with a noun or a verb: "The highest term seen so far", "Returns the current leader". An opening such as
+"What is read" or "Whether it leads" has no subject. With the share of such openings above LIMIT, the exit status is 1.
+
+Usage: check_comments.py [--list] PATH…
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# The share of doc comments that may open without a noun or a verb, in percent.
+LIMIT = 4.0
+COLUMNS = 120
+
+HEADLESS = re.compile(
+    r"(What|Whether|Who|Whom|Whose|Whoever|Whatever|Which|Where|When|Why|How|Of|That|So|Such|None where|Nothing where|As|In so"
+    r"|By|For|With|Without|From|To|On|At|Under|Until|Unless|Since|After|Before|Because|Though|And|Or|But|Not)\b"
+)
+# "How to …" and "When …" with a main clause are fine in running text, but not as the first words of an item's documentation.
+DOC = re.compile(r"\s*(///|//!)(?!/) ?(.*)")
+
+
+def sources(paths):
+    for path in paths:
+        path = Path(path)
+        files = sorted(path.rglob("*.rs")) if path.is_dir() else [path]
+        yield from (file for file in files if "target" not in file.parts)
+
+
+def main():
+    arguments = sys.argv[1:]
+    listing = "--list" in arguments
+    openings, headless, long = 0, [], []
+    for file in sources([argument for argument in arguments if argument != "--list"] or ["."]):
+        inside = None
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            doc = DOC.match(line)
+            if doc and inside != doc[1]:
+                openings += 1
+                if HEADLESS.match(doc[2].strip()):
+                    headless.append(f"{file}:{number}: {doc[2]}")
+            inside = doc and doc[1]
+            if "//" in line and len(line) > COLUMNS and re.search(r"//[/!]? ", line):
+                long.append(f"{file}:{number}: {len(line)} columns")
+    if listing:
+        print("\n".join(headless + long))
+    share = 100 * len(headless) / max(openings, 1)
+    print(f"{len(headless)} of {openings} doc comments open without a noun or a verb ({share:.1f}%); {len(long)} lines of comments are longer than {COLUMNS} columns")
+    return share > LIMIT or bool(long)
+
+
+sys.exit(main())
