@@ -1,4 +1,4 @@
-//! One task for each link: it reads and writes what one peer says and is told, and knows how much that may be.
+//! The task of one link: it reads from and writes to one peer, and limits what the peer may send.
 
 use std::time::Duration;
 
@@ -9,48 +9,46 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::words::{Peer, Question, Said, next_line};
 
-/// How soon whoever has connected must say who it is.
+/// Time within which a peer that has connected must send its hello.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
-/// Lines that a peer may say at once, and how often one more.
+/// Number of lines that a peer may send at once, and the interval after which it may send one more.
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
-/// How long a peer may take to take one.
+/// Upper bound on the time that a peer takes to receive a line.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// How long a host may take to find out who a peer is, and so until it answers a hello of another machine.
+/// Upper bound on the time that a host takes to identify a peer, and so to answer a hello from another machine.
 pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What happens to a link, as its task says it.
 pub(super) enum Event {
     Said(Said),
-    /// The host is to say what is known of a peer.
+    /// A question to the host about a peer, and the channel for the answer.
     Asks(Question, oneshot::Sender<Option<Peer>>),
-    /// Why it could not be had, where that is worth a word.
+    /// The end of the link, and the reason, if it should be logged.
     Ended(Option<String>),
-    /// It is time to try once more.
+    /// The time to dial the leader of this election again.
     Dial(String),
-    /// It is time to tell the host that there is something to read.
+    /// The time to notify the host that this election's objects should be read.
     Look(String),
 }
 
-/// To the loop that decides: what happens to which link.
+/// Sender of events to the carrier's loop, with the number of the link.
 pub(super) type Events = mpsc::Sender<(u64, Event)>;
 
-/// What one that has connected from another machine has shown, and whom it must mean.
+/// Credentials of a peer that has connected from another machine.
 pub(super) struct Shown {
     pub(super) certificate: Digest,
-    /// This incarnation: who does not know it has nobody asked.
+    /// This host's incarnation. A peer that names another one causes no question to the host.
     pub(super) to: String,
 }
 
-/// Has the host say what is known of a peer.
 pub(super) async fn ask(link: u64, question: Question, events: &Events) -> Option<Peer> {
     let (answer, answered) = oneshot::channel();
     events.send((link, Event::Asks(question, answer))).await.ok()?;
     timeout(ANSWERED_WITHIN, answered).await.ok()?.ok()?
 }
 
-/// Reads and writes what one peer says and is told, until it ends, says what no host says or more than it may, or does not
-/// read. Its first line comes within that time. Of one that has connected from another machine that is a hello, and the host must know the
-/// certificate for the node that it names.
+/// Carries a link until it ends, or the peer sends a malformed line or too many lines, or does not read. The first line
+/// must come within `hello_within`. With `shown`, that line must be a hello, and the host must know the certificate for
+/// the node that the hello names.
 pub(super) async fn attend(
     link: u64,
     stream: impl AsyncRead + AsyncWrite,
@@ -86,7 +84,7 @@ pub(super) async fn attend(
                             return;
                         }
                     }
-                    // What a later host says.
+                    // A later version's message.
                     Ok(None) => {}
                     Err(_) => break,
                 }
@@ -103,7 +101,6 @@ pub(super) async fn attend(
     }
 }
 
-/// Whether the host knows that certificate for the node and the incarnation that a hello names.
 async fn is_known(link: u64, hello: &Said, shown: &Shown, events: &Events) -> bool {
     let Said::Hello { election, to, node: Some(node), incarnation: Some(incarnation) } = hello.clone() else {
         return false;
@@ -112,7 +109,7 @@ async fn is_known(link: u64, hello: &Said, shown: &Shown, events: &Events) -> bo
     to == shown.to && ask(link, question, events).await.is_some_and(|peer| peer.certificate == shown.certificate)
 }
 
-/// How many lines a peer may still say.
+/// The number of lines that a peer may still send, refilled over time.
 struct Budget {
     left: u32,
     since: Instant,

@@ -1,4 +1,5 @@
-//! How a command of this user says that the store has something new, so that nobody waits for a poll.
+//! Lets a command of this user notify the hosts of this machine that the store has something new, so that none waits
+//! for its next poll.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -14,14 +15,14 @@ use tokio::time::timeout;
 use super::sockets;
 use super::words::{Said, encode};
 
-/// However long the hosts take to listen.
+/// Upper bound on the time that all notifications take.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Says to every host of this machine that there is something to read: one that nobody leads listens to nobody. Nothing
-/// depends on it: who does not hear it finds it a few seconds later.
+/// Notifies every host of this machine, because a host whose election has no leader listens to nobody. Best effort: a
+/// host that misses the notification finds the news in its next poll, a few seconds later.
 pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let Some(folder) = super::folder(url) else { return };
-    // By this path it is short, however long the folder's is.
+    // A path through the descriptor fits into a socket address, however long the folder's path is.
     let Ok(folder) = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
         return;
     };
@@ -35,7 +36,7 @@ pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let _ = timeout(PATIENCE, call).await;
 }
 
-/// None is told where nobody listens any more, or does not take it.
+/// Returns none if nobody listens there any more, or the host does not receive the message.
 async fn tell(folder: &Path, to: String, election: &ElectionName) -> Option<()> {
     let mut host = UnixStream::connect(folder.join(&to)).await.ok().filter(sockets::is_same_user)?;
     let hello = Said::Hello { election: election.to_string(), to, node: None, incarnation: None };

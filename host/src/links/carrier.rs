@@ -1,10 +1,10 @@
-//! The process that carries a host's links. It has neither the store nor a lease, and its words are hints: whatever becomes
-//! of it, or whoever speaks to it, costs speed and nothing else.
+//! The process that carries a host's links. It can access neither the store nor a lease, and its messages are hints, so
+//! a faulty process or a hostile peer costs only speed.
 //!
-//! Everybody who connects is of the same user, or of another machine and has the key of a certificate that a node of that
-//! election has announced, which the host says. All are believed nothing: how many may connect, how soon they must say who
-//! they are, how long a line is, how many come in a second and how many wait to be taken is bounded, for each and in all. A
-//! peer beyond a bound is cut off. One task for each link reads and writes (`attend`); [`Carrier`] decides, in one loop.
+//! Each peer either runs as the same user, or runs on another machine and has the key of a certificate that a node of
+//! the election has announced. The host verifies the certificate. Peers are untrusted: connections, the time until the
+//! hello, the length and rate of lines, and the queues are bounded, for each peer and in total. A peer that exceeds a
+//! bound is cut off. Each link has a task that reads and writes (`attend`). [`Carrier`] decides, in one loop.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -30,42 +30,40 @@ use super::tls::Identity;
 use super::words::{Candidate, Leader, News, Order, Peer, Question, Said, Told, encode, next_line, read};
 use super::{peers, sockets};
 
-/// The hidden command.
+/// Name of the hidden command.
 pub const CARRY_LINKS: &str = "carry-links";
 
-/// Links at a time, of all elections.
-const MOST_LINKS: usize = 1024;
-/// Of these, those of this machine that have not said who they are, and as many of others.
-const MOST_STRANGERS: usize = 64;
-/// From one connection that is taken to the next, where many come.
+const MAX_LINKS: usize = 1024;
+/// Maximum number of unidentified peers of this machine, and separately of other machines.
+const MAX_STRANGERS: usize = 64;
+/// Minimum interval between accepted connections of this machine.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
-/// From one handshake with another machine to the next.
-const SHAKE_EVERY: Duration = Duration::from_millis(20);
-/// A link that lasted for so long was one. What ends sooner counts as a try that failed.
-const LASTED: Duration = Duration::from_secs(10);
-/// So many tries in a row that fail are worth a word. They take longer than a node may be one that the leader does not know
-/// yet, since it reads only so often who has announced itself.
-const SAID_AFTER: u32 = 8;
-/// Lines that wait for a peer to read them: one that does not is cut off.
-const UNREAD: usize = 16;
-/// What the tasks of all links have said and nobody has taken.
-const UNHEARD: usize = 256;
-/// Of an election, the host is told no more often that there is something to read. What is said in between is told then: it
-/// may be of something that was written since.
+/// Minimum interval between accepted connections of other machines, because a TLS handshake is expensive.
+const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
+/// Lifetime from which a link counts as a success, and resets the backoff.
+const SUCCESS_AFTER: Duration = Duration::from_secs(10);
+/// Number of consecutive failures before the first log line. The backoff until then exceeds the interval at which the
+/// leader reads announcements, so a node that the leader does not know yet logs nothing.
+const LOG_AFTER: u32 = 8;
+/// Number of lines that may wait for a peer to read them. A peer with more is cut off.
+const LINE_QUEUE: usize = 16;
+const EVENT_QUEUE: usize = 256;
+/// Minimum interval between `Look` messages to the host, per election. The messages in between are merged into one at
+/// its end, because they may report a later write.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the end waits until everybody has taken what was to be told.
-const ALL_TOLD: Duration = Duration::from_millis(200);
-/// From one try to reach whom the host listens to, to the next: at first, and at the most.
-const DIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Time at the end of the process for peers to receive the remaining lines.
+const FLUSH_WITHIN: Duration = Duration::from_millis(200);
+/// Backoff between attempts to reach the leader: initial and maximum delay.
+const REDIAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// The whole life of the process, which ends with its host, the process `parent`. Its standard input is its line to that,
-/// and its standard output the socket at which hosts of other machines connect, where it has a certificate for these.
+/// Runs the process until its host, the process `parent`, closes standard input, the socket to the host. If the host
+/// has a certificate for other machines, standard output is the listening socket for them.
 #[must_use]
 pub fn carry_links(parent: u32, folder: Option<&Path>) -> ExitCode {
     match carry(parent, folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The host says it, once.
+            // The host logs this once.
             let _ = writeln!(io::stderr(), "{error:#}");
             ExitCode::FAILURE
         }
@@ -90,7 +88,7 @@ fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
         line.clear();
         let listener = match folder {
             Some(folder) => {
-                // Sockets are found from here: a path to one is no longer than some hundred bytes.
+                // Relative paths keep socket addresses short: an address has room for about 100 bytes.
                 sockets::make(folder)?;
                 std::env::set_current_dir(folder)?;
                 sockets::tidy_up(Path::new("."));
@@ -108,7 +106,7 @@ fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
         };
         confine::to_linking(peers.is_some())?;
         to_host.write_all(&encode(&News::Ready)).await?;
-        let (events, mut happened) = mpsc::channel(UNHEARD);
+        let (events, mut happened) = mpsc::channel(EVENT_QUEUE);
         let mut carrier = Carrier {
             node,
             incarnation,
@@ -123,7 +121,7 @@ fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
             tasks: JoinSet::new(),
             numbers: 0,
         };
-        let (mut next_accept, mut next_shake) = (Instant::now(), Instant::now());
+        let (mut next_accept, mut next_accept_network) = (Instant::now(), Instant::now());
         loop {
             let accept = async {
                 sleep_until(next_accept).await;
@@ -132,8 +130,8 @@ fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
                     None => std::future::pending().await,
                 }
             };
-            let shake = async {
-                sleep_until(next_shake).await;
+            let accept_network = async {
+                sleep_until(next_accept_network).await;
                 match &peers_listener {
                     Some(listener) => listener.accept().await,
                     None => std::future::pending().await,
@@ -143,34 +141,34 @@ fn carry(parent: u32, folder: Option<&Path>) -> anyhow::Result<()> {
                 biased;
                 order = next_line(&mut from_host, &mut line) => {
                     let Some(order) = order? else {
-                        // What waits for each is written, and then they end.
+                        // Dropping the senders lets each task write its queued lines and then end.
                         carrier.links.clear();
-                        let all_told = async { while carrier.tasks.join_next().await.is_some() {} };
-                        let _ = timeout(ALL_TOLD, all_told).await;
+                        let flush = async { while carrier.tasks.join_next().await.is_some() {} };
+                        let _ = timeout(FLUSH_WITHIN, flush).await;
                         return Ok(());
                     };
                     let order = read(order)?;
                     line.clear();
                     if let Some(order) = order {
-                        carrier.order(order).await?;
+                        carrier.handle_order(order).await?;
                     }
                 }
-                Some((link, event)) = happened.recv() => carrier.happened(link, event).await?,
-                // What one has panicked with, it has said.
+                Some((link, event)) = happened.recv() => carrier.handle_event(link, event).await?,
+                // A panic of a task was already printed.
                 Some(_) = carrier.tasks.join_next() => {}
                 accepted = accept => {
                     next_accept = Instant::now() + ACCEPT_EVERY;
                     match accepted {
-                        Ok((stream, _)) => carrier.accept(stream),
-                        // No descriptors are left, say.
+                        Ok((stream, _)) => carrier.accept_local(stream),
+                        // For example, no file descriptors are left.
                         Err(_) => next_accept += HELLO_WITHIN,
                     }
                 }
-                accepted = shake => {
-                    next_shake = Instant::now() + SHAKE_EVERY;
+                accepted = accept_network => {
+                    next_accept_network = Instant::now() + ACCEPT_NETWORK_EVERY;
                     match accepted {
-                        Ok((stream, _)) => carrier.meet(stream),
-                        Err(_) => next_shake += HELLO_WITHIN,
+                        Ok((stream, _)) => carrier.accept_network(stream),
+                        Err(_) => next_accept_network += HELLO_WITHIN,
                     }
                 }
             }
@@ -183,18 +181,17 @@ struct Carrier {
     incarnation: String,
     events: Events,
     to_host: tokio::net::unix::OwnedWriteHalf,
-    /// Whether hosts of this machine have their sockets here.
+    /// True if hosts of this machine have their sockets here.
     has_folder: bool,
-    /// None where there are no links with other machines.
+    /// None without links to other machines.
     peers: Option<Peers>,
-    /// What each link's task is to write: without that it ends.
+    /// The queue of each link's task. The task ends once the queue is dropped.
     links: BTreeMap<u64, Link>,
-    /// Those that have connected and not said who they are.
-    strangers: BTreeMap<u64, Over>,
-    /// Those whose task waits for what the host knows.
+    /// Links of peers that have connected and not sent their hello.
+    strangers: BTreeMap<u64, Transport>,
+    /// Links whose task waits for an answer of the host.
     questions: BTreeMap<u64, oneshot::Sender<Option<Peer>>>,
     elections: BTreeMap<String, Election>,
-    /// Those that read and write, and those that wait for another try.
     tasks: JoinSet<()>,
     numbers: u64,
 }
@@ -202,18 +199,16 @@ struct Carrier {
 struct Link {
     lines: mpsc::Sender<Vec<u8>>,
     election: Option<String>,
-    /// The incarnation of which node has connected over the network.
+    /// The node and the incarnation of a peer that has connected over the network.
     caller: Option<(String, String)>,
 }
 
-/// What others connect over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Over {
+enum Transport {
     Socket,
     Network,
 }
 
-/// What links with other machines need.
 struct Peers {
     identity: Identity,
     acceptor: TlsAcceptor,
@@ -223,44 +218,42 @@ struct Peers {
 struct Election {
     candidate: Candidate,
     listeners: Listeners,
-    /// What the host told last of its renewals, and when that was.
-    leads: Option<(Told, Instant)>,
-    listens: Option<Listens>,
-    /// When the host is told next, or was told last, that there is something to read.
-    looks: Option<Instant>,
+    /// The last renewal that the host reported, and the time of the report.
+    last_renewal: Option<(Told, Instant)>,
+    leader_link: Option<LeaderLink>,
+    /// The time of the next `Look` to the host, or of the last one.
+    next_look: Option<Instant>,
 }
 
-/// Whom the host listens to.
-struct Listens {
+struct LeaderLink {
     leader: Leader,
     link: u64,
     linked: Option<Instant>,
-    /// Tries in a row that failed.
     failures: u32,
 }
 
 impl Carrier {
-    async fn order(&mut self, order: Order) -> io::Result<()> {
+    async fn handle_order(&mut self, order: Order) -> io::Result<()> {
         match order {
             Order::Begin { .. } => {}
             Order::Want { election, leader, candidate } => {
                 let known = self.elections.entry(election.clone()).or_default();
                 known.candidate = candidate;
                 let leader = leader.filter(|leader| leader.incarnation != self.incarnation);
-                let same = known.listens.as_ref().map(|listens| &listens.leader.incarnation);
+                let same = known.leader_link.as_ref().map(|leader_link| &leader_link.leader.incarnation);
                 if same == leader.as_ref().map(|leader| &leader.incarnation) {
-                    if let Some((listens, leader)) = known.listens.as_mut().zip(leader) {
-                        listens.leader = leader;
-                        let linked = listens.linked.map(|_| listens.link);
-                        linked.into_iter().for_each(|link| self.say(link, &Said::Is(candidate)));
+                    if let Some((leader_link, leader)) = known.leader_link.as_mut().zip(leader) {
+                        leader_link.leader = leader;
+                        let linked = leader_link.linked.map(|_| leader_link.link);
+                        linked.into_iter().for_each(|link| self.send_to_peer(link, &Said::Is(candidate)));
                     }
                     return Ok(());
                 }
-                if let Some(before) = known.listens.take() {
+                if let Some(before) = known.leader_link.take() {
                     self.links.remove(&before.link);
                     if before.linked.is_some() {
                         let incarnation = before.leader.incarnation;
-                        self.tell(&News::Ended { election: election.clone(), incarnation }).await?;
+                        self.send_to_host(&News::Ended { election: election.clone(), incarnation }).await?;
                     }
                 }
                 if let Some(leader) = leader {
@@ -269,7 +262,7 @@ impl Carrier {
             }
             Order::Tell { election, told } => self.tell_listeners(&election, told),
             Order::Answer { number, peer } => {
-                // Whoever has ended waits no more.
+                // The task may have ended since it asked.
                 drop(self.questions.remove(&number).map(|waits| waits.send(peer)));
             }
         }
@@ -282,23 +275,23 @@ impl Carrier {
         let places = known.listeners.places(to);
         let mut words: Vec<(u64, Said)> = places.into_iter().map(|(link, place)| (link, told.as_said(place))).collect();
         match told {
-            Told::Look => words.extend(known.listens.iter().map(|listens| (listens.link, Said::Look))),
-            Told::GivesUp { .. } => known.leads = None,
-            Told::Leads { .. } => known.leads = Some((told, Instant::now())),
+            Told::Look => words.extend(known.leader_link.iter().map(|leader_link| (leader_link.link, Said::Look))),
+            Told::GivesUp { .. } => known.last_renewal = None,
+            Told::Leads { .. } => known.last_renewal = Some((told, Instant::now())),
         }
-        words.into_iter().for_each(|(link, said)| self.say(link, &said));
+        words.into_iter().for_each(|(link, said)| self.send_to_peer(link, &said));
     }
 
-    /// Says it, unless the peer has not read so much that it is cut off. What one has said that ends by itself is on its way
-    /// here, and its end comes last.
-    fn say(&mut self, link: u64, said: &Said) {
+    /// Queues a message for a peer, and cuts the peer off if the queue is full. If the link's task has ended, the link
+    /// stays: the peer's last messages are still on their way to the loop, and [`Event::Ended`] follows them.
+    fn send_to_peer(&mut self, link: u64, said: &Said) {
         let is_full = |known: &Link| matches!(known.lines.try_send(encode(said)), Err(TrySendError::Full(_)));
         if self.links.get(&link).is_some_and(is_full) {
             self.links.remove(&link);
         }
     }
 
-    async fn tell(&mut self, news: &News) -> io::Result<()> {
+    async fn send_to_host(&mut self, news: &News) -> io::Result<()> {
         self.to_host.write_all(&encode(news)).await
     }
 
@@ -307,9 +300,9 @@ impl Carrier {
         self.numbers
     }
 
-    fn accept(&mut self, stream: UnixStream) {
+    fn accept_local(&mut self, stream: UnixStream) {
         if sockets::is_same_user(&stream)
-            && let Some((link, waiting)) = self.stranger(Over::Socket)
+            && let Some((link, waiting)) = self.admit(Transport::Socket)
         {
             let events = self.events.clone();
             self.tasks.spawn(async move {
@@ -319,10 +312,10 @@ impl Carrier {
         }
     }
 
-    fn meet(&mut self, stream: TcpStream) {
+    fn accept_network(&mut self, stream: TcpStream) {
         let acceptor = self.peers.as_ref().map(|peers| peers.acceptor.clone());
         if let Some(acceptor) = acceptor
-            && let Some((link, waiting)) = self.stranger(Over::Network)
+            && let Some((link, waiting)) = self.admit(Transport::Network)
         {
             self.tasks.spawn(peers::meet(
                 link,
@@ -334,20 +327,19 @@ impl Carrier {
         }
     }
 
-    /// Room for one more that has not said who it is, if there is any.
-    fn stranger(&mut self, over: Over) -> Option<(u64, mpsc::Receiver<Vec<u8>>)> {
+    fn admit(&mut self, over: Transport) -> Option<(u64, mpsc::Receiver<Vec<u8>>)> {
         let strangers = self.strangers.values().filter(|other| **other == over).count();
-        if self.links.len() >= MOST_LINKS || strangers >= MOST_STRANGERS {
+        if self.links.len() >= MAX_LINKS || strangers >= MAX_STRANGERS {
             return None;
         }
-        let (link, (lines, waiting)) = (self.number(), mpsc::channel(UNREAD));
+        let (link, (lines, waiting)) = (self.number(), mpsc::channel(LINE_QUEUE));
         self.links.insert(link, Link { lines, election: None, caller: None });
         self.strangers.insert(link, over);
         Some((link, waiting))
     }
 
     fn dial(&mut self, election: String, leader: Leader, failures: u32) {
-        let (link, (lines, waiting)) = (self.number(), mpsc::channel(UNREAD));
+        let (link, (lines, waiting)) = (self.number(), mpsc::channel(LINE_QUEUE));
         let Some(known) = self.elections.get_mut(&election) else { return };
         let Leader { incarnation, node } = leader.clone();
         let hello = Said::Hello {
@@ -357,10 +349,10 @@ impl Carrier {
             incarnation: Some(self.incarnation.clone()),
         };
         let candidate = known.candidate;
-        known.listens = Some(Listens { leader, link, linked: None, failures });
+        known.leader_link = Some(LeaderLink { leader, link, linked: None, failures });
         self.links.insert(link, Link { lines, election: Some(election.clone()), caller: None });
         for said in [hello, Said::Is(candidate)] {
-            self.say(link, &said);
+            self.send_to_peer(link, &said);
         }
         let (events, has_folder) = (self.events.clone(), self.has_folder);
         let identity = self.peers.as_ref().map(|peers| peers.identity.clone());
@@ -386,36 +378,38 @@ impl Carrier {
         });
     }
 
-    async fn happened(&mut self, link: u64, event: Event) -> io::Result<()> {
+    async fn handle_event(&mut self, link: u64, event: Event) -> io::Result<()> {
         match event {
             Event::Dial(election) => {
-                let listens = self.elections.get(&election).and_then(|known| known.listens.as_ref());
-                // Only if nothing else is wanted by now.
-                if let Some(Listens { leader, failures, .. }) = listens.filter(|listens| listens.link == link) {
+                let leader_link = self.elections.get(&election).and_then(|known| known.leader_link.as_ref());
+                // The host may follow another leader by now.
+                if let Some(LeaderLink { leader, failures, .. }) =
+                    leader_link.filter(|leader_link| leader_link.link == link)
+                {
                     let (leader, failures) = (leader.clone(), *failures);
                     self.dial(election, leader, failures);
                 }
                 Ok(())
             }
-            Event::Look(election) => self.tell(&look(election)).await,
+            Event::Look(election) => self.send_to_host(&look_news(election)).await,
             Event::Asks(question, answer) => {
-                // Who has been dropped meanwhile needs no answer.
+                // A link that was dropped since needs no answer.
                 if !self.links.contains_key(&link) || !self.elections.contains_key(&question.election) {
                     return Ok(());
                 }
                 self.questions.insert(link, answer);
-                self.tell(&News::Asks { number: link, question }).await
+                self.send_to_host(&News::Asks { number: link, question }).await
             }
-            Event::Ended(why) => self.ended(link, why).await,
+            Event::Ended(why) => self.handle_end(link, why).await,
             Event::Said(said) => match self.links.get(&link).map(|known| known.election.clone()) {
                 None => Ok(()),
-                Some(None) => self.greeted(link, said).await,
-                Some(Some(election)) => self.said(link, election, said).await,
+                Some(None) => self.handle_hello(link, said).await,
+                Some(Some(election)) => self.handle_message(link, election, said).await,
             },
         }
     }
 
-    async fn ended(&mut self, link: u64, why: Option<String>) -> io::Result<()> {
+    async fn handle_end(&mut self, link: u64, why: Option<String>) -> io::Result<()> {
         self.strangers.remove(&link);
         self.links.remove(&link);
         self.questions.remove(&link);
@@ -424,22 +418,24 @@ impl Carrier {
             if known.listeners.remove(link) {
                 news.push(listeners(election, known));
             }
-            let Some(listens) = known.listens.as_mut().filter(|listens| listens.link == link) else { continue };
-            let incarnation = listens.leader.incarnation.clone();
-            if let Some(since) = listens.linked.take() {
-                if since.elapsed() >= LASTED {
-                    listens.failures = 0;
+            let Some(leader_link) = known.leader_link.as_mut().filter(|leader_link| leader_link.link == link) else {
+                continue;
+            };
+            let incarnation = leader_link.leader.incarnation.clone();
+            if let Some(since) = leader_link.linked.take() {
+                if since.elapsed() >= SUCCESS_AFTER {
+                    leader_link.failures = 0;
                 }
                 news.push(News::Ended { election: election.clone(), incarnation });
-            } else if let Some(why) = why.clone().filter(|_| listens.failures >= SAID_AFTER) {
+            } else if let Some(why) = why.clone().filter(|_| leader_link.failures >= LOG_AFTER) {
                 news.push(News::Unreached {
                     election: election.clone(),
                     incarnation,
                     why: why.chars().take(200).collect(),
                 });
             }
-            let wait = doubled(DIAL, listens.failures);
-            listens.failures = listens.failures.saturating_add(1);
+            let wait = doubled(REDIAL_BACKOFF, leader_link.failures);
+            leader_link.failures = leader_link.failures.saturating_add(1);
             let (events, election) = (self.events.clone(), election.clone());
             self.tasks.spawn(async move {
                 sleep(between(wait / 2, wait)).await;
@@ -447,21 +443,21 @@ impl Carrier {
             });
         }
         for news in news {
-            self.tell(&news).await?;
+            self.send_to_host(&news).await?;
         }
         Ok(())
     }
 
-    /// Somebody who has connected says who that is.
-    async fn greeted(&mut self, link: u64, said: Said) -> io::Result<()> {
+    /// Handles the first message of a peer that has connected.
+    async fn handle_hello(&mut self, link: u64, said: Said) -> io::Result<()> {
         let over = self.strangers.remove(&link);
-        let Said::Hello { election, to, node, incarnation } = said else { return self.ended(link, None).await };
+        let Said::Hello { election, to, node, incarnation } = said else { return self.handle_end(link, None).await };
         if to != self.incarnation || !self.elections.contains_key(&election) {
-            return self.ended(link, None).await;
+            return self.handle_end(link, None).await;
         }
-        let caller = incarnation.clone().zip(node.clone()).filter(|_| over == Some(Over::Network));
+        let caller = incarnation.clone().zip(node.clone()).filter(|_| over == Some(Transport::Network));
         if caller.is_some() {
-            // One that calls again has no other link any more, and nobody has more than one.
+            // A caller has one link per election, so a new call replaces an older link.
             let is_other = |known: &Link| known.caller == caller && known.election.as_ref() == Some(&election);
             self.links.retain(|_, known| !is_other(known));
         }
@@ -479,29 +475,30 @@ impl Carrier {
         let mut news = None;
         if let Some(node) = node {
             if known.listeners.count() == 0 {
-                // The host tells nothing while nobody listens. It tells this one once it knows of it.
-                known.leads = None;
+                // The host reports no renewals while it has no listeners, so this one is out of date. The host reports
+                // a current one once it knows of this listener.
+                known.last_renewal = None;
             }
             known.listeners.add(link, node);
-            // It has said nothing of itself so far, and hears of its place with the next renewal.
-            words.extend(known.leads.as_ref().map(|(told, at)| told.later(at.elapsed()).as_said(None)));
+            // The peer has not sent its candidacy yet. It gets its place with the next renewal.
+            words.extend(known.last_renewal.as_ref().map(|(told, at)| told.later(at.elapsed()).as_said(None)));
             news = Some(listeners(&election, known));
         }
-        words.iter().for_each(|said| self.say(link, said));
+        words.iter().for_each(|said| self.send_to_peer(link, said));
         match news {
-            Some(news) => self.tell(&news).await,
+            Some(news) => self.send_to_host(&news).await,
             None => Ok(()),
         }
     }
 
-    async fn said(&mut self, link: u64, election: String, said: Said) -> io::Result<()> {
+    async fn handle_message(&mut self, link: u64, election: String, said: Said) -> io::Result<()> {
         let Some(known) = self.elections.get_mut(&election) else { return Ok(()) };
-        let listens = known.listens.as_mut().filter(|listens| listens.link == link);
-        let news = match (listens, said) {
+        let leader_link = known.leader_link.as_mut().filter(|leader_link| leader_link.link == link);
+        let news = match (leader_link, said) {
             (_, Said::Look) => {
                 let now = Instant::now();
-                let at = known.looks.map_or(now, |last| if last > now { last } else { now.max(last + LOOK_EVERY) });
-                if known.looks.replace(at) == Some(at) {
+                let at = known.next_look.map_or(now, |last| if last > now { last } else { now.max(last + LOOK_EVERY) });
+                if known.next_look.replace(at) == Some(at) {
                     return Ok(());
                 }
                 if at > now {
@@ -512,30 +509,29 @@ impl Carrier {
                     });
                     return Ok(());
                 }
-                look(election)
+                look_news(election)
             }
-            (Some(listens), Said::Hello { incarnation, node, .. }) if listens.linked.is_none() => {
-                let (Some(node), true) = (node, incarnation.as_ref() == Some(&listens.leader.incarnation)) else {
-                    return self.ended(link, None).await;
+            (Some(leader_link), Said::Hello { incarnation, node, .. }) if leader_link.linked.is_none() => {
+                let (Some(node), true) = (node, incarnation.as_ref() == Some(&leader_link.leader.incarnation)) else {
+                    return self.handle_end(link, None).await;
                 };
-                listens.linked = Some(Instant::now());
-                News::Linked { election, incarnation: listens.leader.incarnation.clone(), node }
+                leader_link.linked = Some(Instant::now());
+                News::Linked { election, incarnation: leader_link.leader.incarnation.clone(), node }
             }
-            (Some(listens), said @ (Said::Leads { .. } | Said::GivesUp { .. })) if listens.linked.is_some() => {
-                News::Heard { election, from: listens.leader.incarnation.clone(), said }
+            (Some(leader_link), said @ (Said::Leads { .. } | Said::GivesUp { .. })) if leader_link.linked.is_some() => {
+                News::Heard { election, from: leader_link.leader.incarnation.clone(), said }
             }
             (None, Said::Is(candidate)) => {
                 known.listeners.is(link, candidate);
                 return Ok(());
             }
-            // It says what is not for it to say.
-            _ => return self.ended(link, None).await,
+            _ => return self.handle_end(link, None).await,
         };
-        self.tell(&news).await
+        self.send_to_host(&news).await
     }
 }
 
-fn look(election: String) -> News {
+fn look_news(election: String) -> News {
     News::Heard { election, from: String::new(), said: Said::Look }
 }
 
@@ -565,19 +561,19 @@ mod tests {
         }
     }
 
-    /// A command says that there is something to read, and ends at once.
+    /// A command sends `Look` and disconnects at once.
     #[tokio::test]
-    async fn who_has_ended_before_it_is_greeted_is_heard_all_the_same() {
+    async fn hint_is_delivered_when_peer_disconnects_before_hello() {
         let (host, own) = UnixStream::pair().unwrap();
-        let (events, _happened) = mpsc::channel(UNHEARD);
+        let (events, _happened) = mpsc::channel(EVENT_QUEUE);
         let (reads, to_host) = own.into_split();
         let mut carrier = carrier(events, to_host);
-        let (lines, is_read_no_more) = mpsc::channel(1);
-        drop(is_read_no_more);
+        let (lines, unread) = mpsc::channel(1);
+        drop(unread);
         carrier.links.insert(1, Link { lines, election: None, caller: None });
         let hello = Said::Hello { election: "job".to_owned(), to: "a1".to_owned(), node: None, incarnation: None };
         for event in [Event::Said(hello), Event::Said(Said::Look), Event::Ended(None)] {
-            carrier.happened(1, event).await.unwrap();
+            carrier.handle_event(1, event).await.unwrap();
         }
         assert!(carrier.links.is_empty());
         drop((carrier, reads));
@@ -586,21 +582,20 @@ mod tests {
         assert!(matches!(news, Some(Some(News::Heard { said: Said::Look, .. }))), "{news:?}");
     }
 
-    /// What was said last may be of what was written last.
+    /// The last `Look` may report the last write.
     #[tokio::test]
-    async fn of_many_who_say_that_there_is_something_to_read_the_last_one_is_told_of_too() {
+    async fn last_of_many_looks_is_forwarded_after_the_interval() {
         let (host, own) = UnixStream::pair().unwrap();
-        let (events, mut happened) = mpsc::channel(UNHEARD);
+        let (events, mut happened) = mpsc::channel(EVENT_QUEUE);
         let (reads, to_host) = own.into_split();
         let mut carrier = carrier(events, to_host);
         let since = Instant::now();
         for link in 0..9 {
-            carrier.said(link, "job".to_owned(), Said::Look).await.unwrap();
+            carrier.handle_message(link, "job".to_owned(), Said::Look).await.unwrap();
         }
         let (link, event) = happened.recv().await.unwrap();
         assert!(since.elapsed() >= LOOK_EVERY, "{:?}", since.elapsed());
-        carrier.happened(link, event).await.unwrap();
-        // All that there is to tell is told.
+        carrier.handle_event(link, event).await.unwrap();
         assert!(happened.try_recv().is_err() && carrier.tasks.join_next().await.is_some() && carrier.tasks.is_empty());
         drop((carrier, reads));
         let (mut told, mut line, mut times) = (BufReader::new(host), Vec::new(), 0);

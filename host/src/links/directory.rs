@@ -1,5 +1,5 @@
-//! Where the hosts of other machines are, and by which certificates they are known: as their nodes say in the store. Only
-//! the host asks that, and not as often as strangers would have it.
+//! Addresses and certificates of hosts on other machines, from their announcements in the store. Only the host reads
+//! these, and strangers cannot make it read them more often.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,39 +12,35 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::place::Place;
 use super::words::{Peer, Question};
 
-/// From one reading to the next of what one node says.
-const OF_ONE: Duration = Duration::from_secs(10);
-/// How long a reading counts for the incarnation that it is of: a lie in the store does not outlast it by more.
-const COUNTS: Duration = Duration::from_secs(60);
-/// From one reading to the next, of whatever node.
-const OF_ALL: Duration = Duration::from_secs(1);
-/// How long a reading may take, and a look for a name.
+/// Minimum interval between two readings of one node's announcement.
+const READ_NODE_EVERY: Duration = Duration::from_secs(10);
+/// Lifetime of a reading for the incarnation in it. It bounds how long a false announcement has an effect.
+const VALID_FOR: Duration = Duration::from_secs(60);
+/// Minimum interval between two readings, of any nodes.
+const READ_ANY_EVERY: Duration = Duration::from_secs(1);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-/// Readings that are kept: the oldest makes room.
-const KEPT: usize = 1024;
-/// Addresses of one name that are tried.
-const ADDRESSES: usize = 4;
+/// Maximum number of readings to keep. The oldest is evicted first.
+const MAX_READINGS: usize = 1024;
+const MAX_ADDRESSES: usize = 4;
 
-/// What is known of others, for one purpose: whoever asks for another is not in its way.
+/// Cache of announcements. Leaders and callers have one each, so that callers cannot delay lookups of leaders.
 pub(super) struct Directory {
     store: Arc<dyn ObjectStore>,
     readings: Mutex<BTreeMap<(String, String), Reading>>,
-    /// When the next reading may be: who holds this reads.
+    /// The time of the next reading. The task that holds the lock reads.
     next: tokio::sync::Mutex<Instant>,
 }
 
-/// What a node has said.
 struct Reading {
     at: Instant,
-    /// Its incarnation, and where and by what it is known, if it said so.
+    /// The announced incarnation, with its certificate and address, if these are valid.
     said: Option<(String, Option<(Digest, Place)>)>,
 }
 
-/// What is known by now.
 enum Known {
-    /// All that is to be known of that incarnation.
+    /// The announcement of the requested incarnation, with its certificate and address, if these are valid.
     Said(Option<(Digest, Place)>),
-    /// That incarnation has not said anything a moment ago.
+    /// The last reading was moments ago, and did not contain the requested incarnation.
     NotYet,
     Nothing,
 }
@@ -54,14 +50,15 @@ impl Directory {
         Arc::new(Self { store, readings: Mutex::default(), next: tokio::sync::Mutex::new(Instant::now()) })
     }
 
-    /// By which certificate that incarnation is known, and its addresses where these are wanted; none if it has not said so.
+    /// Returns the certificate of an incarnation, and its addresses if the question wants them. Returns none if the
+    /// incarnation has not announced any.
     ///
     /// # Errors
-    /// That its name leads nowhere.
+    /// The announced name cannot be resolved.
     pub(super) async fn find(&self, question: &Question) -> Result<Option<Peer>, String> {
         let Some((certificate, place)) = self.said(question).await else { return Ok(None) };
         let addresses = match question.wants_addresses {
-            true => match timeout(ANSWERED_WITHIN, place.addresses(ADDRESSES)).await {
+            true => match timeout(ANSWERED_WITHIN, place.addresses(MAX_ADDRESSES)).await {
                 Ok(Ok(addresses)) => addresses,
                 Ok(Err(error)) => return Err(format!("{place}: {error}")),
                 Err(_) => return Err(format!("{place}: this name was not resolved within {ANSWERED_WITHIN:?}")),
@@ -77,18 +74,18 @@ impl Directory {
             return said;
         }
         let mut next = self.next.lock().await;
-        // Another may have read it meanwhile.
+        // Another task may have read it since.
         match self.known(question) {
             Known::Said(said) => return said,
             Known::NotYet => return None,
             Known::Nothing => {}
         }
         sleep_until(*next).await;
-        *next = Instant::now() + OF_ALL;
+        *next = Instant::now() + READ_ANY_EVERY;
         let read = timeout(ANSWERED_WITHIN, self.store.announced(&election, &question.node)).await;
         let said = read.ok().and_then(Result::ok).flatten().and_then(|content| Announcement::decode(&content));
-        let said = said.map(|said| (said.incarnation, said.peer.as_ref().and_then(understood)));
-        self.keep(question, said);
+        let said = said.map(|said| (said.incarnation, said.peer.as_ref().and_then(parse_peer)));
+        self.insert(question, said);
         match self.known(question) {
             Known::Said(said) => said,
             Known::NotYet | Known::Nothing => None,
@@ -99,29 +96,29 @@ impl Directory {
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         match readings.get(&(question.election.clone(), question.node.clone())) {
             Some(Reading { at, said: Some((incarnation, said)) })
-                if *incarnation == question.incarnation && at.elapsed() < COUNTS =>
+                if *incarnation == question.incarnation && at.elapsed() < VALID_FOR =>
             {
                 Known::Said(said.clone())
             }
-            Some(reading) if reading.at.elapsed() < OF_ONE => Known::NotYet,
+            Some(reading) if reading.at.elapsed() < READ_NODE_EVERY => Known::NotYet,
             _ => Known::Nothing,
         }
     }
 
-    fn keep(&self, question: &Question, said: Option<(String, Option<(Digest, Place)>)>) {
+    fn insert(&self, question: &Question, said: Option<(String, Option<(Digest, Place)>)>) {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
-        if readings.len() >= KEPT
-            && let Some(oldest) = readings.iter().min_by_key(|(_, reading)| reading.at).map(|(of, _)| of.clone())
+        if readings.len() >= MAX_READINGS
+            && let Some(oldest) = readings.iter().min_by_key(|(_, reading)| reading.at).map(|(key, _)| key.clone())
         {
             readings.remove(&oldest);
         }
-        let of = (question.election.clone(), question.node.clone());
-        readings.insert(of, Reading { at: Instant::now(), said });
+        let key = (question.election.clone(), question.node.clone());
+        readings.insert(key, Reading { at: Instant::now(), said });
     }
 }
 
-/// None of what no host of this version says.
-fn understood(said: &PeerWord) -> Option<(Digest, Place)> {
+/// Returns none if this version cannot parse the announcement.
+fn parse_peer(said: &PeerWord) -> Option<(Digest, Place)> {
     Some((said.certificate.parse().ok()?, said.address.parse().ok()?))
 }
 
@@ -144,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_incarnation_is_known_by_what_it_says_and_nobody_has_that_read_again_and_again() {
+    async fn announcements_are_cached_and_readings_are_rate_limited() {
         let clock = Clock::default();
         let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
         let certificate = Digest::of(b"a");
@@ -160,17 +157,16 @@ mod tests {
         for nobody in [asks("job", "web-1", "b1"), asks("job", "web-2", "a2"), asks("job", "web-3", "a3")] {
             assert_eq!(directory.find(&nobody).await, Ok(None), "{nobody:?}");
         }
-        // Another start of the node, which has announced another certificate: what was read counts for 10 s.
+        // A new start of the node announces another certificate, but the last reading counts for 10 s.
         announce(&store, "job", "web-1", "b1", Some(peer)).await;
         assert_eq!(directory.find(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.find(&asks("job", "web-1", "a1")).await, Ok(found));
-        assert!(began.elapsed() >= 2 * OF_ALL, "three readings in {:?}", began.elapsed());
-        // A minute later it is read again.
+        assert!(began.elapsed() >= 2 * READ_ANY_EVERY, "three readings in {:?}", began.elapsed());
         for reading in directory.readings.lock().unwrap().values_mut() {
-            reading.at -= COUNTS;
+            reading.at -= VALID_FOR;
         }
         assert_eq!(directory.find(&asks("job", "web-1", "a1")).await, Ok(None));
-        // Of another election nothing is said.
+        // The node has announced nothing in the other election.
         assert_eq!(directory.find(&asks("another", "web-1", "b1")).await, Ok(None));
     }
 }

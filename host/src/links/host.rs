@@ -1,9 +1,9 @@
-//! The host's side: one thread that starts the process which carries the links, gives it what to tell and takes what it has
-//! heard, and starts it again where it ends.
+//! The host's side of the links: one thread that starts the links process, restarts it if it ends, sends it messages
+//! and forwards the hints that it hears.
 //!
-//! The process is believed nothing either: a line is short, of lines there are no more in a second than this thread takes,
-//! and what it says of a hint's age or term a standby's elector treats as it treats every lie. What it asks about nodes of
-//! other machines is looked up beside, and no more often than a [`Directory`] has it.
+//! The process is untrusted: its lines are short, the thread limits their rate, and a standby's elector treats a hint's
+//! age and term as possible lies. The thread looks up peers for the process concurrently, at most as often as a
+//! [`Directory`] allows.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,53 +33,50 @@ use super::words::{LONGEST, News, Order, Peer, Question, Said, Told, encode, nex
 use super::{CARRY_LINKS, Line, Port, line};
 use crate::telemetry::{Event, Log, Standing};
 
-/// From the end of the process to its next start: at first, and at the most.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// One that lasted so long starts anew as at first.
-const WELL_AFTER: Duration = Duration::from_secs(60);
-/// How soon it must listen.
+/// Backoff between the end of the process and its next start: initial and maximum delay.
+const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Lifetime from which the process counts as a success, and resets the backoff.
+const SUCCESS_AFTER: Duration = Duration::from_secs(60);
 const READY_WITHIN: Duration = Duration::from_secs(5);
-/// From one of its lines to the next, where there are many.
+/// Minimum interval between lines from the process, to limit their rate.
 const LINE_EVERY: Duration = Duration::from_millis(1);
-/// Orders that wait for the process.
-const WAITING: usize = 256;
-/// How long it may take to take one.
-const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// How long the end waits for the last that is told.
-const LAST_WORD: Duration = Duration::from_millis(500);
-/// More of what it says as it ends is left out, in bytes.
-const LAST_WORDS: u64 = 500;
-/// More of why somebody is not reached is left out, in characters.
-const MOST_OF_WHY: usize = 300;
-/// Questions of it that are looked up at a time.
-const QUESTIONS: usize = 128;
-/// How long one may wait for its turn, and for the store.
+const ORDER_QUEUE: usize = 256;
+/// Upper bound on the time that the process takes to receive a line.
+const WRITE_WITHIN: Duration = Duration::from_secs(1);
+/// Time at the end of the host for the process to send the remaining messages.
+const STOP_WITHIN: Duration = Duration::from_millis(500);
+/// Upper bound on the output of the process that an error quotes, in bytes.
+const MAX_STDERR: u64 = 500;
+/// Upper bound on the reason in an error about an unreachable leader, in characters.
+const MAX_REASON: usize = 300;
+const MAX_QUESTIONS: usize = 128;
+/// Upper bound on a lookup, including the wait for its turn and for the store.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// Threads that wait for the system to find a name, or the store's.
+/// Maximum number of threads that wait for name resolution, for a peer or by the store's client.
 const THREADS: usize = 8;
 
 /// The links of a host.
 pub struct Links {
     node: String,
     incarnation: String,
-    /// None where there are none with hosts of this machine.
+    /// None without links to hosts of this machine.
     folder: Option<PathBuf>,
-    /// None where there are none with others, which are looked up in the store.
+    /// None without links to other machines. The store is for looking up peers.
     peers: Option<(Listening, Arc<dyn ObjectStore>)>,
     ports: Vec<Port>,
 }
 
-/// The thread. It ends by itself once the supervisors of all elections have, and when this is dropped.
+/// The links thread. It ends after the supervisors of all elections, or if this handle is dropped.
 pub struct Linking {
-    ends: watch::Sender<bool>,
-    /// Closed once it is about to end.
+    stop: watch::Sender<bool>,
+    /// Closed once the thread is about to end.
     works: watch::Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Links {
-    /// Those of the host of that incarnation: with hosts of this machine, with their sockets in a folder, and with those of
-    /// others, which the store tells of.
+    /// Creates the links of a host's incarnation. If `folder` is set, it contains the sockets of this machine's hosts.
+    /// If `peers` is set, there are links with other machines, which are looked up in the store.
     #[must_use]
     pub fn new(
         node: &str,
@@ -90,7 +87,7 @@ impl Links {
         Self { node: node.to_owned(), incarnation: incarnation.to_owned(), folder, peers, ports: Vec::new() }
     }
 
-    /// An election's end of them, for its supervisor. What is to be read soon goes to `tidings`.
+    /// Returns the supervisor's end of an election's links. `tidings` gets notified of news in the store.
     pub fn line(&mut self, election: ElectionName, tidings: &Tidings, standing: &Arc<Standing>, log: &Log) -> Line {
         if self.folder.is_none() && self.peers.is_none() {
             return Line::off();
@@ -103,7 +100,7 @@ impl Links {
     /// Starts the thread, if there is anything to link.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The operating system refused a resource.
     pub fn start(self, log: Log) -> io::Result<Option<Linking>> {
         let Self { node, incarnation, folder, peers, ports } = self;
         if ports.is_empty() {
@@ -111,7 +108,7 @@ impl Links {
         }
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build()?;
-        let (ends, mut ended) = watch::channel(false);
+        let (stop, mut stopped) = watch::channel(false);
         let (at_work, works) = watch::channel(());
         let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
             let identity = peers.as_ref().map(|(listening, _)| listening.identity.clone());
@@ -121,119 +118,115 @@ impl Links {
                 leaders: Directory::new(Arc::clone(&store)),
                 callers: Directory::new(store),
             });
-            let host = Host { begin, folder, peers, log };
+            let thread = LinksThread { begin, folder, peers, log };
             runtime.block_on(async {
                 tokio::select! {
-                    () = host.keep_linked(ports) => {}
-                    _ = ended.wait_for(|ended| *ended) => {}
+                    () = thread.keep_linked(ports) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             });
             drop(at_work);
-            // A name that the system looks for in vain is nothing to wait for.
+            // A pending name lookup must not delay the end.
             runtime.shutdown_background();
         })?;
-        Ok(Some(Linking { ends, works, thread: Some(thread) }))
+        Ok(Some(Linking { stop, works, thread: Some(thread) }))
     }
 }
 
 impl Linking {
-    /// Waits a moment until all that was to be told is, and ends process and thread.
+    /// Waits briefly for the remaining messages to be sent, and ends the process and the thread.
     pub async fn shutdown(mut self) {
-        let _ = timeout(LAST_WORD, self.works.changed()).await;
+        let _ = timeout(STOP_WITHIN, self.works.changed()).await;
     }
 }
 
 impl Drop for Linking {
     fn drop(&mut self) {
-        self.ends.send_replace(true);
+        self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            // It has said what it panicked with.
+            // The thread has already printed a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread is given.
-struct Host {
+struct LinksThread {
     begin: Order,
     folder: Option<PathBuf>,
     peers: Option<Peers>,
     log: Log,
 }
 
-/// What links with other machines need of the host.
 struct Peers {
     listener: TcpListener,
-    /// Those that it would connect to: whoever connects to it is in nobody's way there.
+    /// Lookups of leaders to connect to, apart from `callers` so that peers that connect cannot delay them.
     leaders: Arc<Directory>,
     callers: Arc<Directory>,
 }
 
-/// What of an election is told back.
-struct Ear {
+struct ElectionSinks {
     heard: mpsc::Sender<Hint>,
     listened: watch::Sender<bool>,
     tidings: Tidings,
     standing: Arc<Standing>,
     log: Log,
-    /// Whom it is linked with.
     linked: Option<(String, String)>,
-    /// The incarnation that was said to be out of reach.
+    /// The incarnation of the leader that was last logged as unreachable.
     unreached: Option<String>,
 }
 
-impl Host {
+impl LinksThread {
     async fn keep_linked(self, ports: Vec<Port>) {
-        let (orders, mut ordered) = mpsc::channel(WAITING);
-        let mut ears = BTreeMap::new();
+        let (orders, mut ordered) = mpsc::channel(ORDER_QUEUE);
+        let mut all_sinks = BTreeMap::new();
         let mut wanted = Vec::new();
         let mut forwarders = JoinSet::new();
         for Port { election, wanted: wants, words, heard, listened, tidings, standing, log } in ports {
             wanted.push((election.to_string(), wants.clone()));
             forwarders.spawn(forward(election.to_string(), wants, words, tidings.finds(), orders.clone()));
-            let ear = Ear { heard, listened, tidings, standing, log, linked: None, unreached: None };
-            ears.insert(election.to_string(), ear);
+            let sinks = ElectionSinks { heard, listened, tidings, standing, log, linked: None, unreached: None };
+            all_sinks.insert(election.to_string(), sinks);
         }
         drop(orders);
         let mut failures = 0_u32;
-        let mut said = None;
+        let mut last_error = None;
         loop {
             let began = Instant::now();
-            let why = match self.carry(&wanted, &mut ordered, &mut ears).await {
+            let why = match self.carry(&wanted, &mut ordered, &mut all_sinks).await {
                 Ok(()) => return,
                 Err(why) => format!("{why:#}"),
             };
-            for ear in ears.values_mut() {
-                ear.ended();
-                ear.listeners(0);
+            for sinks in all_sinks.values_mut() {
+                sinks.ended();
+                sinks.listeners(0);
             }
-            if began.elapsed() >= WELL_AFTER {
-                (failures, said) = (0, None);
+            if began.elapsed() >= SUCCESS_AFTER {
+                (failures, last_error) = (0, None);
             }
-            if said.as_ref() != Some(&why) {
+            if last_error.as_ref() != Some(&why) {
                 let error = format!("links are down, so this node polls the store more often: {why}");
                 self.log.emit(None, Event::Error { error });
-                said = Some(why);
+                last_error = Some(why);
             }
-            let wait = doubled(AGAIN, failures);
+            let wait = doubled(RESTART_BACKOFF, failures);
             failures = failures.saturating_add(1);
             sleep(between(wait / 2, wait)).await;
         }
     }
 
-    /// Has a process carry the links until nobody has anything to tell any more.
+    /// Runs a links process until all supervisors have ended.
     ///
     /// # Errors
-    /// What is wrong with the process.
+    /// The process failed, with the reason.
     async fn carry(
         &self,
         wanted: &[(String, watch::Receiver<super::Wanted>)],
         ordered: &mut mpsc::Receiver<Order>,
-        ears: &mut BTreeMap<String, Ear>,
+        all_sinks: &mut BTreeMap<String, ElectionSinks>,
     ) -> anyhow::Result<()> {
-        let (own, its) = StdStream::pair()?;
+        let (own, child_end) = StdStream::pair()?;
         own.set_nonblocking(true)?;
-        let mut child = start(self.folder.as_deref(), its, self.peers.as_ref().map(|peers| &peers.listener))?;
+        let mut child = start(self.folder.as_deref(), child_end, self.peers.as_ref().map(|peers| &peers.listener))?;
         let mut answers: JoinSet<Answer> = JoinSet::new();
         let (from, mut to) = UnixStream::from_std(own)?.into_split();
         let (mut from, mut line) = (BufReader::with_capacity(LONGEST, from), Vec::new());
@@ -247,28 +240,28 @@ impl Host {
             Ok(_) => anyhow::bail!("{}", last_words(&mut child).await),
             Err(_) => anyhow::bail!("the links process was not ready within {READY_WITHIN:?}"),
         }
-        // Who had something to tell before had nobody to tell it to.
-        ears.values().for_each(|ear| ear.tidings.look());
+        // Earlier notifications from other nodes may have been missed.
+        all_sinks.values().for_each(|sinks| sinks.tidings.look());
         loop {
             tokio::select! {
                 order = ordered.recv() => {
                     let Some(order) = order else {
                         drop(to);
-                        // It ends once what it was to tell is told.
-                        let _ = timeout(LAST_WORD, child.wait()).await;
+                        // The process sends the remaining messages and then ends.
+                        let _ = timeout(STOP_WITHIN, child.wait()).await;
                         return Ok(());
                     };
-                    timeout(TAKEN_WITHIN, to.write_all(&encode(&order))).await??;
+                    timeout(WRITE_WITHIN, to.write_all(&encode(&order))).await??;
                 }
                 Some(answer) = answers.join_next() => {
-                    // What it has panicked with, it has said.
+                    // A panic of a lookup was already printed.
                     let Ok(Answer { number, question, found }) = answer else { continue };
-                    let ear = ears.get_mut(&question.election);
+                    let sinks = all_sinks.get_mut(&question.election);
                     let peer = found.unwrap_or_else(|why| {
-                        ear.into_iter().for_each(|ear| ear.unreached(&question.incarnation, &why));
+                        sinks.into_iter().for_each(|sinks| sinks.unreached(&question.incarnation, &why));
                         None
                     });
-                    timeout(TAKEN_WITHIN, to.write_all(&encode(&Order::Answer { number, peer }))).await??;
+                    timeout(WRITE_WITHIN, to.write_all(&encode(&Order::Answer { number, peer }))).await??;
                 }
                 said = next_line(&mut from, &mut line) => {
                     let Some(said) = said? else { anyhow::bail!("{}", last_words(&mut child).await) };
@@ -276,39 +269,39 @@ impl Host {
                     line.clear();
                     match news {
                         Some(News::Heard { election, from, said }) => {
-                            if let (Some(ear), said) = (ears.get_mut(&election), said.checked()?) {
-                                ear.heard(from, said);
+                            if let (Some(sinks), said) = (all_sinks.get_mut(&election), said.checked()?) {
+                                sinks.heard(from, said);
                             }
                         }
                         Some(News::Linked { election, incarnation, node }) => {
-                            if let Some(ear) = ears.get_mut(&election) {
-                                ear.linked(incarnation, node);
+                            if let Some(sinks) = all_sinks.get_mut(&election) {
+                                sinks.linked(incarnation, node);
                             }
                         }
                         Some(News::Ended { election, .. }) => {
-                            if let Some(ear) = ears.get_mut(&election) {
-                                ear.ended();
+                            if let Some(sinks) = all_sinks.get_mut(&election) {
+                                sinks.ended();
                             }
                         }
                         Some(News::Listeners { election, count }) => {
-                            if let Some(ear) = ears.get(&election) {
-                                ear.listeners(count);
+                            if let Some(sinks) = all_sinks.get(&election) {
+                                sinks.listeners(count);
                             }
                         }
                         Some(News::Unreached { election, incarnation, why }) => {
-                            if let Some(ear) = ears.get_mut(&election) {
-                                ear.unreached(&incarnation, &why);
+                            if let Some(sinks) = all_sinks.get_mut(&election) {
+                                sinks.unreached(&incarnation, &why);
                             }
                         }
                         Some(News::Asks { number, question }) => {
-                            let is_fit = question.is_within_bounds() && ears.contains_key(&question.election);
+                            let is_fit = question.is_within_bounds() && all_sinks.contains_key(&question.election);
                             match &self.peers {
-                                Some(peers) if is_fit && answers.len() < QUESTIONS => {
+                                Some(peers) if is_fit && answers.len() < MAX_QUESTIONS => {
                                     drop(answers.spawn(peers.look_up(number, question)));
                                 }
                                 _ => {
                                     let nothing = encode(&Order::Answer { number, peer: None });
-                                    timeout(TAKEN_WITHIN, to.write_all(&nothing)).await??;
+                                    timeout(WRITE_WITHIN, to.write_all(&nothing)).await??;
                                 }
                             }
                         }
@@ -321,11 +314,10 @@ impl Host {
     }
 }
 
-/// What was looked up for the process.
 struct Answer {
     number: u64,
     question: Question,
-    /// None where the node has not said so, or why it is not found.
+    /// None if the node has not announced it. An error if its address cannot be resolved.
     found: Result<Option<Peer>, String>,
 }
 
@@ -339,7 +331,7 @@ impl Peers {
     }
 }
 
-impl Ear {
+impl ElectionSinks {
     fn heard(&self, from: String, said: Said) {
         let hint = match said {
             Said::Look => return self.tidings.look(),
@@ -350,7 +342,7 @@ impl Ear {
             Said::Hello { .. } | Said::Is(_) => return,
         };
         self.standing.heard_a_hint();
-        // One that is late is of no use.
+        // If the queue is full, the hint is dropped: it would arrive late anyway.
         let _ = self.heard.try_send(hint);
     }
 
@@ -367,13 +359,13 @@ impl Ear {
         self.linked = Some((incarnation, node));
     }
 
-    /// Says once that the leader of that incarnation is not where it says that it is.
+    /// Logs once per incarnation that a leader cannot be reached at its announced address.
     fn unreached(&mut self, incarnation: &str, why: &str) {
         if self.unreached.as_deref() == Some(incarnation) || !super::words::is_incarnation(incarnation) {
             return;
         }
         self.unreached = Some(incarnation.to_owned());
-        let why: String = why.chars().take(MOST_OF_WHY).collect();
+        let why: String = why.chars().take(MAX_REASON).collect();
         let error = format!(
             "cannot reach the leader over the network, so this node polls the store more often: {}",
             escape(&why)
@@ -394,7 +386,6 @@ fn want(election: &str, wanted: &super::Wanted) -> Order {
     Order::Want { election: election.to_owned(), leader, candidate }
 }
 
-/// Gives on what the supervisor of an election wants, tells and has found.
 async fn forward(
     election: String,
     mut wants: watch::Receiver<super::Wanted>,
@@ -408,7 +399,6 @@ async fn forward(
             biased;
             told = words.recv() => match told {
                 Some(told) => tell(told),
-                // Its supervisor has ended.
                 None => return,
             },
             Ok(()) = wants.changed() => want(&election, &wants.borrow_and_update()),
@@ -420,7 +410,8 @@ async fn forward(
     }
 }
 
-/// This program once more, with nothing but its line to this one, and the socket at which those of other machines connect.
+/// Starts this program as the links process, with an empty environment and no descriptors other than its socket to this
+/// process, the listening socket for other machines, and a pipe for errors.
 fn start(folder: Option<&Path>, line: StdStream, listener: Option<&TcpListener>) -> io::Result<Child> {
     let listener = listener.map(TcpListener::try_clone).transpose()?;
     Command::new("/proc/self/exe")
@@ -435,12 +426,12 @@ fn start(folder: Option<&Path>, line: StdStream, listener: Option<&TcpListener>)
         .spawn()
 }
 
-/// How the process has ended, and what it said.
+/// Kills the process, and returns its exit status and its error output.
 async fn last_words(child: &mut Child) -> String {
     let _ = child.start_kill();
     let mut said = Vec::new();
     if let Some(stderr) = child.stderr.take() {
-        let _ = timeout(TAKEN_WITHIN, stderr.take(LAST_WORDS).read_to_end(&mut said)).await;
+        let _ = timeout(WRITE_WITHIN, stderr.take(MAX_STDERR).read_to_end(&mut said)).await;
     }
     let how = match child.wait().await {
         Ok(status) => format!("the links process exited ({status})"),

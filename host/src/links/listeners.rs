@@ -1,11 +1,11 @@
-//! Who listens to a node in one election, and in which order they succeed it.
+//! The nodes that listen to this one in one election, and their order of succession.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::words::Candidate;
 
-/// The listeners of one election, by the numbers of their links.
+/// The listeners of one election, by the number of their link.
 #[derive(Default, Debug)]
 pub(super) struct Listeners(BTreeMap<u64, Listener>);
 
@@ -13,20 +13,20 @@ pub(super) struct Listeners(BTreeMap<u64, Listener>);
 struct Listener {
     node: String,
     candidate: Candidate,
-    /// Decides among equals, the same for as long as it listens.
-    luck: u64,
+    /// Random tie-breaker, constant while the node listens.
+    tie_breaker: u64,
 }
 
 impl Listeners {
     pub(super) fn add(&mut self, link: u64, node: String) {
-        self.add_with(link, node, luck());
+        self.add_with(link, node, tie_breaker());
     }
 
-    fn add_with(&mut self, link: u64, node: String, luck: u64) {
-        self.0.insert(link, Listener { node, candidate: Candidate::default(), luck });
+    fn add_with(&mut self, link: u64, node: String, tie_breaker: u64) {
+        self.0.insert(link, Listener { node, candidate: Candidate::default(), tie_breaker });
     }
 
-    /// Whether there was one.
+    /// Removes a listener. Returns true if there was one.
     pub(super) fn remove(&mut self, link: u64) -> bool {
         self.0.remove(&link).is_some()
     }
@@ -41,12 +41,12 @@ impl Listeners {
         self.0.len()
     }
 
-    /// The place of each: first the node that a transfer named, then those that are ready, by their priority, and none that
-    /// leads as many as it should before one that does not. Who could not take the lease has none.
+    /// Ranks the listeners: first the target of a transfer, then the others by priority. Nodes that lead enough
+    /// elections come after those that do not. A node that could not take the lease has no place.
     pub(super) fn places(&self, to: Option<&str>) -> BTreeMap<u64, Option<u32>> {
         let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidate.ready).collect();
-        ready.sort_by_key(|(_, Listener { node, candidate, luck })| {
-            (Some(node.as_str()) != to, candidate.leads_enough, Reverse(candidate.priority), *luck)
+        ready.sort_by_key(|(_, Listener { node, candidate, tie_breaker })| {
+            (Some(node.as_str()) != to, candidate.leads_enough, Reverse(candidate.priority), *tie_breaker)
         });
         let mut places: BTreeMap<u64, Option<u32>> = self.0.keys().map(|link| (*link, None)).collect();
         for (place, (link, _)) in ready.into_iter().enumerate() {
@@ -56,9 +56,9 @@ impl Listeners {
     }
 }
 
-fn luck() -> u64 {
+fn tie_breaker() -> u64 {
     let mut bytes = [0; 8];
-    // Without random numbers all are equal.
+    // Without random numbers, all listeners tie.
     let _ = getrandom::fill(&mut bytes);
     u64::from_le_bytes(bytes)
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whom_a_transfer_named_is_first_and_then_who_is_ready_by_priority() {
+    fn transfer_target_is_first_then_ready_nodes_by_priority() {
         let mut listeners = Listeners::default();
         let ready = Candidate { ready: true, priority: 50, leads_enough: false };
         for (link, (node, candidate)) in [

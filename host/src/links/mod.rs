@@ -1,17 +1,16 @@
-//! Links: what the nodes of one store tell each other beside it, so that a standby need not ask again and again.
+//! Links: direct connections over which the nodes of one store send each other hints, so that a standby polls the store
+//! less often.
 //!
-//! Nothing of it is believed, and nothing needs it: what is heard makes a reading earlier or later ([`Hint`]). A standby
-//! connects to the socket of the host that the record names, `DIR/links/INCARNATION`, one link for each election, and
-//! hears there what that host has renewed and when it gives the lease up; it says itself whether it could take the lease.
-//! What either finds in the store that all are to read, it tells the other. With hosts of other machines there are links where
-//! that is asked for: the same lines, over TLS, with those whose certificates are announced.
+//! Every message is an untrusted [`Hint`]: it makes a reading of the store earlier or later, and Baton works without
+//! it. For each election, a standby connects to the socket of the host that the record names, `DIR/links/INCARNATION`.
+//! The leader's host reports its renewals and the release of the lease. The standby reports whether it could take the
+//! lease. If either finds something new in the store that all nodes should read, it notifies the other. If `--peer` is
+//! set, hosts of different machines exchange the same lines over TLS, and verify each other by the announced
+//! certificates.
 //!
-//! The links are carried by a process of their own (`carrier`), which has neither the store nor a lease: it is given what
-//! to tell and whom to hear, and gives back lines of bounded length and number. `words` is what is said, `listeners` who
-//! listens and in which order they succeed, `attend` what one peer may say, `sockets` and `place` where, `tls` and `peers`
-//! how hosts of other machines know each other, `directory` what the store tells of them, `call` how a command of this user
-//! says to the hosts of its machine that there is something to read. One thread of the host talks with the process, and
-//! starts it again where it ends: no thread that renews, kills or gates waits for it.
+//! A separate process (`carrier`) carries the links. It can access neither the store nor a lease. The host gives it the
+//! messages to send and the peers to hear, and gets back lines of bounded length and number. One thread of the host
+//! talks to that process and restarts it if it ends. No thread that renews, kills or gates waits for the links thread.
 
 mod attend;
 mod call;
@@ -44,13 +43,12 @@ pub use words::Candidate;
 pub(crate) use words::READER;
 use words::{Leader, Told};
 
-/// Words that wait to be told, and hints that wait to be heard, of one election: more are dropped.
+/// Messages to send, and hints to handle, that may be queued for one election. Any above this number are dropped.
 const WAITING: usize = 32;
 
-/// The folder in the store's.
 const FOLDER: &str = "links";
 
-/// Where a store's hosts have their sockets; none where it is not for the hosts of one machine.
+/// Returns the folder with the sockets of a store's hosts, if the store is for the hosts of one machine.
 #[must_use]
 pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
     match store {
@@ -60,35 +58,34 @@ pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
 }
 
 /// A supervisor's end of the links of its election.
-pub struct Line(Option<Ends>);
+pub struct Line(Option<LinkChannels>);
 
-struct Ends {
+struct LinkChannels {
     wanted: watch::Sender<Wanted>,
     words: mpsc::Sender<Told>,
     heard: mpsc::Receiver<Hint>,
     listened: watch::Receiver<bool>,
-    /// The last renewal that there was to tell of, and when that was.
-    leads: Option<(Told, Instant)>,
-    /// Whether somebody was told that the lease is given up.
+    /// The last renewal to report, and the time at which it was reported.
+    last_renewal: Option<(Told, Instant)>,
+    /// True if a listener was notified that the lease was given up.
     gives_up: bool,
 }
 
-/// What the links of an election are to be now.
+/// The supervisor's current settings for the links of its election.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Wanted {
-    /// Whom it is to listen to.
     leader: Option<Leader>,
-    /// What this node tells of itself.
+    /// This node's state as a possible successor, which the leader's host gets.
     candidate: Candidate,
 }
 
-/// The other end of a [`Line`], and what else the links of that election are for.
+/// The links thread's end of a [`Line`], with the other sinks of that election.
 struct Port {
     election: ElectionName,
     wanted: watch::Receiver<Wanted>,
     words: mpsc::Receiver<Told>,
     heard: mpsc::Sender<Hint>,
-    /// Whether anybody listens: where nobody does, there is nothing to tell.
+    /// True while at least one node listens. Otherwise nothing is sent.
     listened: watch::Sender<bool>,
     tidings: Tidings,
     standing: Arc<Standing>,
@@ -96,43 +93,44 @@ struct Port {
 }
 
 impl Line {
-    /// No links: nothing is told and nothing heard.
+    /// Returns a line without links: it sends nothing and receives nothing.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
     }
 
-    /// Tells those that listen, if any do. Of a hand-over, `to` is the node that is to be first.
+    /// Notifies the listeners, if there are any. In a hand-over, `to` names the node that should succeed first.
     pub fn tell(&mut self, word: &Word, now: Time, to: Option<&str>) {
         let Some(ends) = &mut self.0 else { return };
         let told = match word {
             Word::Leads { term, renewed } => Told::leads(*term, now.since(*renewed)),
-            // A node of another name than nodes have may stand in the store, and there is none.
+            // The store may contain an invalid node name, and no node has that name.
             Word::GivesUp => Told::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
-        ends.leads = matches!(word, Word::Leads { .. }).then(|| (told.clone(), Instant::now()));
+        ends.last_renewal = matches!(word, Word::Leads { .. }).then(|| (told.clone(), Instant::now()));
         let is_listened = *ends.listened.borrow();
-        // It may be told twice, and who has heard it once may listen no more.
+        // The notification may be repeated, and a listener that got the first one may have disconnected.
         ends.gives_up = matches!(told, Told::GivesUp { .. }) && (is_listened || ends.gives_up);
         if is_listened {
-            // It is late anyway where so many wait.
+            // If the queue is full, the message is dropped: it would arrive late anyway.
             let _ = ends.words.try_send(told);
         }
     }
 
-    /// Whether somebody is about to take the lease, since the last word was that it is given up.
+    /// True if a successor is about to take the lease: a listener was notified that the lease was given up, and no
+    /// later message has replaced that one.
     #[must_use]
     pub fn has_heir(&self) -> bool {
         self.0.as_ref().is_some_and(|ends| ends.gives_up)
     }
 
-    /// Has that incarnation of a node listened to, and says what this node would do.
+    /// Listens to that incarnation of a node, and announces this node as a successor.
     pub fn wants(&mut self, leader: Option<(&str, String)>, candidate: Candidate) {
-        let Some(Ends { wanted, gives_up, .. }) = &mut self.0 else { return };
-        // Another has taken what was given up.
+        let Some(LinkChannels { wanted, gives_up, .. }) = &mut self.0 else { return };
+        // Another node has taken the lease that was given up.
         *gives_up &= leader.is_none();
         let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
-        // A record may name whoever wrote it, at any length.
+        // A record may contain a name of any length.
         let leader = leader.filter(Leader::is_within_bounds);
         wanted.send_if_modified(|wanted| {
             let now = Wanted { leader, candidate };
@@ -142,9 +140,11 @@ impl Line {
         });
     }
 
-    /// What is heard. Whoever begins to listen meanwhile is told of the last renewal. Cancel safe.
+    /// Waits for the next hint. Meanwhile, reports the last renewal to each node that begins to listen. Cancel safe.
     pub async fn heard(&mut self) -> Hint {
-        let Some(Ends { words, heard, listened, leads, .. }) = &mut self.0 else { return std::future::pending().await };
+        let Some(LinkChannels { words, heard, listened, last_renewal, .. }) = &mut self.0 else {
+            return std::future::pending().await;
+        };
         loop {
             tokio::select! {
                 hint = heard.recv() => match hint {
@@ -152,7 +152,7 @@ impl Line {
                     None => return std::future::pending().await,
                 },
                 Ok(()) = listened.changed() => {
-                    if let (true, Some((told, at))) = (*listened.borrow_and_update(), &*leads) {
+                    if let (true, Some((told, at))) = (*listened.borrow_and_update(), &*last_renewal) {
                         let _ = words.try_send(told.later(at.elapsed()));
                     }
                 }
@@ -161,14 +161,13 @@ impl Line {
     }
 }
 
-/// Both ends of an election's links.
 fn line(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: Log) -> (Line, Port) {
     let (wanted, wants) = watch::channel(Wanted::default());
     let (words, told) = mpsc::channel(WAITING);
     let (tell, heard) = mpsc::channel(WAITING);
     let (listens, listened) = watch::channel(false);
     let port = Port { election, wanted: wants, words: told, heard: tell, listened: listens, tidings, standing, log };
-    (Line(Some(Ends { wanted, words, heard, listened, leads: None, gives_up: false })), port)
+    (Line(Some(LinkChannels { wanted, words, heard, listened, last_renewal: None, gives_up: false })), port)
 }
 
 #[cfg(test)]
@@ -179,10 +178,10 @@ mod tests {
     use super::*;
     use crate::telemetry::Format;
 
-    /// What is too long for a line would end the process that carries the links of all elections.
+    /// A line that is too long would end the process that carries the links of all elections.
     #[test]
-    fn what_no_node_is_called_is_not_given_on() {
-        let (mut line, mut port) = ends();
+    fn names_that_no_node_can_have_are_not_forwarded() {
+        let (mut line, mut port) = test_line();
         port.listened.send_replace(true);
         let long = "n".repeat(2000);
         for (incarnation, node) in [("a1", long.as_str()), (&long, "web-1"), ("A/1", "web-1")] {
@@ -197,10 +196,10 @@ mod tests {
         }
     }
 
-    /// What nobody hears would wake the thread that links and the process that carries the links for nothing.
+    /// Messages without a listener would wake the links thread and its process for nothing.
     #[tokio::test]
-    async fn nothing_is_told_where_nobody_listens_and_who_begins_to_hears_the_last_renewal_at_once() {
-        let (mut line, mut port) = ends();
+    async fn last_renewal_is_sent_once_a_node_begins_to_listen() {
+        let (mut line, mut port) = test_line();
         let renewed = |line: &mut Line| line.tell(&Word::Leads { term: 7, renewed: Time::default() }, SECOND, None);
         const SECOND: Time = Time(Duration::from_secs(1));
         renewed(&mut line);
@@ -209,11 +208,11 @@ mod tests {
         port.listened.send_replace(true);
         assert!(hears_nothing(&mut line).await);
         let told = port.words.try_recv().unwrap();
-        assert!(matches!(told, Told::Leads { term: 7, age_ms: 1020.. }), "as old as it is by then: {told:?}");
-        assert!(hears_nothing(&mut line).await && port.words.try_recv().is_err(), "once");
+        assert!(matches!(told, Told::Leads { term: 7, age_ms: 1020.. }), "the age includes the wait: {told:?}");
+        assert!(hears_nothing(&mut line).await && port.words.try_recv().is_err(), "sent only once");
         renewed(&mut line);
         assert_eq!(port.words.try_recv().unwrap(), Told::Leads { term: 7, age_ms: 1000 });
-        // A leader that gives up while nobody listens leads nobody who comes later.
+        // If a leader gives up while nobody listens, a listener that connects later gets no renewal.
         port.listened.send_replace(false);
         line.tell(&Word::GivesUp, SECOND, None);
         port.listened.send_replace(true);
@@ -221,33 +220,33 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_has_an_heir_where_somebody_heard_it_until_another_leads() {
-        let (mut line, port) = ends();
+    fn leader_has_heir_after_a_listener_got_its_release() {
+        let (mut line, port) = test_line();
         let gives_up = |line: &mut Line| line.tell(&Word::GivesUp, Time::default(), None);
         gives_up(&mut line);
         assert!(!line.has_heir(), "nobody heard it");
         port.listened.send_replace(true);
         gives_up(&mut line);
         assert!(line.has_heir());
-        // Whoever has heard it may have gone to take the lease when it is told again.
+        // A listener may have disconnected to take the lease when the notification is repeated.
         port.listened.send_replace(false);
         gives_up(&mut line);
         line.wants(None, Candidate::default());
         assert!(line.has_heir());
         line.wants(Some(("b1", "web-2".to_owned())), Candidate::default());
-        assert!(!line.has_heir(), "it has taken it");
+        assert!(!line.has_heir(), "web-2 has taken the lease");
         port.listened.send_replace(true);
         gives_up(&mut line);
         line.tell(&Word::Leads { term: 8, renewed: Time::default() }, Time::default(), None);
         assert!(!line.has_heir(), "it leads again");
     }
 
-    /// Has the line do what is due.
+    /// Polls the line once, and returns true if no hint came.
     async fn hears_nothing(line: &mut Line) -> bool {
         tokio::time::timeout(Duration::from_millis(1), line.heard()).await.is_err()
     }
 
-    fn ends() -> (Line, Port) {
+    fn test_line() -> (Line, Port) {
         let job = ElectionName::new("job").unwrap();
         let standing = Arc::new(Standing::new(job.clone(), Duration::from_secs(15)));
         let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Links with hosts of other machines: TCP, TLS with the certificates that nodes announce, and then the same lines.
+//! Links with hosts of other machines: TCP and TLS with the announced certificates, then the same lines as on a socket.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::place::notices_death;
 use super::tls::{self, Identity};
 use super::words::{Peer, Question};
 
-/// How long an address may take to answer, the handshake included.
 const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Shakes hands with one that has connected, who must be quick and mean this incarnation, and attends to it.
+/// Completes the handshake with a peer that has connected, and carries the link. The peer must be quick and name this
+/// incarnation.
 pub(super) async fn meet(
     link: u64,
     stream: TcpStream,
@@ -29,10 +29,10 @@ pub(super) async fn meet(
     let _ = events.send((link, Event::Ended(None))).await;
 }
 
-/// Connects to a peer by what the host knows of it; none if that is nothing.
+/// Connects to a peer at its announced addresses. Returns none if the host knows nothing of the peer.
 ///
 /// # Errors
-/// Why the peer is not there.
+/// No address could be reached. Holds the last reason.
 pub(super) async fn reach(
     link: u64,
     peer: Question,

@@ -1,4 +1,4 @@
-//! Where a host listens for those of other machines, and where these find it.
+//! The address at which a host listens for hosts of other machines, and the one that it announces.
 
 use std::fmt;
 use std::io;
@@ -10,17 +10,17 @@ use baton_store::address::without_user;
 
 use super::tls::{Identity, NoIdentity};
 
-/// No name of a host is longer.
+/// Longest name in DNS (RFC 1035), in characters.
 const LONGEST_NAME: usize = 253;
 
-/// A host and a port, as others are told them.
+/// A host and a port, as announced to other nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     host: String,
     port: u16,
 }
 
-/// Why a text is no [`Place`].
+/// The error for a text that is not a [`Place`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{text:?} is not an address that other nodes can reach: write HOST:PORT, as in web-3.example:7072 or \
@@ -41,20 +41,20 @@ impl FromStr for Place {
                 Some(rest) => IpAddr::V6(rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?).to_string(),
                 None => Some(host).filter(|host| !host.contains(':'))?.to_owned(),
             };
-            let is_reached = match host.parse::<IpAddr>() {
+            let is_reachable = match host.parse::<IpAddr>() {
                 Ok(address) => is_of_one_machine(address),
                 Err(_) => {
                     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
                     (1..=LONGEST_NAME).contains(&host.len()) && host.bytes().all(is_of_name)
                 }
             };
-            is_reached.then_some(Self { host, port })
+            is_reachable.then_some(Self { host, port })
         };
         parse().ok_or_else(|| InvalidPlace { text: without_user(text).chars().take(100).collect() })
     }
 }
 
-/// Whether it is the address of one machine, and not of all or many.
+/// True if the address belongs to one machine: it is neither unspecified, multicast nor broadcast.
 pub(crate) fn is_of_one_machine(address: IpAddr) -> bool {
     let address = address.to_canonical();
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -71,53 +71,53 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The addresses that the system knows for it, so many at the most.
+    /// Resolves the host to at most `most` addresses.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The name cannot be resolved.
     pub(super) async fn addresses(&self, most: usize) -> io::Result<Vec<SocketAddr>> {
         Ok(tokio::net::lookup_host((self.host.as_str(), self.port)).await?.take(most).collect())
     }
 }
 
-/// Where a host is to listen for those of other machines.
+/// Settings for links with hosts of other machines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerSettings {
-    /// The address. With port 0 the system chooses one.
+    /// The address to listen on. With port 0, the system chooses a port.
     pub listen: SocketAddr,
-    /// Where others find it; none for that very address.
+    /// The address to announce, if it is not `listen`.
     pub advertise: Option<Place>,
 }
 
-/// A host that listens there, answers nothing yet, and has made a key.
+/// A host's listening socket and key, before the links process accepts connections.
 pub struct Listening {
     pub(super) listener: TcpListener,
     pub(super) identity: Identity,
-    /// Its address.
+    /// The address that the socket is bound to.
     pub address: SocketAddr,
-    /// Where others find it.
+    /// The address to announce.
     pub advertised: Place,
 }
 
-/// Why a host cannot listen for others.
+/// The error of a host that cannot listen for other machines.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The address cannot be had.
+    /// The address could not be bound.
     #[error("--peer {address}: cannot listen on this address; give another address, or off")]
     Taken {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
-    /// There is no key.
+    /// No key could be made.
     #[error("cannot create a key for links with other machines")]
     NoKey(#[from] NoIdentity),
 }
 
 impl PeerError {
-    /// Whether it says something about this machine at this moment, and nothing about the settings.
+    /// True if the error is about this machine at this moment, and not about the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use io::ErrorKind::{AddrInUse, AddrNotAvailable};
@@ -129,15 +129,15 @@ impl PeerError {
 }
 
 impl PeerSettings {
-    /// Takes the address, and makes a key and a certificate for this start of the host.
+    /// Binds the address, and makes a key and a certificate for this start of the host.
     ///
     /// # Errors
-    /// [`PeerError`].
+    /// [`PeerError`] if the address cannot be bound or no key can be made.
     pub fn listen(&self) -> Result<Listening, PeerError> {
         let bind = || {
             let listener = TcpListener::bind(self.listen)?;
             listener.set_nonblocking(true)?;
-            // Whoever connects has it from the listener.
+            // Accepted sockets inherit these options.
             notices_death(&listener)?;
             Ok((listener.local_addr()?, listener))
         };
@@ -149,14 +149,14 @@ impl PeerSettings {
 }
 
 impl Listening {
-    /// What others are told.
+    /// Returns the address and the certificate to announce.
     #[must_use]
     pub fn announced(&self) -> PeerWord {
         PeerWord { address: self.advertised.to_string(), certificate: self.identity.fingerprint().to_string() }
     }
 }
 
-/// Has the system notice, within 10 s, that nobody is at the other end any more, and send each line at once.
+/// Sets options so that the kernel detects a dead peer within 10 s and sends each line at once.
 pub(super) fn notices_death(socket: impl std::os::fd::AsFd) -> io::Result<()> {
     use rustix::net::sockopt;
     use std::time::Duration;
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_host_that_others_could_reach_and_a_port() {
+    fn place_is_a_reachable_host_and_a_port() {
         for text in ["web-3.example:7072", "10.0.0.3:1", "[2001:db8::3]:65535", "web_3:7072"] {
             assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
         }
@@ -205,9 +205,9 @@ mod tests {
         assert!(long.parse::<Place>().unwrap_err().to_string().len() < 300);
     }
 
-    /// What connects to it has that from it.
+    /// Accepted sockets inherit the listener's options.
     #[test]
-    fn a_link_notices_that_nobody_is_at_its_other_end() {
+    fn accepted_socket_detects_a_dead_peer_within_10_s() {
         use rustix::net::sockopt;
         let settings = PeerSettings { listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
         let listening = settings.listen().unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_says_where_it_listens_unless_it_is_told_what_to_say() {
+    fn host_announces_its_own_address_unless_another_is_set() {
         let settings = PeerSettings { listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
         let listening = settings.listen().unwrap();
         assert_eq!(listening.announced().address, listening.address.to_string());

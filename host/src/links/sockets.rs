@@ -1,4 +1,5 @@
-//! Where hosts of a machine listen: a folder in the store's, with a socket for each, named after its incarnation.
+//! Sockets on which the hosts of one machine listen, each named after its host's incarnation, in a folder of the
+//! store's folder.
 
 use std::fs::{DirBuilder, DirEntry};
 use std::io;
@@ -14,16 +15,15 @@ use tokio::net::UnixStream;
 
 use super::words::is_incarnation;
 
-/// No more of what is in the folder is looked at.
-const LISTED: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
-/// What is not finished after so long never will be.
-const UNFINISHED: Duration = Duration::from_secs(60);
+/// Age at which an unfinished socket counts as abandoned.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// Makes the folder, which is for this user alone.
+/// Creates the folder, accessible only to this user.
 ///
 /// # Errors
-/// Those of the system, or that the folder is not this user's alone.
+/// The folder cannot be created, or others can access it.
 pub(super) fn make(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let found = std::fs::symlink_metadata(folder)?;
@@ -35,14 +35,14 @@ pub(super) fn make(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Listens there under the name of an incarnation. The socket has that name only once somebody listens: who tidies up takes
-/// one at which nobody does for left over.
+/// Listens under an incarnation's name. The socket gets that name only once it listens, because [`tidy_up`] removes
+/// sockets on which nobody listens.
 ///
 /// # Errors
-/// Those of the system.
+/// The socket cannot be created.
 pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
     let unfinished = folder.join(format!(".{incarnation}"));
-    // Left by a process before that ended in the middle of this.
+    // Left over from a process that ended between the two steps.
     let _ = std::fs::remove_file(&unfinished);
     let listener = UnixListener::bind(&unfinished)?;
     std::fs::rename(&unfinished, folder.join(incarnation))?;
@@ -50,19 +50,18 @@ pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListene
     Ok(listener)
 }
 
-/// The incarnations of hosts that may listen in that folder.
+/// Returns the incarnations of hosts that may listen in the folder.
 pub(super) fn listed(folder: &Path) -> impl Iterator<Item = String> {
     all(folder).map(|(_, name)| name).filter(|name| is_incarnation(name))
 }
 
-/// The sockets there, with their names.
 fn all(folder: &Path) -> impl Iterator<Item = (DirEntry, String)> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().take(LISTED).filter_map(Result::ok);
+    let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).filter_map(Result::ok);
     let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
     sockets.filter_map(|entry| entry.file_name().into_string().ok().map(|name| (entry, name)))
 }
 
-/// Removes the sockets of hosts that are gone. What cannot be removed stays.
+/// Removes the sockets of hosts that have exited. Ignores errors.
 pub(super) fn tidy_up(folder: &Path) {
     for (entry, name) in all(folder) {
         let path = entry.path();
@@ -76,7 +75,7 @@ pub(super) fn tidy_up(folder: &Path) {
     }
 }
 
-/// Whether nobody listens there. It waits for nobody who does.
+/// True if nobody listens on the socket. Does not block.
 fn is_left_over(path: &Path) -> rustix::io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -85,10 +84,10 @@ fn is_left_over(path: &Path) -> rustix::io::Result<bool> {
 
 fn is_old(entry: &DirEntry) -> bool {
     let changed = entry.metadata().ok().and_then(|found| u64::try_from(found.mtime()).ok());
-    changed.is_some_and(|changed| wall().saturating_sub(Duration::from_secs(changed)) >= UNFINISHED)
+    changed.is_some_and(|changed| wall().saturating_sub(Duration::from_secs(changed)) >= ABANDONED_AFTER)
 }
 
-/// Whether it is this user who is there.
+/// True if the peer runs as this user.
 pub(super) fn is_same_user(peer: &UnixStream) -> bool {
     peer.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
 }
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_nobody_listens_at_is_removed_and_what_else_is_there_stays() {
+    fn dead_sockets_are_removed_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("links");
         make(&folder).unwrap();
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_can_enter_is_refused() {
+    fn folder_that_others_can_enter_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
         assert!(make(folder.path()).unwrap_err().to_string().contains("0700"));

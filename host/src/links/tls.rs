@@ -1,9 +1,9 @@
-//! By what hosts of different machines know each other: a key for each start of a host, and a certificate that it signs
-//! itself. Its fingerprint is in what the node says in the store, and nothing else of it counts: no name, no date, no
-//! authority.
+//! Mutual authentication of hosts on different machines. Each start of a host has a new key and a self-signed
+//! certificate. A node announces its certificate's fingerprint in the store. Nothing else in the certificate counts: no
+//! name, date or authority.
 //!
-//! Who connects expects one certificate. Who is connected to takes any, and then has the host look whether the node that it
-//! is said to be of has announced it. Either way the other must have its key.
+//! A client expects one certificate. A server accepts any certificate, and then its host checks that the named node has
+//! announced that one. Each side must prove that it has its certificate's key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +24,9 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// A host's certificate has some hundred bytes.
+/// Upper bound in bytes. A host's certificate has a few hundred.
 const LONGEST_CERTIFICATE: usize = 1024;
 
-/// A key, and the certificate that it has signed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     #[serde(with = "base64_text")]
@@ -36,23 +35,21 @@ pub(super) struct Identity {
     key: Vec<u8>,
 }
 
-/// Why a host has no key.
+/// The error of a host that could not make a key.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct NoIdentity(#[from] rcgen::Error);
 
 impl fmt::Debug for Identity {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Identity").field(&self.fingerprint()).finish()
     }
 }
 
 impl Identity {
-    /// A new one.
-    ///
     /// # Errors
-    /// [`NoIdentity`] where the system has no random numbers, say.
+    /// [`NoIdentity`], for example if the system has no random numbers.
     pub(super) fn make() -> Result<Self, NoIdentity> {
         let key = rcgen::KeyPair::generate()?;
         let mut parameters = rcgen::CertificateParams::default();
@@ -73,14 +70,14 @@ impl Identity {
         PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.clone()))
     }
 
-    /// What answers those who connect, whatever their certificate is, as long as they have its key.
+    /// Returns an acceptor for clients with any certificate whose key they have.
     ///
     /// # Errors
-    /// Those of a certificate without its key.
+    /// The certificate and the key do not match.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::new(Owner { of: None }))
+            .with_client_cert_verifier(Arc::new(CertificateOwner { of: None }))
             .with_single_cert(self.certificate(), self.key())?;
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
@@ -88,15 +85,15 @@ impl Identity {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// What connects to the owner of that certificate.
+    /// Returns a connector to the owner of the certificate with this fingerprint.
     ///
     /// # Errors
-    /// Those of a certificate without its key.
+    /// The certificate and the key do not match.
     pub(super) fn connector(&self, to: Digest) -> Result<TlsConnector, Error> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Owner { of: Some(to) }))
+            .with_custom_certificate_verifier(Arc::new(CertificateOwner { of: Some(to) }))
             .with_client_auth_cert(self.certificate(), self.key())?;
         config.resumption = Resumption::disabled();
         config.enable_early_data = false;
@@ -105,44 +102,44 @@ impl Identity {
     }
 }
 
-/// Shakes hands with one that has connected, and returns the fingerprint of its certificate, of which it has the key.
+/// Completes the handshake with a client, and returns the fingerprint of its certificate. The client has proved that it
+/// has the key.
 ///
 /// # Errors
-/// Those of the connection, and of what is no handshake.
+/// The connection or the handshake failed.
 pub(super) async fn accept(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
 ) -> std::io::Result<(server::TlsStream<TcpStream>, Digest)> {
     let stream = acceptor.accept(stream).await?;
-    let fingerprint = of_peer(stream.get_ref().1).ok_or(std::io::ErrorKind::InvalidData)?;
+    let fingerprint = peer_fingerprint(stream.get_ref().1).ok_or(std::io::ErrorKind::InvalidData)?;
     Ok((stream, fingerprint))
 }
 
-/// Shakes hands with the owner of a certificate, to which it has connected.
+/// Completes the handshake with the server that the connector expects.
 ///
 /// # Errors
-/// Those of the connection, and that it is somebody else who is there.
+/// The connection failed, or the server has another certificate.
 pub(super) async fn connect(
     connector: &TlsConnector,
     stream: TcpStream,
 ) -> std::io::Result<client::TlsStream<TcpStream>> {
-    // A name is wanted, and looked at by nobody.
+    // The API requires a name, which the verifier ignores.
     let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
     connector.connect(name, stream).await
 }
 
-fn of_peer(connection: &CommonState) -> Option<Digest> {
+fn peer_fingerprint(connection: &CommonState) -> Option<Digest> {
     connection.peer_certificates()?.first().map(|certificate| Digest::of(certificate))
 }
 
-/// Who has the key of a certificate.
 #[derive(Debug)]
-struct Owner {
-    /// Its fingerprint; none for any.
+struct CertificateOwner {
+    /// The expected fingerprint, or none to accept any certificate.
     of: Option<Digest>,
 }
 
-impl Owner {
+impl CertificateOwner {
     fn expects(&self, certificate: &[u8], more: &[CertificateDer<'_>]) -> Result<(), Error> {
         if certificate.len() > LONGEST_CERTIFICATE || !more.is_empty() {
             return Err(CertificateError::BadEncoding.into());
@@ -155,7 +152,7 @@ impl Owner {
         }
     }
 
-    /// Without this anybody could show a certificate of another's.
+    /// Verifies the signature. Without this check, anyone could present another node's certificate.
     fn has_key(
         message: &[u8],
         certificate: &CertificateDer<'_>,
@@ -165,13 +162,13 @@ impl Owner {
         verify_tls13_signature(message, certificate, signed, &algorithms)
     }
 
-    /// As hosts' keys sign, and no other way.
+    /// The only scheme that hosts' keys use.
     fn schemes() -> Vec<SignatureScheme> {
         vec![SignatureScheme::ECDSA_NISTP256_SHA256]
     }
 }
 
-impl ServerCertVerifier for Owner {
+impl ServerCertVerifier for CertificateOwner {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -206,7 +203,7 @@ impl ServerCertVerifier for Owner {
     }
 }
 
-impl ClientCertVerifier for Owner {
+impl ClientCertVerifier for CertificateOwner {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -243,7 +240,6 @@ impl ClientCertVerifier for Owner {
     }
 }
 
-/// Bytes in a line of JSON.
 mod base64_text {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
@@ -269,12 +265,13 @@ mod tests {
 
     use super::*;
 
-    /// What comes of it when one connects to the other: whom that takes it for, and whether it is taken for whom it meant.
+    /// Connects two sides. Returns the client's fingerprint as the server sees it, and true if the client accepts the
+    /// server.
     async fn meet(acceptor: TlsAcceptor, connector: TlsConnector) -> (Option<Digest>, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connects = async {
             let mut stream = connect(&connector, TcpStream::connect(listener.local_addr().unwrap()).await?).await?;
-            // One that is refused learns that with the first bytes.
+            // A rejected client gets the error only when it reads.
             stream.read_u8().await
         };
         let accepts = async {
@@ -288,19 +285,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_knows_the_others_certificate_and_expects_one() {
+    async fn peers_verify_the_certificates_of_each_other() {
         let [called, caller, other] = [(); 3].map(|()| Identity::make().unwrap());
         let connector = caller.connector(called.fingerprint()).unwrap();
         assert_eq!(meet(called.acceptor().unwrap(), connector.clone()).await, (Some(caller.fingerprint()), true));
-        assert_eq!(meet(other.acceptor().unwrap(), connector).await, (None, false), "it is somebody else who is there");
+        assert_eq!(
+            meet(other.acceptor().unwrap(), connector).await,
+            (None, false),
+            "the server has another certificate"
+        );
         let mut nobody = (**caller.connector(called.fingerprint()).unwrap().config()).clone();
         nobody.client_auth_cert_resolver = Arc::new(NoCertificate);
         assert_eq!(meet(called.acceptor().unwrap(), Arc::new(nobody).into()).await, (None, false));
     }
 
-    /// The right certificate, which everybody can see, and a key of one's own.
+    /// A thief has a public certificate, and a key of its own.
     #[tokio::test]
-    async fn who_shows_anothers_certificate_has_not_its_key() {
+    async fn stolen_certificate_is_refused_without_its_key() {
         let [called, caller, thief] = [(); 3].map(|()| Identity::make().unwrap());
         let stolen = |victim: &Identity| {
             let key = ring::sign::any_supported_type(&thief.key()).unwrap();
@@ -316,13 +317,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_but_tls_1_3_is_spoken() {
+    async fn tls_1_2_is_refused() {
         let called = Identity::make().unwrap();
         let older = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Owner { of: None }))
+            .with_custom_certificate_verifier(Arc::new(CertificateOwner { of: None }))
             .with_client_auth_cert(called.certificate(), called.key())
             .unwrap();
         assert_eq!(meet(called.acceptor().unwrap(), Arc::new(older).into()).await, (None, false));

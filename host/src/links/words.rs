@@ -1,5 +1,5 @@
-//! What is said over a link, and between the host and the process that carries the links: each a line of JSON, of which no
-//! more than [`LONGEST`] bytes are ever read.
+//! Messages over a link, and between the host and the links process. Each is a line of JSON of at most [`LONGEST`]
+//! bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,102 +16,101 @@ use super::tls::Identity;
 use crate::node::NodeId;
 use crate::supervisor::HIGHEST_PRIORITY;
 
-/// No line is longer, in bytes.
+/// Upper bound on the length of a line, in bytes.
 pub(super) const LONGEST: usize = 1024;
 
-/// What is longer ago counts as that.
+/// Upper bound on a reported age. A higher age is lowered to this one.
 const LONGEST_AGO: Duration = Duration::from_secs(3600);
 
-/// What is read of others' bytes, for [`crate::foreign`]: what a peer says, and what the process does that carries it.
+/// Reads untrusted bytes, for [`crate::foreign`]: messages of peers and of the links process.
 pub(crate) const READER: Reader = Reader {
     name: "link",
     read: |bytes| {
         for line in bytes.split(|byte| *byte == b'\n') {
             if let Ok(Some(said)) = Said::read(line) {
                 assert!(said.is_within_bounds(), "{said:?}");
-                let again = Said::read(encode(&said).trim_ascii_end()).ok().flatten();
-                assert_eq!(again, Some(said), "it is read as it is written");
+                let reread = Said::read(encode(&said).trim_ascii_end()).ok().flatten();
+                assert_eq!(reread, Some(said), "the value changes when it is encoded and read again");
             }
             match read::<News>(line) {
                 Ok(Some(News::Heard { said, .. })) => drop(said.checked()),
                 Ok(Some(News::Asks { question, .. })) => drop(question.is_within_bounds()),
                 _ => {}
             }
-            // Where a node says that others find it.
+            // The address at which a node says that it can be reached.
             if let Some(place) = std::str::from_utf8(line).ok().and_then(|text| text.parse::<Place>().ok()) {
-                assert_eq!(place.to_string().parse(), Ok(place), "it is read as it is written");
+                assert_eq!(place.to_string().parse(), Ok(place), "the value changes when it is encoded and read again");
             }
         }
     },
 };
 
-/// What one node says to another. A later host may say more: what is not known is left alone.
+/// A message from one node to another. Messages that only later versions know are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Said {
-    /// Who it is, first of all, by both. Without an incarnation it is a command of this user, which may say `look`.
+    /// The first message of both sides. A command of this user has no incarnation, and may send `Look`.
     Hello {
         election: String,
-        /// The incarnation that is meant.
+        /// The receiver's incarnation.
         to: String,
         #[serde(default)]
         node: Option<String>,
         #[serde(default)]
         incarnation: Option<String>,
     },
-    /// By who is listened to: it leads, renewed so long ago, and gives the other this place in the order of succession.
+    /// Sent by the leader: it leads, renewed `age_ms` ago, and gives the receiver this place in the order of
+    /// succession.
     Leads { term: Term, age_ms: u64, place: Option<u32> },
-    /// By who is listened to: it has given the lease up, or may have.
+    /// Sent by the leader: it has given the lease up, or may have.
     GivesUp { place: Option<u32> },
-    /// By both: the store has something new that all are to read.
+    /// Sent by either side: the store has something new that all nodes should read.
     Look,
-    /// By who listens: whether it could take the lease.
+    /// Sent by a listener: whether it could take the lease.
     Is(Candidate),
 }
 
-/// What a node says of itself as a successor.
+/// A node's announcement of itself as a possible successor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Whether it has something to serve, and nothing keeps it from that.
+    /// True if the node has something to serve, and nothing keeps it from leading.
     pub ready: bool,
-    /// How early it takes a lease that is free.
+    /// The node's `--priority`: a node with a higher one takes a free lease earlier.
     pub priority: u8,
-    /// Whether it leads as many elections as it should.
+    /// True if the node leads as many elections as it should.
     pub leads_enough: bool,
 }
 
-/// What a host has its links' process do.
+/// A message from the host to the links process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
-    /// Who this host is, first of all, and by what those of other machines know it, if it is to have links with these.
+    /// The first message: the node that this host is. `identity` is set if there are links with other machines.
     Begin { node: String, incarnation: String, identity: Option<Identity> },
-    /// What the links of an election are to be.
+    /// The settings of the links of one election.
     Want { election: ElectionText, leader: Option<Leader>, candidate: Candidate },
-    /// Those that listen are told.
+    /// A message for all listeners of the election.
     Tell { election: ElectionText, told: Told },
-    /// What is known of whom it has asked for; none where that is nothing.
+    /// The answer to [`News::Asks`]: the peer, if anything is known of it.
     Answer { number: u64, peer: Option<Peer> },
 }
 
-/// Who leads, as the record says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Leader {
     pub(super) incarnation: String,
     pub(super) node: String,
 }
 
-/// An incarnation of a node that may be of another machine.
+/// An incarnation of a node, possibly on another machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Question {
     pub(super) election: ElectionText,
     pub(super) node: String,
     pub(super) incarnation: String,
-    /// Whether it is to be connected to.
+    /// True if the links process will connect to it, rather than only verify it.
     pub(super) wants_addresses: bool,
 }
 
-/// What its node has announced.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Peer {
     pub(super) certificate: Digest,
@@ -121,40 +120,40 @@ pub(super) struct Peer {
 /// An election's name, unchecked.
 pub(super) type ElectionText = String;
 
-/// What a host tells.
+/// A host's message to the listeners of one election.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Told {
-    /// It leads, and renewed so long ago.
+    /// The node leads, and renewed `age_ms` ago.
     Leads { term: Term, age_ms: u64 },
-    /// It has given the lease up; that node is to be first.
+    /// The node has given the lease up. If `to` is set, that node should succeed first.
     GivesUp { to: Option<String> },
-    /// The store has something new. Whom it listens to is told, too.
+    /// The store has something new. The leader that this host listens to is notified, too.
     Look,
 }
 
-/// What the process tells its host.
+/// A message from the links process to its host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum News {
-    /// It listens at the socket.
+    /// The process is ready: it listens on its sockets.
     Ready,
-    /// It is linked with the one that is listened to.
+    /// The link with the leader is up.
     Linked { election: ElectionText, incarnation: String, node: String },
-    /// It is not any more.
+    /// The link with the leader has ended.
     Ended { election: ElectionText, incarnation: String },
-    /// So many listen to this node.
+    /// The number of nodes that listen to this one.
     Listeners { election: ElectionText, count: u32 },
-    /// It is to know what a node has announced: one that it would connect to, or that has connected to it.
+    /// A question about a node that the process would connect to, or that has connected to it.
     Asks { number: u64, question: Question },
-    /// The one that is listened to is not where it says that it is.
+    /// The leader is not at the address that it announced.
     Unreached { election: ElectionText, incarnation: String, why: String },
-    /// The one that is listened to has said so, or anyone has said `look`.
+    /// A message from the leader, or a `Look` from anyone.
     Heard { election: ElectionText, from: String, said: Said },
 }
 
 impl Told {
-    /// The same, told so much later.
+    /// Returns the message, with its age increased by a delay.
     pub(super) fn later(&self, by: Duration) -> Self {
         match self {
             Self::Leads { term, age_ms } => Self::leads(*term, Duration::from_millis(*age_ms).saturating_add(by)),
@@ -162,7 +161,7 @@ impl Told {
         }
     }
 
-    /// As it is said to one that has this place.
+    /// Returns the message for a listener with this place in the order of succession.
     pub(super) fn as_said(&self, place: Option<u32>) -> Said {
         match self {
             Self::Leads { term, age_ms } => Said::Leads { term: *term, age_ms: *age_ms, place },
@@ -177,14 +176,13 @@ impl Told {
 }
 
 impl Leader {
-    /// Whether there could be such a node.
+    /// True if a node could have these names.
     pub(super) fn is_within_bounds(&self) -> bool {
         is_incarnation(&self.incarnation) && NodeId::new(&self.node).is_ok()
     }
 }
 
 impl Question {
-    /// Whether there could be such a node.
     pub(super) fn is_within_bounds(&self) -> bool {
         ElectionName::new(&self.election).is_ok()
             && NodeId::new(&self.node).is_ok()
@@ -193,17 +191,19 @@ impl Question {
 }
 
 impl Said {
-    /// Reads a line; none of what a later host may say.
+    /// Reads a line. Returns none for messages that only later versions know.
     ///
     /// # Errors
-    /// [`Garbage`] where no host says that.
+    /// [`Garbage`] if no host sends such a line.
     pub(super) fn read(line: &[u8]) -> Result<Option<Self>, Garbage> {
         let Some(said) = read::<Self>(line)? else { return Ok(None) };
         said.checked().map(Some)
     }
 
+    /// Checks a message, and lowers values above their bounds.
+    ///
     /// # Errors
-    /// [`Garbage`] where no host says that.
+    /// [`Garbage`] if no host sends such a message.
     pub(super) fn checked(self) -> Result<Self, Garbage> {
         let said = match self {
             Self::Leads { term, age_ms, place } => {
@@ -232,12 +232,12 @@ impl Said {
     }
 }
 
-/// A line that no host says.
+/// The error for a line that no host sends.
 #[derive(Debug, thiserror::Error)]
 #[error("received a line that is not from a host of Baton")]
 pub(super) struct Garbage;
 
-/// Reads a line of JSON; none of what is JSON, and not known here.
+/// Reads a line of JSON. Returns none for JSON that this version does not know.
 pub(super) fn read<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, Garbage> {
     match serde_json::from_slice(line) {
         Ok(said) => Ok(Some(said)),
@@ -249,21 +249,20 @@ pub(super) fn read<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, Garbag
     }
 }
 
-/// As a line.
 pub(super) fn encode(said: &impl Serialize) -> Vec<u8> {
-    // What is made of texts and numbers can be written.
+    // Messages consist of text and numbers, so serialization cannot fail.
     let mut line = serde_json::to_vec(said).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// Whether a text can be an incarnation, and so the name of a socket and of nothing outside its folder.
+/// True if the text could be an incarnation. Such a text names only a socket within its folder.
 pub(super) fn is_incarnation(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// Reads the next line into `line`, of [`LONGEST`] bytes at the most; none at the end. Cancel safe: what came so far stays
-/// in `line`, which is to be emptied after each line.
+/// Reads the next line, of at most [`LONGEST`] bytes, into `line`. Returns none at the end of the stream. Cancel safe:
+/// a partial line stays in `line`. The caller must clear `line` after each line.
 pub(super) async fn next_line<'a>(
     from: &mut (impl AsyncBufRead + Unpin),
     line: &'a mut Vec<u8>,
@@ -293,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_host_says_is_garbage_and_what_a_later_one_may_say_is_left_alone() {
+    fn unknown_messages_are_ignored_and_malformed_ones_are_garbage() {
         let hello = br#"{"hello":{"election":"job","to":"ab12","node":"web-1","incarnation":"cd34"}}"#;
         assert!(matches!(Said::read(hello), Ok(Some(Said::Hello { .. }))));
         assert_eq!(Said::read(br#""look""#).unwrap(), Some(Said::Look));
@@ -316,9 +315,9 @@ mod tests {
         assert_eq!(old.unwrap(), Some(Said::Leads { term: Term::MAX, age_ms: 3_600_000, place: None }));
     }
 
-    /// Who reads it takes no longer line.
+    /// The receiver reads no longer line.
     #[test]
-    fn the_longest_line_of_a_host_is_short_enough() {
+    fn longest_lines_of_a_host_are_within_the_bound() {
         let (node, incarnation, election) = ("n".repeat(63), "f".repeat(64), "e".repeat(63));
         let begin =
             Order::Begin { node: node.clone(), incarnation: incarnation.clone(), identity: Identity::make().ok() };
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_does_not_end_is_not_read_for_ever() {
+    async fn line_without_end_is_refused() {
         let mut short: &[u8] = b"one\ntwo\n\nthree";
         let mut line = Vec::new();
         for expected in ["one", "two", ""] {
