@@ -43,7 +43,7 @@ def main():
                 if HEADLESS.match(doc[2].strip()):
                     headless.append(f"{file}:{number}: {doc[2]}")
             inside = doc and doc[1]
-            if "//" in line and len(line) > COLUMNS and re.search(r"//[/!]? ", line):
+            if len(line) > COLUMNS and re.match(r"\s*//", line):
                 long.append(f"{file}:{number}: {len(line)} columns")
     if listing:
         print("\n".join(headless + long))

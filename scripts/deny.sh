@@ -14,7 +14,7 @@ tools=$PWD/.cache/tools
 record=scripts/deny.sha256
 
 if [[ ${1-} != --always ]] && sha256sum --check --status "$record"; then
-  echo "unchanged since the check recorded in $record; NOT CHECKED: advisories (run `make deny` to check them)"
+  echo "unchanged since the check recorded in $record; NOT CHECKED: advisories (\`make deny\` checks them)"
   exit 0
 fi
 if [[ "$("$tools/bin/cargo-deny" --version 2>/dev/null || true)" != "cargo-deny $version" ]]; then

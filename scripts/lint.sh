@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 main() {
   step 'Formatting' formatting
   step 'Lints' lints
+  step 'Comments' python3 scripts/check_comments.py .
   step 'Docs' docs
   step 'Copies of the WIT contract' contract
   step 'Pages: duplicates and broken links' pages
@@ -40,13 +41,12 @@ docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --workspace --exclude baton-fuzz
 }
 
-# Each backend of the store is optional, and so is the export of telemetry.
+# Each backend of the store is optional.
 features() {
   local features
   for features in '' sqlite azure conformance; do
     cargo clippy --locked --quiet -p baton-store --no-default-features --features "$features" -- -D warnings
   done
-  cargo clippy --locked --quiet -p baton --no-default-features -- -D warnings
 }
 
 # A package on crates.io must contain all of its files, so guest-sdk contains a copy of the contract.

@@ -31,7 +31,7 @@ async fn watch(term: &AsyncTerm, url: &str) -> baton_sdk::Result {
     }
 }
 
-/// Whether the service says so within ten seconds.
+/// True if the service answers with 200 within 10 s.
 async fn is_up(term: &AsyncTerm, url: &str) -> Result<bool, Failure> {
     let answer = async {
         let request = Request::get(url).body(())?;

@@ -1,4 +1,4 @@
-//! What a test's host does, which tests of coordinators rest on.
+//! The test host, on which the tests of coordinators depend.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 use std::time::{Duration, SystemTime};

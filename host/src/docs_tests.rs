@@ -1,4 +1,4 @@
-//! The docs' times and tables, held against the code. Those of events and of settings are held where these are tested.
+//! Compares the docs' times and tables with the code. The tests of events and settings compare their own tables.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ fn timing(lease: Duration) -> Timing {
 }
 
 #[test]
-fn the_moments_of_a_lease_are_as_the_table_has_them() {
+fn docs_state_the_moments_of_a_lease() {
     let table = TIMING.split("\n## When the store is away\n").nth(1).unwrap();
     for (moment, at) in [
         ("D/6", Timing::renew_after as fn(&Timing) -> Duration),
@@ -48,9 +48,9 @@ fn the_moments_of_a_lease_are_as_the_table_has_them() {
     }
 }
 
-/// By then there was time to drop an instance that uses all of the default `--max-memory`.
+/// Dropping an instance that uses all of the default `--max-memory` takes at most from 0.8 D to 0.85 D.
 #[test]
-fn an_instance_is_gone_by_0_85_d() {
+fn instance_is_dropped_by_0_85_d() {
     assert!(TIMING.contains("\n| 0.85 D | 12.75 s | 51 s |"));
     let lease = Duration::from_secs(15);
     let drop = Duration::from_millis(150) + Duration::from_millis(200) / 4;
@@ -58,14 +58,14 @@ fn an_instance_is_gone_by_0_85_d() {
 }
 
 #[test]
-fn nodes_poll_for_versions_as_the_table_has_it() {
+fn docs_state_the_poll_interval_for_versions() {
     let (least, most) = Pace::default().poll;
     let cell = format!("nodes poll every {} to {} s |", least.as_secs(), most.as_secs());
     assert!(MODULES.lines().any(|line| line.starts_with('|') && line.ends_with(&cell)), "no table has: {cell}");
 }
 
 #[test]
-fn the_lengths_of_leases_are_those_of_the_stores() {
+fn docs_state_the_lease_range_of_each_store() {
     let rows = table(SETTINGS, "| flag | variable | key | default | |");
     let row = rows.iter().find(|row| code(row[0]).first() == Some(&"--lease")).unwrap();
     for (store, (least, most)) in [("Azure", azure::LEASE_RANGE), ("SQLite", sqlite::LEASE_RANGE)] {
@@ -74,19 +74,19 @@ fn the_lengths_of_leases_are_those_of_the_stores() {
     }
 }
 
-/// The rows of a page's table that begins with this row, as cells.
+/// The cells of the table under this header.
 fn table<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
     let body = page.split(head).nth(1).unwrap_or_else(|| panic!("there is no table with {head}"));
     let rows = body.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// What a cell has in backticks.
+/// The texts in backticks in a cell.
 fn code(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Each command that people are shown, those of `baton state` one by one.
+/// The visible commands, with each subcommand of `baton state` as its own.
 fn commands() -> Vec<(String, Command)> {
     let shown = cli::definition().get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
     let with_parts = |command: Command| match command.get_name() {
@@ -96,14 +96,14 @@ fn commands() -> Vec<(String, Command)> {
     Vec::into_iter(shown).flat_map(with_parts).collect()
 }
 
-/// What stands in brackets in an argument's help, as in `[default: 15s]`.
+/// The text after `what` in brackets in an argument's help, as in `[default: 15s]`.
 fn in_help(argument: &clap::Arg, what: &str) -> Option<String> {
     let help = argument.get_help()?.to_string();
     Some(help.split(&format!("[{what}: ")).nth(1)?.split(']').next()?.to_owned())
 }
 
 #[test]
-fn the_commands_are_those_of_the_table() {
+fn docs_list_every_command() {
     let usage = |(name, command): (String, Command)| {
         let mut usage = format!("baton {name}");
         for positional in command.get_positionals() {
@@ -121,9 +121,9 @@ fn the_commands_are_those_of_the_table() {
 }
 
 #[test]
-fn the_flags_of_the_commands_are_those_of_the_table_with_their_defaults() {
+fn docs_list_the_flags_of_commands_with_their_defaults() {
     const SETTING: &str = "[the setting](settings.md)";
-    let settings: BTreeSet<String> = Key::ALL.map(Key::flag).into();
+    let settings: BTreeSet<String> = Key::ALL.iter().map(|key| key.flag()).collect();
     let mut in_code: BTreeMap<String, (BTreeSet<String>, String)> = BTreeMap::new();
     let mut taken: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (name, command) in commands() {
@@ -145,8 +145,9 @@ fn the_flags_of_the_commands_are_those_of_the_table_with_their_defaults() {
             *is = default.filter(|default| default != "false").unwrap_or_default();
         }
     }
-    let of_keys =
-        |is: fn(Key) -> bool| Key::ALL.into_iter().filter(move |key| is(*key) && *key != Key::Module).map(Key::flag);
+    let of_keys = |is: fn(Key) -> bool| {
+        Key::ALL.iter().copied().filter(move |key| is(*key) && *key != Key::Module).map(Key::flag)
+    };
     assert_eq!(taken["run"], of_keys(|_| true).collect());
     let of_dev = |key: Key| key.is_per_coordinator() || [Key::Config, Key::Cache, Key::LogFormat].contains(&key);
     assert_eq!(taken["dev"], of_keys(of_dev).collect());
@@ -164,10 +165,10 @@ fn the_flags_of_the_commands_are_those_of_the_table_with_their_defaults() {
 }
 
 #[test]
-fn the_help_of_run_has_the_defaults_of_the_table_of_settings() {
+fn help_of_run_shows_the_documented_defaults() {
     let (_, run) = commands().into_iter().find(|(name, _)| name == "run").unwrap();
     let rows = table(SETTINGS, "| flag | variable | key | default | |");
-    for key in Key::ALL {
+    for &key in Key::ALL {
         let of_key = |argument: &&clap::Arg| match argument.get_long() {
             Some(long) => format!("--{long}") == key.flag(),
             None => key == Key::Module,
@@ -178,7 +179,7 @@ fn the_help_of_run_has_the_defaults_of_the_table_of_settings() {
         assert_eq!(is_marked, key.is_per_coordinator(), "{key:?} is one of a table, or is marked with a * in the help");
 
         let row = rows.iter().find(|row| code(row[1])[0] == key.variable()).unwrap();
-        // These hang on where the host runs, and on what it runs: they are told in words.
+        // The docs describe these defaults in words, since they depend on the machine or on the module.
         if ![Key::Module, Key::Election, Key::Store, Key::Node, Key::Cache, Key::Config].contains(&key) {
             let in_docs = row[3].trim_matches('`');
             assert_eq!(in_help(argument, "default").unwrap_or("none".to_owned()), in_docs, "{key:?}");
@@ -187,19 +188,18 @@ fn the_help_of_run_has_the_defaults_of_the_table_of_settings() {
 }
 
 #[test]
-fn wrong_usage_exits_as_a_wrong_configuration() {
+fn wrong_usage_exits_like_wrong_configuration() {
     let parse = |argument: &str| cli::parse(["baton", argument].map(OsString::from), &Environment::default());
     let Err(cli::Stop::Usage(error)) = parse("lead") else { panic!("there is no such command") };
     assert_eq!(error.exit_code(), i32::from(WRONG_CONFIGURATION));
 }
 
-/// The fields of a value in JSON, in their order.
 fn fields(value: &impl Serialize) -> Vec<String> {
     serde_json::to_value(value).unwrap().as_object().unwrap().keys().cloned().collect()
 }
 
 #[test]
-fn the_fields_in_json_are_those_of_the_table() {
+fn docs_list_the_fields_of_json() {
     let usage = serde_json::json!({
         "memory": {"used": 1, "limit": 2}, "table_elements": {"used": 1, "limit": 2}, "kept": 3,
         "instances": {"used": 1, "limit": 2}, "handles": {"used": 1, "limit": 2}, "files": {"used": 1, "limit": 2},
@@ -284,7 +284,7 @@ fn the_fields_in_json_are_those_of_the_table() {
     }
     assert_eq!(in_docs.len(), in_code.len());
 
-    let of_gone = LOGS.split("The `usage` of `ended` has ").nth(1).unwrap().split('.').next().unwrap();
-    let of_gone: BTreeSet<String> = code(of_gone).into_iter().map(str::to_owned).collect();
-    assert_eq!(of_gone, fields(&Usage::default()).into_iter().collect());
+    let in_docs = LOGS.split("The `usage` of `ended` has ").nth(1).unwrap().split('.').next().unwrap();
+    let in_docs: BTreeSet<String> = code(in_docs).into_iter().map(str::to_owned).collect();
+    assert_eq!(in_docs, fields(&Usage::default()).into_iter().collect());
 }

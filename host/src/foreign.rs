@@ -1,8 +1,8 @@
-//! Every reader of others' bytes, each crate's and the host's own: see [`baton_store::foreign`].
+//! Every reader of untrusted bytes in this program; see [`baton_store::foreign`].
 
 use baton_store::foreign::Reader;
 
-/// All there are.
+/// Returns the readers of all crates.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {
     let areas = [baton_store::READERS, baton_modules::READERS, baton_runtime::READERS, crate::config::READERS];
     let own =

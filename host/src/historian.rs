@@ -1,7 +1,5 @@
-//! The historian of one election: writes into the store what has become of this node's terms.
-//!
-//! It takes them from what the log has said of them, and nobody ever waits for it. What is told within a few seconds is
-//! written together; what cannot be written is kept, and written when it can be.
+//! The historian of one election: writes what became of this node's terms into the store. It learns of terms from
+//! logged events, and no other part waits for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +14,17 @@ use baton_store::clock::rfc3339;
 use baton_store::jitter::{between, doubled};
 use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, tell_terms};
 
-/// How these are paced.
+/// The pace of a historian.
 #[derive(Clone, Copy, Debug)]
 pub struct HistorianPace {
-    /// News is written so long after it came, or up to twice as long: a term that begins needs the machine for its
-    /// instance, a short one has ended by then, and a host that leads many begins them all at once.
+    /// Wait between news and its write, up to twice as long: a short term ends within this time, and a beginning term,
+    /// or many of them, need the machine.
     pub after: Duration,
-    /// From one write to the next, at the least.
+    /// Shortest interval between writes.
     pub apart: Duration,
-    /// After a failure it is tried again so soon; after each further one twice as late, at the latest so late.
+    /// Wait after the first failure, and at most. Each further failure doubles it.
     pub again: (Duration, Duration),
-    /// How long the end of the host waits for the last write.
+    /// Longest wait for the last write when the host ends.
     pub last: Duration,
 }
 
@@ -41,63 +39,63 @@ impl Default for HistorianPace {
     }
 }
 
-/// What one is given.
+/// The historian of one election.
 pub struct Historian {
     /// The election.
     pub election: ElectionName,
     /// This node.
     pub node: String,
-    /// This start of it.
+    /// The incarnation of the host.
     pub incarnation: String,
-    /// Where the history is.
+    /// The store with the history.
     pub store: Arc<dyn ObjectStore>,
-    /// What tells of the terms.
+    /// The source of news about terms.
     pub standing: Arc<Standing>,
-    /// Where it tells of what it cannot do.
+    /// The log for errors.
     pub log: Log,
-    /// How it is paced.
+    /// The historian's pace.
     pub pace: HistorianPace,
 }
 
 impl Historian {
-    /// Writes until the sender of `over` is gone: then once more, and ends.
+    /// Writes until the sender of `over` is dropped, then writes once more and ends.
     pub async fn run(self, mut over: watch::Receiver<()>) {
-        let mut untold = Untold::default();
+        let mut unwritten = Unwritten::default();
         tokio::select! {
-            () = self.write_on(&mut untold) => {}
+            () = self.write_continuously(&mut unwritten) => {}
             _ = over.changed() => {}
         }
-        // What it was writing meanwhile does no harm if it is told again.
-        untold.add(&self, self.standing.terms.take());
-        if untold.0.is_empty() {
+        // Writing an interrupted write's terms again does no harm.
+        unwritten.add(&self, self.standing.terms.take());
+        if unwritten.0.is_empty() {
             return;
         }
         let last = self.pace.last;
-        let why = match timeout(last, self.write(&mut untold)).await {
+        let why = match timeout(last, self.write(&mut unwritten)).await {
             Ok(Ok(_)) => return,
             Ok(Err(problem)) => problem.to_string(),
             Err(_) => format!("the store did not accept the last entries within {last:?}"),
         };
-        self.says(&format!("{why}; the end of the last term is missing, and the next leader closes that term"));
+        self.report(&format!("{why}; the end of the last term is missing, and the next leader closes that term"));
     }
 
-    fn says(&self, problem: &dyn std::fmt::Display) {
+    fn report(&self, problem: &dyn std::fmt::Display) {
         self.log.emit(None, Event::Error { error: format!("the history of {}: {problem}", self.election) });
     }
 
-    async fn write_on(&self, untold: &mut Untold) {
-        let (mut due, mut failures, mut said) = (Instant::now(), 0_u32, None);
+    async fn write_continuously(&self, unwritten: &mut Unwritten) {
+        let (mut due, mut failures, mut last_problem) = (Instant::now(), 0_u32, None);
         loop {
-            if untold.0.is_empty() {
+            if unwritten.0.is_empty() {
                 self.standing.terms.news().await;
                 due = due.max(Instant::now() + between(self.pace.after, self.pace.after * 2));
             }
             sleep_until(due).await;
-            untold.add(self, self.standing.terms.take());
-            if untold.0.is_empty() {
+            unwritten.add(self, self.standing.terms.take());
+            if unwritten.0.is_empty() {
                 continue;
             }
-            let problem = match self.write(untold).await {
+            let problem = match self.write(unwritten).await {
                 Ok(problem) => {
                     (due, failures) = (Instant::now() + self.pace.apart, 0);
                     problem
@@ -108,39 +106,39 @@ impl Historian {
                     Some(error)
                 }
             };
-            // That the store does not answer is told by those who need it.
+            // An outage of the store is reported by the parts that need the store.
             let problem = problem.filter(|problem| !matches!(problem, HistoryError::Store(StoreError::Unknown(_))));
             if let Some(problem) = &problem
-                && said.as_ref() != Some(problem)
+                && last_problem.as_ref() != Some(problem)
             {
-                self.says(problem);
+                self.report(problem);
             }
             if problem.is_some() || failures == 0 {
-                said = problem;
+                last_problem = problem;
             }
         }
     }
 
-    /// Writes all that is untold, and returns what was wrong with what was there.
-    async fn write(&self, untold: &mut Untold) -> Result<Option<HistoryError>, HistoryError> {
-        let told: Vec<PastTerm> = untold.0.values().flatten().flatten().cloned().collect();
-        let problem = tell_terms(&*self.store, &self.election, &told).await?;
-        untold.0.clear();
+    /// Writes all unwritten terms, and returns the error of the history that it replaced, if any.
+    async fn write(&self, unwritten: &mut Unwritten) -> Result<Option<HistoryError>, HistoryError> {
+        let past_terms: Vec<PastTerm> = unwritten.0.values().flatten().flatten().cloned().collect();
+        let problem = tell_terms(&*self.store, &self.election, &past_terms).await?;
+        unwritten.0.clear();
         Ok(problem)
     }
 }
 
-/// What is not written yet, by term: of a term of this node, and of the one before it.
+/// Unwritten terms of this node, each with the term before it.
 #[derive(Default)]
-struct Untold(BTreeMap<Term, [Option<PastTerm>; 2]>);
+struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 
-impl Untold {
+impl Unwritten {
     fn add(&mut self, historian: &Historian, served: Vec<Served>) {
         for served in served {
-            let (number, [before, own]) = (served.term, historian.told(served));
-            let untold = self.0.entry(number).or_default();
-            // Who was before is told with its beginning, and again with its end.
-            *untold = [before.or(untold[0].take()), own];
+            let (number, [before, own]) = (served.term, historian.past_terms(served));
+            let unwritten = self.0.entry(number).or_default();
+            // The previous term comes with the beginning of a term, and again with its end.
+            *unwritten = [before.or(unwritten[0].take()), own];
             if self.0.len() > KEPT_TERMS {
                 self.0.pop_first();
             }
@@ -149,8 +147,8 @@ impl Untold {
 }
 
 impl Historian {
-    /// What is to be told of a term of this node: who was before, and the term.
-    fn told(&self, served: Served) -> [Option<PastTerm>; 2] {
+    /// The entries for a term of this node: the previous term, and the term itself.
+    fn past_terms(&self, served: Served) -> [Option<PastTerm>; 2] {
         let Served { term, module, begun, ended, outcome, reason, leaderless, before } = served;
         let begun = rfc3339(begun);
         let before = before.and_then(|before| PastTerm::before(&before, &self.node, &begun));
@@ -189,7 +187,6 @@ mod tests {
         last: Duration::from_secs(60),
     };
 
-    /// A historian on a store in memory, and what tells it of terms.
     struct Bench {
         store: MemoryStore,
         log: Log,
@@ -229,7 +226,6 @@ mod tests {
             self.log.emit(Some(term), Event::Ended { outcome, message, took_s, usage });
         }
 
-        /// The terms as they are stored, and whether each has ended.
         async fn terms(&self) -> Vec<(Term, bool)> {
             let election = ElectionName::new("job").unwrap();
             let history = read_history(&self.store, &election).await.unwrap().unwrap_or_default();
@@ -248,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_written_is_written_later_and_the_last_at_the_end() {
+    async fn failed_writes_are_retried_and_the_last_ones_are_flushed() {
         let mut bench = Bench::new();
         let (serving, over) = watch::channel(());
         let historian = tokio::spawn(bench.historian.take().unwrap().run(over));
@@ -270,17 +266,17 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_to_be_written_is_bounded() {
+    fn unwritten_terms_are_bounded() {
         let bench = Bench::new();
         let historian = bench.historian.as_ref().unwrap();
-        let mut untold = Untold::default();
+        let mut unwritten = Unwritten::default();
         for term in 1..=KEPT_TERMS as u64 + 7 {
             bench.begins(term);
-            untold.add(historian, historian.standing.terms.take());
+            unwritten.add(historian, historian.standing.terms.take());
             bench.ends(term);
-            untold.add(historian, historian.standing.terms.take());
+            unwritten.add(historian, historian.standing.terms.take());
         }
-        assert_eq!((untold.0.len(), untold.0.first_key_value().unwrap().0), (KEPT_TERMS, &8));
-        assert!(untold.0.values().all(|[before, own]| before.is_none() && own.as_ref().unwrap().ended.is_some()));
+        assert_eq!((unwritten.0.len(), unwritten.0.first_key_value().unwrap().0), (KEPT_TERMS, &8));
+        assert!(unwritten.0.values().all(|[before, own]| before.is_none() && own.as_ref().unwrap().ended.is_some()));
     }
 }

@@ -1,8 +1,8 @@
-//! A host's socket for its own user on this machine: the admin API, for reading without a token.
+//! A host's socket for its own user on this machine: the admin API, for reading without a token. No promise depends on
+//! it.
 //!
-//! The socket has no file (Linux's abstract namespace). Its name has the host's user and incarnation. Both sides check that
-//! the other one's process belongs to the same user, since any user may take such a name. Nothing rests on it: a host
-//! without the socket works as well.
+//! The socket has no file (Linux's abstract namespace). Its name contains the host's user and incarnation. Any user may
+//! take such a name, so both sides check that the other process belongs to the same user.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -13,13 +13,13 @@ use rustix::process::geteuid;
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-/// Longest time that a client waits for the connection. Both ends are processes of one machine.
+/// Longest wait for a connection. Both ends are on one machine.
 const CONNECTED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Time between two tries to connect to a socket without room.
-const AGAIN: Duration = Duration::from_millis(25);
+/// Pause between attempts to connect while the backlog is full.
+const RETRY_AFTER: Duration = Duration::from_millis(25);
 
-/// Opens the socket of one start of a host.
+/// Opens the socket of a host's incarnation.
 ///
 /// # Errors
 /// If the system has no such sockets, or the name is taken.
@@ -29,16 +29,16 @@ pub fn open(incarnation: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to the socket of that start of a host, if it runs on this machine as this user.
+/// Connects to the socket of a host's incarnation, if it runs on this machine as this user.
 ///
 /// # Errors
 /// If there is no such socket, another user has its name, or its host does not accept in time.
 pub async fn connect(incarnation: &str) -> io::Result<UnixStream> {
     let connecting = async {
         loop {
-            // The kernel does not queue this call: without room for another connection, it fails at once.
+            // The kernel does not block this call: if the backlog is full, the call fails at once.
             match UnixStream::connect(format!("\0{}", name(incarnation))).await {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(AGAIN).await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RETRY_AFTER).await,
                 connected => break connected,
             }
         }
@@ -65,17 +65,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn socket_without_room_holds_nobody_up() {
+    async fn connect_fails_in_time_when_the_backlog_is_full() {
         let full = format!("test-{}-full", std::process::id());
         let listener = open(&full).unwrap();
-        // SAFETY: the descriptor is open, and a second call only changes how many may wait.
+        // SAFETY: `listener` keeps the descriptor open, and a second `listen` only changes the length of the backlog.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
         let address = SocketAddr::from_abstract_name(name(&full)).unwrap();
-        let waits = StdStream::connect_addr(&address).unwrap();
+        let pending = StdStream::connect_addr(&address).unwrap();
         assert!(connect(&full).await.is_err(), "there is no room for another");
         assert!(connect("no-such-host").await.is_err());
         let other = open(&format!("{full}-not")).unwrap();
         assert!(connect(&format!("{full}-not")).await.is_ok());
-        drop((listener, waits, other));
+        drop((listener, pending, other));
     }
 }

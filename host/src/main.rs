@@ -6,9 +6,9 @@ use baton::config::Environment;
 use baton::{cli, commands, signals};
 
 fn main() -> ExitCode {
-    // Else, where RUST_BACKTRACE is set, each error that a guest keeps would hold a backtrace of this program, and tell
-    // it. Panics tell theirs all the same.
-    // SAFETY: this is the first thing that the program does, and there is no other thread.
+    // With RUST_BACKTRACE set, errors of guests would otherwise contain a backtrace of this program, and show it.
+    // Panics keep their backtrace.
+    // SAFETY: this is the first statement of the program, so no other thread exists that accesses the environment.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     signals::undo_inherited();
     cli::complete(commands::complete_elections, commands::complete_nodes);

@@ -1,9 +1,8 @@
-//! Who this host is: a node's id.
+//! The node id of this host. It is for people, logs and the store's record.
 //!
-//! An id is for people, logs and the store's record; no promise rests on its being unique, since each
-//! start of a host has an incarnation of its own. Unless it is told, a host calls itself after its
-//! machine and the first free **slot** there (`web-3-0`), held by a file lock for as long as the process
-//! lives: several hosts on a machine differ, and a restarted one gets its old name back.
+//! No promise depends on its uniqueness, since each start of a host has an incarnation of its own. Without `--node`, a
+//! host uses the machine's name and the first free **slot** there (`web-3-0`), and locks the slot's file while the
+//! process lives. So hosts on a machine differ, and a restarted host gets its old name again.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// More hosts than that on one machine are a mistake.
+/// Most slots on a machine. More hosts would be a mistake.
 const SLOTS: u32 = 1024;
 
 /// A node's id: 1 to 128 printable ASCII characters without spaces, so that it fits into an HTTP header.
@@ -24,7 +23,7 @@ impl NodeId {
     /// Checks an id.
     ///
     /// # Errors
-    /// [`NodeError::Invalid`] where it breaks the rule above.
+    /// [`NodeError::Invalid`] if it breaks this rule.
     pub fn new(id: &str) -> Result<Self, NodeError> {
         if (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(Self(id.to_string()))
@@ -46,39 +45,39 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// How this host finds its id.
+/// The way in which this host gets its id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeChoice {
-    /// It was told.
+    /// Set by `--node`.
     Given(NodeId),
-    /// The machine's name and the first slot that is free.
+    /// The machine's name and the first free slot.
     Slot {
         /// The machine's name.
         machine: String,
-        /// Where the slots' lock files are.
+        /// The folder with the slots' lock files.
         folder: PathBuf,
     },
 }
 
 impl NodeChoice {
-    /// By a slot, whose lock file will be in `folder`. Nothing is touched yet.
+    /// Chooses a slot, with its lock file in `folder`. Touches no file yet.
     ///
     /// # Errors
     /// [`NodeError::Invalid`] if the machine's name does not make an id.
     pub fn slot(folder: &Path) -> Result<Self, NodeError> {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         NodeId::new(&format!("{name}-{SLOTS}"))?;
-        // A slash would lead the lock file elsewhere.
+        // A slash would put the lock file elsewhere.
         if name.contains('/') {
             return Err(NodeError::Invalid(name));
         }
         Ok(Self::Slot { machine: name, folder: folder.to_path_buf() })
     }
 
-    /// Settles the id and, where it is by slot, takes the slot.
+    /// Determines the id, and locks the slot if the id comes from one. Blocks no longer than the file system does.
     ///
     /// # Errors
-    /// [`NodeError`] if no slot can be had. Blocks for no longer than the file system does.
+    /// [`NodeError`] if no slot is available.
     pub fn claim(&self) -> Result<Node, NodeError> {
         match self {
             Self::Given(id) => Ok(Node { id: id.clone(), _slot: None }),
@@ -96,7 +95,7 @@ impl fmt::Display for NodeChoice {
     }
 }
 
-/// This host's id, and its hold on it: keep it until the process ends.
+/// This host's id, and the lock on its slot: keep it until the process ends.
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
@@ -111,18 +110,18 @@ impl Node {
     }
 }
 
-/// Why a host has no id.
+/// The reason why a host has no id.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The text is no id.
+    /// The text is not a valid id.
     #[error("{0:?} is not a node's id: use 1 to 128 printable ASCII characters without spaces")]
     Invalid(String),
     /// The lock files cannot be used.
     #[error("cannot write the lock file of this node's name in {folder:?}; name the node with --node")]
     Folder {
-        /// Where they should be.
+        /// The folder.
         folder: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -160,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_fits_into_a_header() {
+    fn node_id_must_fit_into_a_header() {
         for id in ["a", "web-3-0", "Über", "a b", "", "a\n", "\u{7f}"] {
             let legal = ["a", "web-3-0"].contains(&id);
             assert_eq!(NodeId::new(id).is_ok(), legal, "{id:?}");
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_of_a_machine_has_its_own_slot_and_gets_it_back() {
+    fn slots_are_unique_and_reused_after_exit() {
         let folder = tempfile::tempdir().unwrap();
         let choice = NodeChoice::slot(&folder.path().join("a/b")).unwrap();
         let first = choice.claim().unwrap();
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_an_error() {
+    fn uncreatable_slot_folder_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();

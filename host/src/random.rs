@@ -1,8 +1,8 @@
-//! Random numbers of which two hosts never draw the same, even if their machines are clones of each other.
+//! Random numbers that differ between hosts, even if their machines are clones of each other.
 //!
-//! Two machines that were restored from one snapshot may have the same state of the kernel's generator. So whatever tells the
-//! two hosts apart is mixed in: the node, the machine, the process, and the clocks in nanoseconds. A host that is cloned
-//! while it runs has the same state on both sides, which the clocks part at the next number.
+//! Two machines that were restored from one snapshot may have the same state of the kernel's generator. So the seed
+//! also contains what differs between hosts: the node, the machine, the process, and the clocks in nanoseconds. If a
+//! host is cloned while it runs, both copies have the same state until the next number, which mixes in the clocks.
 
 use baton_election::Random;
 use baton_store::clock::nanoseconds_on;
@@ -11,16 +11,13 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::time::ClockId;
 use sha2::{Digest as _, Sha256};
 
-/// A generator's state. It decides all numbers to come.
+/// A generator's state. It determines all later numbers.
 type State = [u8; 32];
 
-/// Random numbers for one elector of that node. The system's are stretched by ChaCha, so that later ones cannot fail.
-///
-/// # Errors
-/// If the system has no random numbers.
+/// Random numbers for one elector of a node. ChaCha expands the system's random numbers, so later draws cannot fail.
 pub fn random(node: &str) -> Result<Random, getrandom::Error> {
     let next = |state: &mut State| {
-        *state = mixed(state, &clocks());
+        *state = mix(state, &clocks());
         number(state)
     };
     Ok(Random { state: seed(node)?, next })
@@ -34,29 +31,26 @@ pub fn incarnation(node: &str) -> Result<String, getrandom::Error> {
     Ok(format!("{:016x}", number(&mut seed(node)?)))
 }
 
-/// The system's random bytes, mixed with what tells this host from all others.
 fn seed(node: &str) -> Result<State, getrandom::Error> {
     let mut state = State::default();
     getrandom::fill(&mut state)?;
-    // Without one, the rest must do.
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let process = std::process::id().to_le_bytes();
     let rest = [node.as_bytes(), &machine, &process, &clocks()];
-    Ok(rest.iter().fold(state, |state, part| mixed(&state, part)))
+    Ok(rest.iter().fold(state, |state, part| mix(&state, part)))
 }
 
-/// The machine's clocks, in nanoseconds.
 fn clocks() -> [u8; 16] {
     let clocks = [ClockId::Realtime, ClockId::Boottime].map(nanoseconds_on);
     (u128::from(clocks[0]) << 64 | u128::from(clocks[1])).to_le_bytes()
 }
 
-/// A state that follows from the one before and from `more`, and shows nothing of either.
-fn mixed(state: &State, more: &[u8]) -> State {
+/// Derives a state from the previous one and `more`. It reveals neither.
+fn mix(state: &State, more: &[u8]) -> State {
     Sha256::new_with_prefix(state).chain_update(more).finalize().into()
 }
 
-/// The next number. Each comes with another key, so that a number shows nothing of the state that it was made of.
+/// Draws the next number. Each comes with a new key, so a number reveals nothing about the state.
 fn number(state: &mut State) -> u64 {
     let mut stream = ChaCha20Rng::from_seed(*state);
     stream.fill_bytes(state);
@@ -71,9 +65,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_of_chacha() {
-        // The key stream of a key of zeros (RFC 8439, A.1, the first vector): its first 32 bytes are the next state and are
-        // not shown, and the 8 after them are the number.
+    fn numbers_match_the_chacha_test_vector() {
+        // The key stream of a zero key (RFC 8439, A.1, test vector 1): its first 32 bytes are the next state, and the
+        // next 8 are the number.
         let mut zero = State::default();
         assert_eq!(number(&mut zero), 0x8d48_5751_7c59_41da);
         assert_eq!(zero[..4], [0x76, 0xb8, 0xe0, 0xad]);
@@ -90,7 +84,7 @@ mod tests {
     #[test]
     fn hosts_with_the_same_system_random_bytes_have_different_seeds() {
         let state = State::default();
-        assert_ne!(mixed(&state, b"alpha"), mixed(&state, b"beta"));
+        assert_ne!(mix(&state, b"alpha"), mix(&state, b"beta"));
         assert_ne!(seed("alpha").unwrap(), seed("alpha").unwrap());
     }
 }

@@ -1,9 +1,8 @@
-//! What a running host reads anew when it is asked to, by SIGHUP: what is replaced while hosts run, such as certificates
-//! and keys. All of it or, if anything is wrong, none.
+//! Reads certificates and keys again on SIGHUP while the host runs: all of them, or none if anything is wrong.
 //!
-//! Some files need no asking: the token of the admin endpoint is read for each request, a secret for each term, the token
-//! of a workload's identity for each of its uses. They are only looked at, so that a mistake is said at once. What cannot
-//! change while the host runs is said, too.
+//! Some files need no signal: the admin endpoint's token is read for each request, a secret for each term, and the
+//! token of a workload identity for each use. A reload only checks them, so that mistakes are reported at once. It also
+//! reports settings that cannot change while the host runs.
 
 use tokio::signal::unix::Signal;
 
@@ -13,7 +12,6 @@ use crate::service_manager::{Phase, Phases};
 use crate::telemetry::{Event, Log};
 use baton_modules::{Trust, TrustError, TrustedKeys};
 
-/// Why nothing is read anew.
 #[derive(Debug, thiserror::Error)]
 enum NotReloaded {
     #[error(transparent)]
@@ -26,24 +24,24 @@ enum NotReloaded {
     Thread(#[from] tokio::task::JoinError),
 }
 
-/// What can be read anew.
+/// The parts of a host that a reload replaces.
 #[derive(Clone)]
 pub struct Reload {
-    /// What the host was told at its start.
+    /// The configuration from the host's start.
     pub config: Config,
-    /// Whom its coordinators' modules must be signed by, in the order of the coordinators.
+    /// The trusted keys for the modules of each coordinator, in the order of the coordinators.
     pub trusts: Vec<Trust>,
-    /// The admin endpoint's.
+    /// The admin endpoint's certificate.
     pub certificate: Option<Certificate>,
 }
 
 impl Reload {
-    /// Does so whenever it is asked for, one time after the other.
+    /// Reloads at each signal, one after the other.
     pub async fn whenever(self, mut asked: Signal, phases: Phases, log: Log) {
         while asked.recv().await.is_some() {
             phases.are_at(Phase::Reloading);
-            let its = self.clone();
-            let done = tokio::task::spawn_blocking(move || its.read()).await;
+            let this = self.clone();
+            let done = tokio::task::spawn_blocking(move || this.read()).await;
             log.emit(
                 None,
                 match done.unwrap_or_else(|error| Err(error.into())) {
@@ -56,7 +54,6 @@ impl Reload {
     }
 
     fn read(&self) -> Result<Event, NotReloaded> {
-        // Finds the secrets, too.
         let now = self.config.again()?;
         if let Some(file) = &self.config.admin.token_file {
             admin::token(admin::TOKEN_FILE, file)?;

@@ -9,29 +9,29 @@ use utoipa::ToSchema;
 pub struct Said {
     /// The node's id.
     pub node: String,
-    /// The host's incarnation, which names this start of it.
+    /// The host's incarnation.
     pub incarnation: String,
-    /// Time of the announcement (RFC 3339, the node's clock); null before the first. A node announces itself at each change
-    /// and once a minute.
+    /// Time of the announcement (RFC 3339, the node's clock); null before the first. A node announces itself at each
+    /// change and once a minute.
     pub at: Option<String>,
-    /// Its `--priority`; null if its host does not announce one.
+    /// The node's `--priority`; null if its host does not announce one.
     pub priority: Option<u8>,
-    /// Its `--label`s.
+    /// The node's `--label`s.
     #[schema(value_type = BTreeMap<String, String>)]
     pub labels: Labels,
-    /// Version of its host; null for a host too old to announce it, which does not support steering.
+    /// Version of the host; null if the host is too old to announce it, and does not support steering.
     pub version: Option<String>,
-    /// Digest of the module that its instance runs; null if none runs.
+    /// Digest of the module that the node's instance runs; null if none runs.
     #[schema(value_type = Option<String>)]
     pub runs: Option<Digest>,
-    /// Why it would not take the lease: `maintenance`, `suspended`, `stepped-down`, `transferring` or `cooling-off`; null if
-    /// it would.
+    /// Reason why the node is ineligible: `maintenance`, `suspended`, `stepped-down`, `transferring` or `cooling-off`;
+    /// null if it is eligible.
     pub ineligible: Option<String>,
-    /// True if it leads `--max-leaderships` other elections. It then takes the lease only if no other node does.
+    /// True if the node leads `--max-leaderships` other elections. It then takes the lease only if no other node does.
     pub at_leadership_limit: bool,
     /// Incarnation of another host with the same node id, if there is one.
     pub duplicate: Option<String>,
-    /// The node at the other end of its link, and since when; null if it only polls the store.
+    /// The node at the other end of this node's link, and since when; null if the node only polls the store.
     #[schema(value_type = Option<Object>)]
     pub link: Option<Listens>,
 }

@@ -1,9 +1,8 @@
-//! What the manager of the machine's services is told, where one has started this process and wants to know: systemd, by
-//! the protocol of `sd_notify`.
+//! Notifications to the service manager that started this process: systemd, by the protocol of `sd_notify`.
 //!
-//! It is told when the host is ready, reads its files anew, or ends; what it does, for `systemctl status`; and, while all
-//! turns that must ([`Watched::is_stuck`], as at `/livez`), that it is alive. A thread of its own does that: a manager that
-//! does not read keeps nobody else waiting.
+//! They report phases of the host, its state for `systemctl status` and, while nothing is stuck ([`Watched::is_stuck`],
+//! as at `/livez`), watchdog pings. A thread of its own sends them, so a manager that does not read delays nothing
+//! else.
 
 use std::collections::VecDeque;
 use std::env;
@@ -24,33 +23,32 @@ use crate::telemetry::{Event, Log, Standing};
 use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
-/// Where it listens.
+/// The variable with the manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// How long it waits for a sign of life, in microseconds, and whose.
+/// The variables with the watchdog interval (µs) and the process that must send the pings.
 const WATCHDOG: (&str, &str) = ("WATCHDOG_USEC", "WATCHDOG_PID");
 
-/// How long a message may wait for a manager that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// So many elections are named in the status, and a node's name is that long, in characters.
-const NAMED: usize = 8;
+/// Most elections that the status names, and the longest node name in it, in characters.
+const MOST_NAMED: usize = 8;
 const LONGEST_NAME: usize = 64;
 
-/// Signs of life come so often at the least, and so is said what the host does by then.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Longest interval between watchdog pings and between updates of the status.
+const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// They come no faster, however short the manager's patience is.
-const SOONEST: Duration = Duration::from_millis(10);
+/// Shortest interval between watchdog pings, however short the manager's interval is.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What the host goes through.
+/// A phase of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Its configuration is read and its loops run.
+    /// The configuration is read and the host's tasks run.
     Ready,
-    /// It reads its files anew. [`Phase::Ready`] follows.
+    /// The host reads its files again. [`Phase::Ready`] follows.
     Reloading,
-    /// It ends in order.
+    /// The host shuts down.
     Stopping,
 }
 
@@ -67,41 +65,41 @@ impl Phase {
     }
 }
 
-/// Why the manager is told nothing, though it wants to be.
+/// The reason why the manager cannot be notified.
 #[derive(Debug, thiserror::Error)]
 pub enum Untold {
-    /// It listens where this host cannot send to.
+    /// The manager's socket has an unsupported address.
     #[error("cannot notify the service manager: {SOCKET}={0} is neither a path nor an abstract socket's name")]
     Unknown(String),
-    /// The system has no socket to give.
+    /// The system has no free socket.
     #[error("cannot notify the service manager: {0}")]
     System(#[from] io::Error),
 }
 
-/// A manager that wants to be told.
+/// A service manager that expects notifications.
 #[derive(Debug)]
 pub struct ServiceManager {
     address: SocketAddr,
     socket: UnixDatagram,
-    /// How often it looks for a sign of life, if it does.
-    looks_every: Option<Duration>,
+    /// The interval in which it expects a watchdog ping, if it does.
+    watchdog_interval: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// The one that has started this process; none if nobody wants to know.
+    /// The manager that started this process, if it expects notifications.
     ///
     /// # Errors
-    /// [`Untold`] where it cannot be told.
+    /// [`Untold`] if it cannot be notified.
     pub fn of_process() -> Result<Option<Self>, Untold> {
         let Some(place) = env::var_os(SOCKET).filter(|place| !place.is_empty()) else { return Ok(None) };
         let number = |name| env::var(name).ok()?.parse::<u64>().ok();
-        // Another process, such as a script that has started this one, may be the one that it waits for.
+        // The pings may be expected from another process, such as a script that started this one.
         let is_meant = number(WATCHDOG.1).is_none_or(|pid| pid == u64::from(std::process::id()));
-        let looks_every = number(WATCHDOG.0).filter(|every| is_meant && *every > 0).map(Duration::from_micros);
-        Self::at(&place, looks_every).map(Some)
+        let watchdog_interval = number(WATCHDOG.0).filter(|every| is_meant && *every > 0).map(Duration::from_micros);
+        Self::at(&place, watchdog_interval).map(Some)
     }
 
-    fn at(place: &OsStr, looks_every: Option<Duration>) -> Result<Self, Untold> {
+    fn at(place: &OsStr, watchdog_interval: Option<Duration>) -> Result<Self, Untold> {
         let address = match place.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
             [b'/', ..] => SocketAddr::from_pathname(place),
@@ -109,13 +107,13 @@ impl ServiceManager {
         }?;
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { address, socket, looks_every })
+        Ok(Self { address, socket, watchdog_interval })
     }
 
-    /// Tells it of the host from now on.
+    /// Starts the thread that notifies the manager.
     ///
     /// # Errors
-    /// What the system says where it has no thread to give.
+    /// If the system cannot start a thread.
     pub fn tell_of(self, watched: Arc<Watched>, log: Log) -> io::Result<Telling> {
         let (phases, told) = mpsc::channel();
         let thread =
@@ -123,19 +121,19 @@ impl ServiceManager {
         Ok(Telling { phases: Phases(Some(phases)), thread: Some(thread) })
     }
 
-    /// Until the end is told of, by no phase.
     fn tell(self, watched: &Watched, phases: &Receiver<Option<Phase>>, log: &Log) {
-        let look_every = self.looks_every.map_or(LOOK_EVERY, |every| (every / 2).clamp(SOONEST, LOOK_EVERY));
-        let (mut untold, mut status, mut wait, mut has_complained) =
-            (VecDeque::new(), String::new(), look_every, false);
+        let interval = self
+            .watchdog_interval
+            .map_or(STATUS_INTERVAL, |every| (every / 2).clamp(SHORTEST_INTERVAL, STATUS_INTERVAL));
+        let (mut unsent, mut status, mut wait, mut has_complained) = (VecDeque::new(), String::new(), interval, false);
         loop {
             let told = phases.recv_timeout(wait);
             if let Ok(Some(phase)) = told {
-                untold.push_back(phase.message());
+                unsent.push_back(phase.message());
             }
             let stuck = watched.is_stuck();
-            wait = if stuck.is_empty() { look_every } else { look_every.min(SECOND_LOOK) };
-            let result = self.say(&mut untold, &mut status, watched, &stuck);
+            wait = if stuck.is_empty() { interval } else { interval.min(SECOND_LOOK) };
+            let result = self.say(&mut unsent, &mut status, watched, &stuck);
             if let Err(error) = result
                 && !std::mem::replace(&mut has_complained, true)
             {
@@ -148,25 +146,24 @@ impl ServiceManager {
         }
     }
 
-    /// Says what it has not heard so far; what cannot be said now is said the next time.
+    /// Sends everything that is unsent. If sending fails, the rest stays for the next call.
     fn say(
         &self,
-        untold: &mut VecDeque<String>,
+        unsent: &mut VecDeque<String>,
         status: &mut String,
         watched: &Watched,
         stuck: &[String],
     ) -> io::Result<()> {
-        while let Some(message) = untold.front() {
+        while let Some(message) = unsent.front() {
             self.send(message)?;
-            untold.pop_front();
+            unsent.pop_front();
         }
         let is = if stuck.is_empty() { status_of(watched) } else { stuck.join("; ") };
         let mut message = String::new();
         if is != *status {
-            // Cannot fail: the target is a string.
             let _ = writeln!(message, "STATUS={is}");
         }
-        if stuck.is_empty() && self.looks_every.is_some() {
+        if stuck.is_empty() && self.watchdog_interval.is_some() {
             message.push_str("WATCHDOG=1\n");
         }
         if !message.is_empty() {
@@ -181,7 +178,6 @@ impl ServiceManager {
     }
 }
 
-/// What the host does, in a line.
 fn status_of(watched: &Watched) -> String {
     let now = watched.clock.now();
     let role = |standing: &Arc<Standing>| {
@@ -195,32 +191,32 @@ fn status_of(watched: &Watched) -> String {
             (None, None) => format!("standby in {election}, which has no leader"),
         }
     };
-    let mut roles: Vec<String> = watched.standings.iter().take(NAMED).map(role).collect();
-    if let more @ 1.. = watched.standings.len().saturating_sub(NAMED) {
+    let mut roles: Vec<String> = watched.standings.iter().take(MOST_NAMED).map(role).collect();
+    if let more @ 1.. = watched.standings.len().saturating_sub(MOST_NAMED) {
         roles.push(format!("and {more} more"));
     }
     roles.join("; ")
 }
 
-/// Where to say what the host goes through. Nobody listens if there is no manager.
+/// Reports the host's phases. Does nothing if there is no manager.
 #[derive(Clone, Debug, Default)]
 pub struct Phases(Option<mpsc::Sender<Option<Phase>>>);
 
 impl Phases {
-    /// The host has come to this phase. Never blocks.
+    /// Reports that the host has entered a phase. Never blocks.
     pub fn are_at(&self, phase: Phase) {
         self.tell(Some(phase));
     }
 
     fn tell(&self, phase: Option<Phase>) {
         if let Some(sender) = &self.0 {
-            // Nobody listens any more where the host has all but ended.
+            // At the end of the host, the receiver may be gone.
             let _ = sender.send(phase);
         }
     }
 }
 
-/// The telling at work: the owner of its thread.
+/// The running notifications, which own their thread.
 #[derive(Debug, Default)]
 pub struct Telling {
     phases: Phases,
@@ -228,17 +224,16 @@ pub struct Telling {
 }
 
 impl Telling {
-    /// Where to say what the host goes through.
+    /// A handle for reporting phases.
     #[must_use]
     pub fn phases(&self) -> Phases {
         self.phases.clone()
     }
 
-    /// Says what was not said yet, waiting a second at the most for each message to be taken, and nothing more.
+    /// Sends what is unsent, waiting 1 s at most for each message, and ends the thread.
     pub fn end(self) {
         self.phases.tell(None);
         if let Some(thread) = self.thread {
-            // One that panicked has nothing more to say here.
             let _ = thread.join();
         }
     }
@@ -256,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_found_by_path_and_by_name() {
+    fn manager_is_reached_by_path_and_by_abstract_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let name = format!("@baton-test/{}", std::process::id());
@@ -277,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_heard_is_said_again_and_the_stuck_give_no_sign_of_life() {
+    fn unsent_messages_are_retried_and_stuck_hosts_send_no_ping() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let manager = ServiceManager::at(path.as_os_str(), Some(Duration::from_secs(30))).unwrap();
         let watched = Watched::of_nothing();
-        let mut untold: VecDeque<String> = [Phase::Reloading, Phase::Ready].map(Phase::message).into();
+        let mut unsent: VecDeque<String> = [Phase::Reloading, Phase::Ready].map(Phase::message).into();
         let mut status = String::new();
-        let mut say = |stuck: &[String]| manager.say(&mut untold, &mut status, &watched, stuck);
+        let mut say = |stuck: &[String]| manager.say(&mut unsent, &mut status, &watched, stuck);
         say(&[]).unwrap_err();
         let listener = UnixDatagram::bind(&path).unwrap();
         say(&[]).unwrap();

@@ -1,7 +1,7 @@
-//! What the outside asks of the process: to end, by SIGINT (Ctrl-C) and SIGTERM, and to read its files anew, by SIGHUP.
+//! Requests by signal: SIGINT (Ctrl-C) and SIGTERM end the process, and SIGHUP reloads its files.
 //!
-//! SIGHUP also says that the terminal is gone: in a process that has one it asks for the end, which else would come without
-//! any order. Where it is ignored, as `nohup` has it, it stays ignored.
+//! In a process with a terminal, SIGHUP also requests the end: it means that the terminal is gone, and would otherwise
+//! end the process without a clean shutdown. If SIGHUP is ignored, as under `nohup`, it stays ignored.
 
 use std::fs::File;
 use std::io;
@@ -12,16 +12,16 @@ use baton_election::Time;
 use baton_store::clock::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal that comes again within this time is the same request: `timeout -s INT` sends one to the process and one to its
-/// group, 0.24 ms apart. Nobody types Ctrl-C twice as fast and means two requests.
+/// A signal that repeats within this time is one request: `timeout -s INT` signals the process and its group, 0.24 ms
+/// apart, and nobody presses Ctrl-C that fast to make two requests.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// The orderly end. The signal's name is for the log.
+    /// A clean shutdown. The signal's name is for the log.
     Shutdown(&'static str),
-    /// The same without waiting for instances to finish: it came a second time.
+    /// A clean shutdown that does not wait for instances to finish, after a second signal.
     SkipGrace(&'static str),
 }
 
@@ -30,20 +30,20 @@ pub enum Ask {
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// In a process that has a terminal.
+    /// SIGHUP, in a process with a terminal.
     hangup: Option<Signal>,
-    /// In another one.
+    /// SIGHUP, in a process without a terminal.
     reload: Option<Signal>,
-    /// The first one that asked for the end, and when.
+    /// The first signal that requested the end, and its time.
     first: Option<(&'static str, Time)>,
     clock: Clock,
 }
 
 impl Signals {
-    /// Takes the signals over: they no longer end the process. Call it inside a tokio runtime.
+    /// Installs the signal handlers. Must run inside a tokio runtime.
     ///
     /// # Errors
-    /// What the system says where it refuses the handlers.
+    /// If the system refuses the handlers.
     pub fn listen() -> io::Result<Self> {
         let (mut hangup, mut reload) = (None, None);
         if !is_hangup_ignored() {
@@ -60,12 +60,12 @@ impl Signals {
         })
     }
 
-    /// The signals that ask to read files anew, for whoever does so; none where there are no such signals.
+    /// Hands over the stream of reload requests, if this process has one.
     pub fn take_reloads(&mut self) -> Option<Signal> {
         self.reload.take()
     }
 
-    /// Waits for the next one. Dropping the future loses nothing.
+    /// Waits for the next request. Dropping the future loses no signal.
     pub async fn next(&mut self) -> Ask {
         loop {
             let name = self.signal().await;
@@ -76,7 +76,7 @@ impl Signals {
         }
     }
 
-    /// The request that a signal stands for; `None` if it only repeats the first one.
+    /// The request that a signal makes, or none if the signal only repeats the first one.
     fn ask(&mut self, name: &'static str, now: Time) -> Option<Ask> {
         match self.first {
             None => {
@@ -105,11 +105,12 @@ impl Signals {
     }
 }
 
-/// Takes back what this process has inherited that would keep it from hearing of its own processes and of who asks it to
-/// end: a parent that ignores SIGCHLD leaves that to its children (POSIX, `exec`), and the system then tells nobody how they
-/// end; and signals that a parent has blocked stay so. Call it before there is another thread: each has a mask of its own.
+/// Undoes inherited signal settings: an ignored SIGCHLD (POSIX, `exec`) would hide the exit of child processes, and
+/// blocked signals would hide requests to end. Must run before a second thread exists, because each thread has a mask
+/// of its own.
 pub fn undo_inherited() {
-    // SAFETY: the calls read and write no memory but the set, which is initialised before it is used.
+    // SAFETY: `SIG_DFL` is a valid disposition. `sigemptyset` initializes the set before `pthread_sigmask` reads it,
+    // and the pointer for the previous mask may be null. The calls access no other memory.
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let mut none = std::mem::MaybeUninit::uninit();
@@ -118,17 +119,17 @@ pub fn undo_inherited() {
     }
 }
 
-/// Whether a terminal controls this process.
 fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
 fn is_hangup_ignored() -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without an action to set, the call only writes the present one, for which there is room.
-    let asked = unsafe { libc::sigaction(libc::SIGHUP, null(), action.as_mut_ptr()) };
-    // SAFETY: all zeros are an action, too, and the call has written one if it has written any.
-    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+    // SAFETY: with a null pointer as the new action, the call only writes the current action, and `action` has room for
+    // it.
+    let result = unsafe { libc::sigaction(libc::SIGHUP, null(), action.as_mut_ptr()) };
+    // SAFETY: `sigaction` either filled `action` or left it zeroed, and a zeroed `sigaction` is valid.
+    result == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 #[cfg(test)]
@@ -138,7 +139,7 @@ mod tests {
     use rustix::process::{Signal, getpid, kill_process};
 
     #[tokio::test]
-    async fn the_second_signal_skips_the_grace() {
+    async fn second_signal_skips_the_grace() {
         let mut signals = Signals::listen().unwrap();
         kill_process(getpid(), Signal::TERM).unwrap();
         assert_eq!(signals.next().await, Ask::Shutdown("SIGTERM"));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn signal_that_is_sent_twice_at_once_is_one_request() {
+    async fn signal_sent_twice_at_once_is_one_request() {
         let mut signals = Signals::listen().unwrap();
         let after = |time| Time::default() + time;
         assert_eq!(signals.ask("SIGINT", after(Duration::ZERO)), Some(Ask::Shutdown("SIGINT")));

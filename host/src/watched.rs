@@ -1,5 +1,4 @@
-//! What is told of a node to everything that watches it from outside: probes, scrapers, the manager of the system's
-//! services. What watches reads it from threads of its own, and no supervisor waits for that.
+//! The view of a node for probes, scrapers and the service manager, which read it from threads of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,39 +10,38 @@ use baton_store::Labels;
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 
-/// What has not beaten for so long does not turn.
+/// Age of a heartbeat from which on its part counts as stuck.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Something that is late may have waited for the machine to wake up, as who asks has: it is looked at again after
-/// so long.
+/// Pause before a late heartbeat is checked again. After a suspend of the machine, the observer may run first.
 pub const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// A node, and what it does.
+/// A node and its state.
 pub struct Watched {
-    /// Its id.
+    /// The node's id.
     pub node: String,
-    /// What people know it by.
+    /// The node's labels.
     pub labels: Labels,
-    /// This start of it.
+    /// The incarnation of the host.
     pub incarnation: String,
-    /// What it has said of itself.
+    /// The node's recent events.
     pub events: Arc<Ring>,
-    /// What it knows and does, in each election.
+    /// The node's state in each election.
     pub standings: Vec<Arc<Standing>>,
-    /// What its instances use.
+    /// The instances and the resources that they use.
     pub running: RunningInstances,
     /// The host's clock.
     pub clock: Clock,
-    /// What ends the host if an instance is not gone in time.
+    /// The watchdog, which ends the host if an instance does not end in time.
     pub watchdog: Arc<Watchdog>,
-    /// The control runtime's.
+    /// The heartbeat of the control runtime.
     pub heartbeat: Heartbeat,
-    /// Where it is told what was changed from outside; none where nobody reads that.
+    /// The log for changes from outside. None if nobody reads it.
     pub log: Option<Log>,
 }
 
 impl Watched {
-    /// Says of an election what was changed from outside.
+    /// Logs a change to an election that came from outside.
     pub fn says(&self, election: &ElectionName, event: Event) {
         let standing = self.standings.iter().find(|standing| standing.election == *election);
         if let (Some(log), Some(standing)) = (&self.log, standing) {
@@ -51,7 +49,7 @@ impl Watched {
         }
     }
 
-    /// What has not turned for too long.
+    /// Lists the parts that have made no progress for too long.
     #[must_use]
     pub fn is_stuck(&self) -> Vec<String> {
         let now = self.clock.now();
@@ -73,7 +71,7 @@ impl Watched {
         stuck
     }
 
-    /// What is missing before this node could take over.
+    /// Lists what this node lacks for a takeover.
     #[must_use]
     pub fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
@@ -93,7 +91,6 @@ impl Watched {
 
 #[cfg(test)]
 impl Watched {
-    /// A host that takes part in one election and does nothing.
     #[allow(clippy::unwrap_used, reason = "a test may panic")]
     pub(crate) fn of_nothing() -> Self {
         let clock = Clock::default();
@@ -120,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_stood_still_is_stuck_and_what_has_ended_is_not() {
+    fn stalled_part_is_stuck_and_ended_part_is_not() {
         let watched = Watched::of_nothing();
         assert!(watched.is_stuck().is_empty(), "nothing has begun");
         let long_ago = baton_election::Time(Duration::from_nanos(1));

@@ -1,4 +1,4 @@
-//! What those who ask a node, or speak to it, cost its renewals.
+//! The cost of clients and peers for a node's renewals.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,20 +16,20 @@ use crate::hosts::{SILENCE, Site};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Elections that the host leads, each with the shortest lease that the store keeps: 24 renewals a second.
+/// Elections that the host leads, each with the shortest lease that the store accepts: 24 renewals a second.
 const ELECTIONS: usize = 8;
-/// Connections that are opened in each round with any, and left open by those who open them.
+/// Connections that clients or peers open in a round, and leave open.
 const CONNECTIONS: usize = 5000;
-/// Those that are left open at a time: more are not let into this process.
+/// Connections left open at a time: this process may not have more.
 const HELD: usize = 900;
-/// How long a round takes, with them and without.
+/// Length of a round, with or without connections.
 const ROUND: Duration = Duration::from_secs(10);
-/// So much is written at a time, in bytes.
+/// Number of bytes written at a time.
 const PIECE: usize = 16 << 10;
-/// Lines that are said on each connection to the links' socket, all of them lies.
+/// Messages on each connection to the links' socket. All of them are lies.
 const LIES: usize = 100;
 
-/// Renewals while nobody asks, while many do, and while many speak on links, by turns.
+/// Renewals without connections, under many requests, and under many messages on links, in turns.
 pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let mut text = format!(
@@ -70,19 +70,19 @@ pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
     Ok(vec![beside("ask the endpoint", &asked), beside("flood the links", &flooded)])
 }
 
-/// The host's socket in that folder, which is named by its incarnation.
+/// The host's socket in this folder, which is named by its incarnation.
 fn socket(folder: &Path) -> anyhow::Result<PathBuf> {
     let first = fs::read_dir(folder)?.next().context("the host has no socket")??;
     Ok(first.path())
 }
 
-/// Opens as many connections as are to be there, spread over a round, and holds them for as long as the host lets it.
+/// Opens [`CONNECTIONS`] connections, spread over a round. Holds up to [`HELD`] of them, as long as the host does.
 fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     let begin = Instant::now();
     let mut held = Vec::with_capacity(HELD);
     for number in 0..CONNECTIONS {
         held.extend(open(number));
-        // What is measured is the host, and not this loop beside it.
+        // Pauses, so that the host is measured, and not this loop.
         let due = begin + ROUND.mul_f64((number + 1) as f64 / CONNECTIONS as f64);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if held.len() >= HELD {
@@ -91,8 +91,7 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     }
 }
 
-/// Of ten connections one asks, one says what is no request, one a head without an end, one a body without an end, and the
-/// others half a head, and then nothing.
+/// Sends a request on one connection in ten, garbage, an endless head or an endless body on one each, else half a head.
 fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     const HUGE: usize = 1 << 20;
     let mut stream = TcpStream::connect(endpoint.0).ok()?;
@@ -112,13 +111,12 @@ fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Writes what is said, as far as the host lets it, which may have hung up by now: in pieces, since a kernel that is not
-/// preempted carries a megabyte for 4 ms, on this side of a wire that would have two machines.
+/// Writes in pieces as much as the host accepts: a kernel without preemption needs 4 ms for a megabyte.
 fn say(stream: &mut impl Write, said: &str) {
     let _ = said.as_bytes().chunks(PIECE).try_for_each(|piece| stream.write_all(piece));
 }
 
-/// Says hello as a node, and then that it leads, again and again; on every tenth connection nothing that can be read.
+/// Says hello as a node, and then claims to lead, again and again. Every tenth connection sends garbage as its hello.
 fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     let to = socket.file_name()?.to_str()?;
     let mut stream = UnixStream::connect(socket).ok()?;
@@ -134,7 +132,7 @@ fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// How many renewals took no longer than each bound, in seconds.
+/// The number of renewals that took no longer than each bound, in seconds.
 #[derive(Default)]
 struct Renewals(Vec<(f64, f64)>);
 
@@ -154,7 +152,7 @@ impl Renewals {
         Self(bounds.map(all).collect())
     }
 
-    /// Adds what came between two readings.
+    /// Adds the renewals between two readings.
     fn add(&mut self, begin: &Self, end: &Self) {
         if self.0.is_empty() {
             self.0 = begin.0.iter().map(|(bound, _)| (*bound, 0.0)).collect();
@@ -168,7 +166,7 @@ impl Renewals {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// As Prometheus computes it: in its bucket, the value lies where its rank does.
+    /// Interpolates within the bucket, as Prometheus does.
     fn p99(&self) -> f64 {
         let rank = 0.99 * self.count();
         let mut below = (0.0, 0.0);

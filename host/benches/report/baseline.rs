@@ -1,7 +1,6 @@
-//! Wasmtime without Baton around it: what stands beside the host's own numbers.
+//! Wasmtime without Baton, as the yardstick of the host's own numbers.
 //!
-//! The same component in an engine with the same settings, with all of WASI linked, and nothing that gates,
-//! limits or supervises.
+//! Runs the same component in an engine with the same settings and all of WASI, without gate, limits and supervision.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ pub struct Baseline {
     run: ComponentExportIndex,
 }
 
-/// The interface `term`, which a coordinator's types ask for.
+/// The functions of the interface `term`, which every coordinator imports.
 const TERM: [&str; 11] = [
     "number",
     "election",
@@ -37,11 +36,10 @@ const TERM: [&str; 11] = [
     "step-down",
 ];
 
-/// What it imports beside that, for other behaviours than those that are measured.
+/// The component's other imports, for behaviors that are not measured.
 const UNUSED: &[(&str, &[&str])] =
     &[("wasi:config/store@0.2.0-rc.1", &["get", "get-all"]), ("wasi:logging/logging@0.1.0-draft", &["log"])];
 
-/// The stop that nobody asks for.
 struct Never;
 
 #[wasmtime_wasi::async_trait]
@@ -63,10 +61,10 @@ impl WasiView for Host {
 }
 
 impl Baseline {
-    /// Compiles the component, so that it checks whether it is to end, or not.
+    /// Compiles the component, with or without epoch checks.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the file is not a coordinator.
     pub fn compile(module: &Path, checks: bool) -> wasmtime::Result<Self> {
         let mut config = Config::new();
         config.wasm_component_model(true).epoch_interruption(checks);
@@ -105,7 +103,7 @@ impl Baseline {
         Ok(Self { engine, module, run })
     }
 
-    /// How long a new store with a new instance in it takes, in milliseconds.
+    /// Time to make a store with an instance in it, in milliseconds.
     ///
     /// # Errors
     /// If it cannot be instantiated.
@@ -117,8 +115,8 @@ impl Baseline {
         Ok(milliseconds(took))
     }
 
-    /// Runs a guest until it has printed a line that starts with `line`, ends it with its epoch, and says how
-    /// long it took until the call had ended, in milliseconds.
+    /// Runs a guest until it prints a line that starts with `line`, then ends it by its epoch. Returns the time from
+    /// there until the call has ended, in milliseconds.
     ///
     /// # Errors
     /// If the guest ends by itself.
@@ -150,7 +148,7 @@ impl Baseline {
     /// The last line of a guest that ends by itself.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the guest fails.
     pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
         let (mut store, output) = self.store(env);
         let instance = self.module.instantiate_async(&mut store).await?;
@@ -170,7 +168,6 @@ impl Baseline {
     }
 }
 
-/// A duration in milliseconds.
 pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }

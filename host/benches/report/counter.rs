@@ -6,23 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// How each request's first line ends, and nothing else that these clients send.
+/// The end of each request line, which these clients send nowhere else.
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
-/// How that of a look at what is published ends.
+/// The end of a request line that reads the control object.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
-/// How that of a look at what operators ask ends.
+/// The end of a request line that reads the steering object.
 const STEERING: &[u8] = b"steering HTTP/1.1\r\n";
-/// What is in that of a node that says what modules it has.
+/// A part of a request line that reads or writes an announcement.
 const ANNOUNCEMENT: &[u8] = b"nodes/";
 
-/// A proxy that lives as long as the process: its threads wait for connections that end with it.
+/// A proxy that lives as long as the process, because its threads wait for connections that end with it.
 pub struct Counter {
-    /// The port it listens on.
     pub port: u16,
     requests: Arc<Requests>,
 }
 
-/// What was counted.
 #[derive(Default)]
 struct Requests {
     all: AtomicU64,
@@ -49,12 +47,11 @@ impl Counter {
         Ok(Self { port, requests })
     }
 
-    /// The requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.all.load(Ordering::Relaxed)
     }
 
-    /// Those of them that are about modules and steering: what is published, what is asked, and what the node has.
+    /// The requests about modules and steering: control object, steering object and announcements.
     pub fn for_modules(&self) -> u64 {
         self.requests.for_modules.load(Ordering::Relaxed)
     }
@@ -79,14 +76,14 @@ fn connect(client: TcpStream, target: u16, requests: &Arc<Requests>) -> io::Resu
     Ok(())
 }
 
-/// Finds a text in a stream, also where it is cut in two.
+/// Finds a text in a stream, even if the text is cut in two.
 struct Finder {
     text: &'static [u8],
     matched: usize,
 }
 
 impl Finder {
-    /// The text's first byte does not occur again in it.
+    /// Requires that the text's first byte does not occur in it again.
     fn of(text: &'static [u8]) -> Self {
         Self { text, matched: 0 }
     }
@@ -94,7 +91,7 @@ impl Finder {
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut found = 0;
         for byte in bytes {
-            // So nothing but a new start is possible where the rest does not follow.
+            // So if the rest does not follow, only a new start is possible.
             let follows = *byte == self.text[self.matched];
             self.matched = if follows { self.matched + 1 } else { usize::from(*byte == self.text[0]) };
             if self.matched == self.text.len() {

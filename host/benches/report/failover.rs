@@ -1,4 +1,4 @@
-//! How long it takes until the next instance runs: after an election, a crash, a hand-off.
+//! Time until the next instance runs: after an election, a crash, a hand-off.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,37 +18,35 @@ use crate::samples::Samples;
 use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
 
-/// How much is measured.
 pub struct Effort {
-    /// Terms of one leader whose coordinator is done at once.
+    /// Terms of one leader whose coordinator returns at once.
     pub terms: usize,
     /// Pairs of hosts that crash and hand off side by side.
     pub pairs: usize,
-    /// Crashes of each pair, and hand-offs.
+    /// Crashes of each pair, and as many hand-offs.
     pub rounds: usize,
 }
 
-/// The shortest lease that the embedded store keeps, and the shortest of the other, which is the default. In seconds.
+/// The shortest lease on the embedded store, and the shortest on Azurite, which is the default. In seconds.
 const LEASE: u32 = 2;
 const LEASE_ON_AZURITE: u32 = 15;
-/// So much of it is left at the least when its holder is lost: that renews after a sixth.
+/// The least share of a lease that is left when its holder is lost, since the holder renews after a sixth.
 const LEFT: f64 = 0.8;
-/// From one term of it to the next: long enough for the next runner to be ready, and for the node's word on the last
-/// term to be in the store.
+/// Pause between two terms of a leader: the next runner gets ready, and the last term is announced.
 const PAUSE: Duration = Duration::from_millis(120);
-/// A standby's poll by default, in seconds.
+/// Default interval between a standby's polls, in seconds.
 const POLL: f64 = 1.0;
-/// What a hand-off writes: mark, release, acquire, term, and the state's claim.
+/// Writes of a hand-off: mark, release, acquire, term, and the claim of the state.
 const WRITES: usize = 5;
-/// What else it may take on a store over the network, in milliseconds.
+/// The rest of a hand-off on a store over the network, in milliseconds.
 const OWN_PART: f64 = 10.0;
-/// How often what is replaced is measured, each time a whole lease.
+/// Number of measurements in which a whole lease expires, for comparison.
 const WAITED_OUT: usize = 3;
-/// How often the watcher looks whether a lease has run out: the error that it makes.
+/// Interval at which the watcher checks whether a lease has expired, and the error that this causes.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// From `elected`, when the term is written, to the first line that its guest prints with its first
-/// instructions, both as the host's log says; beside the start of a native program that prints a line.
+/// Time from `elected`, when the term is written, to the first line of the guest, printed by its first instructions.
+/// Both are taken from the host's log. The yardstick is the start of a native program that prints a line.
 pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let launch = site
@@ -56,10 +54,10 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         .flag("--lease", format!("{LEASE}s"))
         .flag("--max-memory", "64MiB");
     let mut node = launch.flag("--restart-delay", format!("{}ms", PAUSE.as_millis())).start();
-    // The first term finds caches cold, as the next ones do not.
+    // The first term finds cold caches, unlike the next ones.
     let wanted = effort.terms + 1;
     let samples = site.journal.wait("terms", |events| {
-        // Searched once, when all are there: to search at each line would take the guest's processor from it.
+        // Searched only once all terms are there: a search at each line would take CPU time from the guest.
         if events.last().is_none_or(|last| last.term <= wanted as u64) {
             return None;
         }
@@ -80,8 +78,8 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row.bar(Bar::Ratio(1.0)).bar(Bar::P99Ratio(1.0)).against(NATIVE_START, &native)])
 }
 
-/// From the SIGKILL of a leading host until the next instance runs on the same machine, in an election of its own each
-/// time: from the second time in a row on the others would wait.
+/// Time from the SIGKILL of a leading host until the next instance runs on the same machine. Each crash has an election
+/// of its own: from the second crash in a row on, the other host would wait.
 fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let death = |number: usize, witness| {
         let mut pair = Pair::start(keeper, &Setting { witness, ..Setting::default() });
@@ -97,9 +95,8 @@ fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)).beside(beside, waited_out.median()))
 }
 
-/// From the start of a host whose predecessor on its machine was killed while it led until its instance runs, on the
-/// emulator of a store that other machines reach; each time in a store of its own, since the second time in a row it would
-/// give way.
+/// Time from the start of a host until its instance runs, on Azurite, after its predecessor was killed while it led.
+/// Each start has a store of its own: from the second crash in a row on, the host would give way.
 fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     let azurite = Azurite::start();
     let restart = |number: usize, witness: bool| {
@@ -124,7 +121,7 @@ fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(0.3)).beside(beside, waited_out.median()))
 }
 
-/// From the start of `baton suspend` until both hosts of a pair have said that nobody leads.
+/// Time from the start of `baton suspend` until both hosts of a pair have reported it.
 fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let pair_of = |links| -> anyhow::Result<Samples> {
         let mut pair = Pair::start(keeper, &Setting { links, ..Setting::default() });
@@ -135,8 +132,8 @@ fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(0.3)).beside("without links", unlinked.median()))
 }
 
-/// From the end of a leader's instance, which SIGTERM leads to, until the next runs, on the emulator of a store that other
-/// machines reach: what the hosts tell each other goes over the network. Beside it the writes to that store that it takes.
+/// Time from the end of a leader's instance after SIGTERM until the next one runs, on Azurite, where hints go over the
+/// network. The yardstick is the time for as many writes to that store as a hand-off makes.
 fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyhow::Result<Row> {
     let container = "hand-offs";
     let mut pair = Pair::start(keeper, &Setting::on(azurite, container));
@@ -156,7 +153,7 @@ fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyho
     Ok(row.bar(Bar::Median(least + OWN_PART)).beside("five of its writes", least))
 }
 
-/// The same as [`Pair::loss`] on that emulator, from one machine to another.
+/// [`Pair::loss`] on Azurite, from one machine to another.
 fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     let mut pair = Pair::start(keeper, &Setting::on(azurite, "losses"));
     let losses = (0..times).map(|number| pair.loss(number)).collect();
@@ -164,8 +161,8 @@ fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     row.bar(Bar::Median(0.1)).bar(Bar::P99(0.3)).beside("poll", POLL)
 }
 
-/// Losses and hand-offs of pairs of hosts, one leading and one standing by, so that no third one helps: with what they tell
-/// each other, and without. Their guest keeps state, as most do: it is claimed before there is an instance.
+/// Losses and hand-offs of pairs of hosts, with links and without. One host leads and one stands by, so that no third
+/// one helps. Their guest keeps state, as most do: it is claimed before there is an instance.
 pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let (keeper, azurite) = (&*guests.keeper, Azurite::start());
     let (losses, hand_offs) = pairs(keeper, effort, &Setting::default())?;
@@ -192,7 +189,7 @@ pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result
     ])
 }
 
-/// Of each, what was measured in seconds.
+/// The losses and the hand-offs, in seconds.
 fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
     let (mut losses, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
@@ -217,19 +214,18 @@ fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(S
     Ok((losses, hand_offs))
 }
 
-/// How the hosts of a pair are run.
 #[derive(Clone)]
 struct Setting {
-    /// Where the emulator is, and the container; none for the embedded store.
+    /// Address of the emulator, and the container. `None` for the embedded store.
     azurite: Option<(String, String)>,
-    /// Whether nobody waits for the lease of who is gone.
+    /// True if a host may reclaim the lease of a dead holder.
     witness: bool,
-    /// Whether they tell each other what is new.
+    /// True if the hosts have links.
     links: bool,
 }
 
 impl Default for Setting {
-    /// As hosts are run by default, on the embedded store.
+    /// The defaults of a host, on the embedded store.
     fn default() -> Self {
         Self { azurite: None, witness: true, links: true }
     }
@@ -255,11 +251,10 @@ impl<'a> Pair<'a> {
         Self { site, keeper, setting: setting.clone(), leader, term, standby, started: 2 }
     }
 
-    /// From the end of the lease of a leader whose machine is lost until the standby's instance runs, in seconds. All of the
-    /// host's processes stand still from one moment on: nothing is renewed, nobody is seen to be gone, and no connection
-    /// ends.
+    /// Time from the end of the lease of a leader whose machine is lost until the standby's instance runs, in seconds.
+    /// All of the host's processes are stopped at once: nothing is renewed, no process exits, and no connection closes.
     fn loss(&mut self, number: usize) -> f64 {
-        // Spreads the losses over the time between two renewals and over that between two polls.
+        // Spreads the losses over the intervals between renewals and polls.
         let lease = f64::from(self.setting.lease());
         let spread = POLL.max(lease / 6.0) * (number as f64 * 0.618_034).fract();
         thread::sleep(Duration::from_secs_f64(0.4 + spread));
@@ -271,7 +266,7 @@ impl<'a> Pair<'a> {
         took
     }
 
-    /// From the end of the leader's instance, which SIGTERM leads to, until the standby's runs, in seconds.
+    /// Time from the end of the leader's instance after SIGTERM until the standby's runs, in seconds.
     fn hand_off(&mut self) -> f64 {
         let term = self.term;
         self.leader.signal(Signal::TERM);
@@ -282,7 +277,7 @@ impl<'a> Pair<'a> {
         took
     }
 
-    /// From the start of the command until both hosts have said that nobody leads, in seconds. Then one leads again.
+    /// Time from the start of the command until both hosts have reported the suspension, in seconds. Then resumes.
     fn suspension(&mut self) -> anyhow::Result<f64> {
         let begun = now();
         self.site.steer("suspend")?;
@@ -301,7 +296,7 @@ impl<'a> Pair<'a> {
         at(&started)
     }
 
-    /// The standby leads now; another host stands by in its place.
+    /// Makes the standby the leader, and starts another standby.
     fn replace(&mut self) {
         self.started += 1;
         let standby = self.setting.start(&self.site, &format!("node-{}", self.started), self.keeper);
@@ -309,8 +304,8 @@ impl<'a> Pair<'a> {
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
 
-    /// When the lease of the leader's term runs out: the last moment at which the store still says that it
-    /// is held, so that the error is at the cost of what is measured.
+    /// The last moment at which the store reports the lease of the leader's term as held. It is earlier than the
+    /// lease's end, so that the error lengthens the measured time.
     fn end_of_lease(&self) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let store: Box<dyn LeaseStore> = match &self.setting.azurite {
@@ -329,7 +324,7 @@ impl<'a> Pair<'a> {
                         held_at = reading
                     }
                     Ok(_) => return held_at,
-                    // Another's short lock: look again.
+                    // Another request holds a short lock: try again.
                     Err(_) => {}
                 }
                 tokio::time::sleep(LOOK).await;
@@ -339,12 +334,12 @@ impl<'a> Pair<'a> {
 }
 
 impl Setting {
-    /// The same on the emulator of a store that other machines reach.
+    /// The defaults of a host, on Azurite.
     fn on(azurite: &Azurite, container: &str) -> Self {
         Self { azurite: Some((azurite.address().to_string(), container.to_owned())), ..Self::default() }
     }
 
-    /// In seconds.
+    /// Lease duration, in seconds.
     fn lease(&self) -> u32 {
         if self.azurite.is_some() { LEASE_ON_AZURITE } else { LEASE }
     }
@@ -362,7 +357,7 @@ impl Setting {
         launch.flag("--max-memory", "64MiB").start()
     }
 
-    /// Waits until that one follows, and hears from the one that leads if it is to.
+    /// Waits until a standby follows and, with links, hears from the leader.
     fn stands_by(&self, standby: &Node) {
         follows(standby);
         if self.links {

@@ -1,26 +1,24 @@
-//! Builds the coordinators that are measured with: the tests' fixtures, which behave as they are told.
+//! Builds the coordinators that are measured: the tests' fixtures, whose behavior can be set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// What was built.
 pub struct Guests {
-    /// The fixture that can do most things.
+    /// The fixture with most behaviors.
     pub fixtures: PathBuf,
-    /// The program that knows nothing of Baton.
+    /// A command that does not use Baton.
     pub program: PathBuf,
-    /// The one that keeps state.
     pub keeper: PathBuf,
-    /// The one that makes requests.
+    /// The guest that sends requests.
     pub asks: PathBuf,
 }
 
-/// Builds all of them.
+/// Builds all guests.
 ///
 /// # Errors
-/// If cargo does not start, or does not build it: the target `wasm32-wasip2` may be missing.
+/// If cargo does not start, or a build fails: the target `wasm32-wasip2` may be missing.
 pub fn build() -> anyhow::Result<Guests> {
     let (fixtures, asks) = (build_folder("guests")?, build_folder("http-guest")?);
     Ok(Guests {
@@ -31,7 +29,7 @@ pub fn build() -> anyhow::Result<Guests> {
     })
 }
 
-/// Builds the package in a folder of the tests, and says where its components are.
+/// Builds a package of the tests. Returns the folder of its components.
 fn build_folder(package: &str) -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))

@@ -1,4 +1,4 @@
-//! Hosts as processes: how they are started, and how moments of their logs are compared.
+//! Host processes: how to start them, and how to compare times in their logs.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -8,22 +8,19 @@ use time::OffsetDateTime;
 
 use crate::node::{Event, Journal, Launch, Node, baton, finish};
 
-/// A folder for the embedded store and the homes of some hosts, and all that they say.
+/// A folder for the embedded store, the homes of some hosts, and all that they log.
 pub struct Site {
-    /// What the hosts have said.
     pub journal: Journal,
     home: TempDir,
     store: TempDir,
 }
 
 impl Site {
-    /// A site with an empty store.
     pub fn new() -> Self {
         let folder = || tempfile::tempdir().expect("a folder");
         Self { journal: Journal::default(), home: folder(), store: folder() }
     }
 
-    /// The folder of the embedded store.
     pub fn store(&self) -> &Path {
         self.store.path()
     }
@@ -38,12 +35,12 @@ impl Site {
         self.home.path().join(name)
     }
 
-    /// A host that is about to contend for the election `bench` on this store, all else as by default.
+    /// A host that will contend for the election `bench` on this store, with defaults otherwise.
     pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         self.launch_at(self.home.path(), name, module, behaviour, store)
     }
 
-    /// The same on a machine of its own, as far as a folder can be one: nobody else sees what it keeps there.
+    /// The same on a machine of its own, as far as a folder can be one: no other host sees its files.
     pub fn launch_alone(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         let machine = self.path(name);
         std::fs::create_dir_all(&machine).expect("a folder");
@@ -60,7 +57,7 @@ impl Site {
             .flag("--env", format!("BEAT_MS={SILENCE}"))
     }
 
-    /// Has `baton` do that with the election `bench` on the embedded store.
+    /// Runs a steering command on the election `bench` in the embedded store.
     pub fn steer(&self, how: &str) -> anyhow::Result<()> {
         let mut command = baton(self.home.path());
         command.args([how, "bench", "--store", &self.url()]);
@@ -69,27 +66,27 @@ impl Site {
         Ok(())
     }
 
-    /// A host that is about to run what its file says.
+    /// A host that will run what its configuration file says.
     pub fn launch_file(&self, name: &str, file: &Path) -> Launch {
         let cache = self.home.path().join("cache");
         Launch::run(name, self.home.path(), &self.journal).flag("--cache", cache).flag("--config", file)
     }
 }
 
-/// From one line of a guest to the next where it is to be silent, in milliseconds.
+/// Interval between the lines of a guest that should be silent, in milliseconds.
 pub const SILENCE: u64 = 24 * 60 * 60 * 1000;
 
-/// Waits until the host follows: it has read the store.
+/// Waits until the host follows, which means that it has read the store.
 pub fn follows(node: &Node) {
     node.event("standby", |event| event.name == "standby");
 }
 
-/// When an event happened, in seconds since the Unix epoch.
+/// Time of an event, in seconds since the Unix epoch.
 pub fn at(event: &Event) -> f64 {
     seconds(event.ts)
 }
 
-/// Now, in seconds since the Unix epoch, on the clock of the hosts' logs.
+/// The current time, in seconds since the Unix epoch, on the clock of the hosts' logs.
 pub fn now() -> f64 {
     seconds(SystemTime::now().into())
 }

@@ -1,9 +1,7 @@
-//! What hosts use while nothing changes: memory, processor time, requests to the store.
+//! Resources that hosts use while nothing changes: memory, CPU time, requests to the store.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,28 +14,26 @@ use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 use crate::usage::{Cpu, memory};
 
-/// How long hosts are left alone before anything is counted: what belongs to their start has passed.
+/// Time after which the start of a host no longer affects the numbers.
 pub const SETTLE: Duration = Duration::from_secs(5);
-/// The lease by default, in seconds.
+/// Default lease duration, in seconds.
 const LEASE: f64 = 15.0;
-/// Looks at what is published and at what operators ask in a second: as many as there are in the middle, one each in 3 s.
+/// Usual number of reads of the control and the steering object per second: one of each every 3 s.
 const LOOKS: f64 = 2.0 / 3.0;
-/// The most: a look each 2 s at what is published and at what operators ask, and a word each minute on what the node has,
-/// before which the last one is read.
+/// Largest number of requests about modules and steering per second: a read of each object every 2 s, and an
+/// announcement every minute, before which the last one is read.
 const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
-/// All requests in a second of a standby that hears its leader: a look at the lease each 10 s, at what is published and at
-/// what operators ask each 30 s, and a word each minute on what the node has. A window's edges may cut one of two of them.
+/// Requests per second of a standby that hears its leader: a read of the lease every 10 s, of the control and the
+/// steering object every 30 s each, and an announcement every minute. A window's edges may add two requests.
 const LISTENING: f64 = 0.2;
-/// Elections of which one host is leader.
+/// Numbers of elections that one host leads.
 const COUNTS: [usize; 3] = [1, 10, 100];
 /// Pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Memory and processor time on the embedded store, for so long each. One after the other: the same work takes twice the
-/// time where others have had the processor's caches meanwhile.
+/// Memory and CPU time on the embedded store, one after the other: the same work takes twice as long with cold caches.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let mut rows = pairs_at_rest(module, window)?;
-    rows.push(exporting(module, window)?);
     let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));
     let crowds = crowds.collect::<anyhow::Result<Vec<_>>>()?;
     let memory: Vec<f64> = crowds.iter().map(|used| used.memory).collect();
@@ -62,47 +58,7 @@ fn pairs_at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     Ok(small(&all(&leaders)?, &all(&standbys)?))
 }
 
-/// A standby that sends what it does to a collector.
-fn exporting(module: &Path, window: Duration) -> anyhow::Result<Row> {
-    let collector = format!("http://{}", collector()?);
-    let standbys: Vec<Pair> = (0..PAIRS).map(|_| Pair::exporting(module, &collector)).collect();
-    thread::sleep(SETTLE);
-    let watches: Vec<Watch> = standbys.iter().map(|pair| Watch::begin(&pair.standby, None)).collect();
-    thread::sleep(window);
-    let memory = all(&watches)?.iter().map(|used| used.memory).collect::<Samples>();
-    Ok(Row::new("a standby's memory, with metrics and traces sent", Unit::MiB, memory).bar(Bar::P99(35.0)))
-}
-
-/// A collector of OpenTelemetry that takes everything. It ends with this process, as its connections do.
-fn collector() -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || collect(stream));
-        }
-    });
-    Ok(address)
-}
-
-fn collect(mut stream: TcpStream) -> io::Result<()> {
-    let mut requests = BufReader::new(stream.try_clone()?);
-    let (mut line, mut length) = (String::new(), 0);
-    while requests.read_line(&mut line)? > 0 {
-        if let Some((_, number)) = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        {
-            length = number.trim().parse().map_err(io::Error::other)?;
-        }
-        if line == "\r\n" {
-            io::copy(&mut requests.by_ref().take(length), &mut io::sink())?;
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
-        }
-        line.clear();
-    }
-    Ok(())
-}
-
-/// Requests to a store that is asked over the network, so that they can be counted on their way.
+/// Requests to a store that is reached over the network, so that a proxy can count them.
 pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let pair = Remote::start(module, azurite.address().port(), "pair", &[])?;
@@ -149,7 +105,7 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
 }
 
 fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
-    // The window's edge may cut one.
+    // At its edge, the window may have one request more.
     let edge = 1.0 / leader.seconds;
     let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
     let for_modules = |used: &Used| {
@@ -172,7 +128,7 @@ fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
     ]
 }
 
-/// What 1, 10 and 100 elections use; the last beside what follows from the first two.
+/// Usage with 1, 10 and 100 elections. The last is compared with the line through the first two.
 fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
     let [one, ten, hundred] = COUNTS.map(|count| count as f64);
     let in_line = values[0] + (values[1] - values[0]) / (ten - one) * (hundred - one);
@@ -193,27 +149,16 @@ struct Pair {
 
 impl Pair {
     fn start(module: &Path) -> Self {
-        Self::with(module, |standby| standby)
-    }
-
-    /// Its standby sends what it does to that collector, many times while it is watched.
-    fn exporting(module: &Path, collector: &str) -> Self {
-        Self::with(module, |standby| {
-            standby.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env("OTEL_METRIC_EXPORT_INTERVAL", "1000")
-        })
-    }
-
-    fn with(module: &Path, standby: impl FnOnce(Launch) -> Launch) -> Self {
         let site = Site::new();
         let leader = site.launch("leader", module, "beat", &site.url()).start();
         leader.after(0, "started");
-        let standby = standby(site.launch("standby", module, "beat", &site.url())).start();
+        let standby = site.launch("standby", module, "beat", &site.url()).start();
         follows(&standby);
         Self { leader, standby, _site: site }
     }
 }
 
-/// The same on Azurite, each behind a proxy that counts.
+/// A leader and a standby on Azurite, each behind a proxy that counts.
 struct Remote {
     leader: (Node, Counter),
     standby: (Node, Counter),
@@ -237,7 +182,7 @@ impl Remote {
     }
 }
 
-/// A host that leads in many elections.
+/// A host that leads many elections.
 struct Crowd {
     node: Node,
     counter: Option<Counter>,
@@ -284,7 +229,6 @@ fn url(counter: &Counter, container: &str) -> String {
     format!("azurite://127.0.0.1:{}/{container}", counter.port)
 }
 
-/// A host that is being watched.
 pub struct Watch<'a> {
     pid: u32,
     begin: Instant,
@@ -294,33 +238,32 @@ pub struct Watch<'a> {
     for_modules: u64,
 }
 
-/// What a host used meanwhile.
+/// Resources that a host used in a window.
 pub struct Used {
-    /// Of the window.
     seconds: f64,
-    /// Resident, in MiB.
+    /// Resident memory, in MiB.
     memory: f64,
-    /// The part of it that no file backs, in MiB.
+    /// Part of the memory that no file backs, in MiB.
     pub anonymous: f64,
-    /// In percent of a core.
+    /// CPU time, in percent of a core.
     pub cpu: f64,
-    /// To the store, in a second.
+    /// Requests to the store per second.
     requests: f64,
-    /// Those of them that are about modules.
+    /// Requests about modules and steering per second.
     for_modules: f64,
 }
 
 impl<'a> Watch<'a> {
-    /// Begins to watch, with the requests of which that proxy counts.
+    /// Starts to watch a host, and the requests that this proxy counts.
     pub fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
         let (requests, for_modules) = count(counter);
         Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }
     }
 
-    /// What it has used since.
+    /// Resources that the host has used since the start.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the host has exited.
     pub fn end(&self) -> anyhow::Result<Used> {
         let ended = |_| anyhow::anyhow!("a host ended while it was watched");
         let before = self.cpu.ok_or_else(|| anyhow::anyhow!("a host ended before it was watched"))?;
@@ -339,7 +282,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The requests so far, and those of them that are about modules.
+/// The requests so far, and those about modules and steering.
 fn count(counter: Option<&Counter>) -> (u64, u64) {
     counter.map_or((0, 0), |counter| (counter.requests(), counter.for_modules()))
 }

@@ -1,4 +1,4 @@
-//! Starting and killing instances, in this process, beside the same done with bare wasmtime.
+//! Starts and kills of instances in this process, compared with bare wasmtime.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use baton_election::ElectionName;
 use baton_runtime::{
     CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
-    Postmortem, Processes, Purpose, Runners, RunningInstances, Templates,
+    Processes, Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;
@@ -30,45 +30,41 @@ use crate::table::{Bar, Row, Unit};
 use crate::turning;
 use crate::warm::{LARGE, example};
 
-/// How many instances are started, killed, and killed with much memory.
 pub struct Effort {
-    /// Starts.
     pub starts: usize,
-    /// Kills of a busy loop.
     pub kills: usize,
-    /// Kills with much memory touched.
     pub large: usize,
 }
 
-/// The memory that a large instance touches, in MiB.
+/// Memory that a large instance touches, in MiB.
 const TOUCHED: u64 = 512;
 
-/// The size of the job that is compared with the same in this process.
+/// Size of the computation that is compared with the same one in this process.
 const PRIMES_BELOW: usize = 5_000_000;
 
-/// The turns of the loop that does nothing else.
+/// Iterations of the tight loop.
 const TURNS: u64 = 30_000_000;
 
-/// The busy instances of a host that has many.
+/// Number of busy instances in a crowd.
 const CROWD: usize = 20;
 
-/// How long after its line one is killed: it prints before it does what it is killed at.
+/// Delay from an instance's line to its kill, because the line comes before the behavior that is measured.
 const SAID: Duration = Duration::from_millis(1);
 
-/// The same in a crowd: what is new has more turns than its share at first.
+/// The same in a crowd, where a new process first gets more than its share.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// How long the machine rests before a start that finds its runner ready: longer than a host waits to make the next one.
+/// Rest before a start that finds its runner ready: longer than a host waits before it makes the next runner.
 const REST: Duration = Duration::from_millis(30);
 
-/// The behaviours of the fixture that are measured.
+/// The measured behaviors of the fixture.
 const DONE: &[(&str, &str)] = &[("BEHAVIOUR", "done")];
 const BUSY: &[(&str, &str)] = &[("BEHAVIOUR", "busy")];
 
 /// Measures with these guests.
 ///
 /// # Errors
-/// If the module does not do as it should.
+/// If a guest does not behave as expected.
 pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let module = &*guests.fixtures;
     let (bare, unchecked) = (Baseline::compile(module, true)?, Baseline::compile(module, false)?);
@@ -125,8 +121,7 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
-/// Kills one of many busy instances, and starts it again; beside it a native process among the others, in a session of its
-/// own as each instance. Either has to have its turn on a processor to end.
+/// Kills one of many busy instances, and a native process in its place. Either needs a turn on a processor to exit.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {
@@ -146,13 +141,13 @@ async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samp
     Ok((native, took))
 }
 
-/// The word that has this program touch as much memory as a large instance, and wait to be killed.
+/// Argument with which this program touches as much memory as a large instance, and waits to be killed.
 const TOUCH: &str = "touch";
 
-/// The word that has this program compute until it is killed.
+/// Argument with which this program computes until it is killed.
 const SPIN: &str = "spin";
 
-/// A native process that does what this word says once it has said so; none for other words.
+/// Behaves as a native process if `word` is `TOUCH` or `SPIN`, and otherwise returns.
 pub fn native_process(word: &str) {
     match word {
         TOUCH => {
@@ -163,7 +158,7 @@ pub fn native_process(word: &str) {
             }
         }
         SPIN => {
-            // A runner has a session of its own, too. The scheduler gives each session its share (sched(7), autogroup).
+            // A runner has a session of its own, too. The scheduler gives each session a share (sched(7), autogroup).
             let _own = rustix::process::setsid();
             println!("busy");
             loop {
@@ -174,11 +169,10 @@ pub fn native_process(word: &str) {
     }
 }
 
-/// What [`native_start`] measures.
+/// Name of the measurement of [`native_start`].
 pub const NATIVE_START: &str = "a native program's start → its first line";
 
-/// From the start of a native program to the first line that it prints, in milliseconds: what the machine needs for a process
-/// that does next to nothing, after it has rested for so long.
+/// Time from the start of a native program to its first line, in milliseconds, after this rest.
 pub fn native_start(rest: Duration) -> std::io::Result<f64> {
     std::thread::sleep(rest);
     let begin = Instant::now();
@@ -191,7 +185,7 @@ pub fn native_start(rest: Duration) -> std::io::Result<f64> {
     Ok(milliseconds(took))
 }
 
-/// From the kill of such a process, so long after its line, until it is gone, in milliseconds.
+/// Time from the kill of a native process, this long after its line, until it is reaped, in milliseconds.
 fn native_exit(word: &str, after: Duration) -> std::io::Result<f64> {
     let mut process = Command::new(std::env::current_exe()?).arg(word).stdout(Stdio::piped()).spawn()?;
     if let Some(stdout) = process.stdout.take() {
@@ -204,7 +198,7 @@ fn native_exit(word: &str, after: Duration) -> std::io::Result<f64> {
     Ok(milliseconds(begin.elapsed()))
 }
 
-/// A loop that does nothing else, in a guest, beside the same in wasmtime without checks.
+/// A tight loop in a guest, compared with the same in wasmtime without checks.
 async fn tight(baton: &Baton, unchecked: &Baseline, times: usize) -> wasmtime::Result<Row> {
     let (mut guests, mut bare) = (Samples::default(), Samples::default());
     let turns = TURNS.to_string();
@@ -223,7 +217,7 @@ async fn tight(baton: &Baton, unchecked: &Baseline, times: usize) -> wasmtime::R
     Ok(row.bar(Bar::Ratio(1.1)).beside("in wasmtime without checks", bare.median()))
 }
 
-/// A job for the processor, natively, in a guest, and in wasmtime's own command where there is one.
+/// A computation natively, in a guest, and with the command `wasmtime` if it is installed.
 async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Result<Vec<Row>> {
     let (mut natives, mut guests, mut commands) = (Samples::default(), Samples::default(), Samples::default());
     let limit = PRIMES_BELOW.to_string();
@@ -256,7 +250,7 @@ async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Resul
     Ok(rows)
 }
 
-/// How long the guest's job took, in milliseconds, and what it came to.
+/// Duration of the guest's computation, in milliseconds, and its result.
 fn computed(line: &str) -> Option<(f64, u64)> {
     let (took, result) = line.split_once(' ')?;
     Some((took.parse::<f64>().ok()? / 1e6, result.parse().ok()?))
@@ -281,7 +275,6 @@ impl Baton {
             handover: state::Handover::default(),
             read_ahead: state::ReadAhead::default(),
             claim_ahead: CLAIM_AHEAD,
-            postmortem: Postmortem::default(),
             arguments: Vec::new(),
             env: Vec::new(),
             config: Vec::new(),
@@ -290,11 +283,11 @@ impl Baton {
             clock,
             watchdog: Arc::new(watchdog),
         };
-        let module = Module::load(&Engine::new(Purpose::default())?, module)?;
+        let module = Module::load(&Engine::new()?, module)?;
         Ok(Self { launcher, module, terms: AtomicU64::new(0) })
     }
 
-    /// From the start of an instance whose runner is ready to its first instruction, in milliseconds.
+    /// Time from the start of an instance whose runner is ready to its first instruction, in milliseconds.
     async fn start_when_ready(&self) -> wasmtime::Result<f64> {
         self.launcher.runners.make_ready(&self.module).await?;
         tokio::time::sleep(REST).await;
@@ -315,7 +308,7 @@ impl Baton {
         Ok(milliseconds(first.saturating_duration_since(begin)))
     }
 
-    /// From the kill of an instance that has printed a line that starts with `line` until it is gone.
+    /// Time from the kill of an instance, after a line that starts with `line`, until it is gone, in milliseconds.
     async fn kill(&self, env: &[(&str, &str)], line: &str, after: Duration) -> wasmtime::Result<f64> {
         let (mut instance, mut lines) = self.start(env);
         let early = || format!("the guest ended before it printed `{line}`");
@@ -334,7 +327,7 @@ impl Baton {
         self.lines(env).await?.pop().context("the guest printed nothing")
     }
 
-    /// What an instance prints that ends by itself.
+    /// The lines of an instance that ends by itself.
     pub async fn lines(&self, env: &[(&str, &str)]) -> wasmtime::Result<Vec<String>> {
         let (mut instance, mut lines) = self.start(env);
         let end = gone(&mut instance).await;
@@ -355,13 +348,13 @@ impl Baton {
         let mut launcher = self.launcher.clone();
         launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
-        // No two instances have the same, or the state of one would not be claimed by the next.
+        // Each instance has a term of its own, or the next one could not claim its state.
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
         launcher.start(&self.module, term, deadline, deadline, output)
     }
 }
 
-/// Runners of the program that this was built with, whose host is this process.
+/// Runners of the `baton` binary, with this process as their host.
 pub fn runners(http: HttpPolicy) -> std::io::Result<Runners> {
     let limits = Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() };
     let policy = Policy { limits, http, ..Policy::default() };
@@ -382,26 +375,25 @@ struct Line {
     text: String,
 }
 
-/// Takes what the guest prints, and when.
+/// Records the guest's lines and their times.
 struct Lines(mpsc::UnboundedSender<Line>);
 
 impl Output for Lines {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Line(_, line) = notice {
             let at = Instant::now();
-            // Once the measurement is over, nobody listens.
+            // After the measurement, the receiver is dropped.
             let _ = self.0.send(Line { at, text: line.to_string() });
         }
     }
 }
 
-/// Takes when an instance's first instruction comes next.
+/// Records the time of an instance's first instruction.
 struct Starts(mpsc::UnboundedSender<Instant>);
 
 impl Output for Starts {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Started(_) = notice {
-            // As above.
             let _ = self.0.send(Instant::now());
         }
     }

@@ -1,4 +1,4 @@
-//! The scheduler of the examples in each of its languages: how large it is, how long it takes to compile and to start.
+//! The example scheduler in each of its languages: size, time to compile and time to start.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,15 +12,13 @@ use crate::samples::Samples;
 use crate::table::{Row, Unit};
 use crate::warm::example;
 
-/// How much is measured.
 pub struct Effort {
-    /// First terms in each language.
     pub starts: usize,
 }
 
 const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
 
-/// What each takes until it is compiled, and from its written term to its first instruction, its state claimed.
+/// Time to compile each, and time from the written term to the first instruction, with the state claimed.
 ///
 /// # Errors
 /// If one of them is not built.
@@ -32,7 +30,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let [mut compiled, mut started] = [Samples::default(), Samples::default()];
         for _ in 0..effort.starts {
             let site = Site::new();
-            // The first one compiles it, and the second one finds that in the cache.
+            // The first host compiles the module, and the second one finds it in the cache.
             for (name, is_cached) in [("first", false), ("second", true)] {
                 let host = site.launch(name, &module, "beat", &site.url());
                 let mut host = host.flag("--config-var", "workers=1").start();
@@ -59,7 +57,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Whether the cache has an entry. It is made once the module is ready.
+/// True if the cache has an entry, which is made after the module is ready.
 fn is_kept(cache: &Path) -> bool {
     let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|kind| kind == "code"))

@@ -1,4 +1,4 @@
-//! What the standbys that listen cost the leader that they listen to.
+//! The cost for a leader of the standbys that listen to it.
 
 use std::path::Path;
 use std::thread;
@@ -11,11 +11,11 @@ use crate::node::Node;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// So many standbys, beside one.
+/// Number of standbys that is compared with one.
 const MANY: usize = 100;
 const KIB_IN_MIB: f64 = 1024.0;
 
-/// A leader with many standbys beside one with one: over sockets on the embedded store, and over the network on Azurite.
+/// A leader with many standbys, compared with one: over sockets on the embedded store, and over the network on Azurite.
 pub fn measure(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let url = |container: &str| format!("azurite://127.0.0.1:{}/{container}", azurite.address().port());
@@ -44,7 +44,6 @@ fn cost(
     ])
 }
 
-/// A leader and those that listen to it.
 struct Fleet {
     leader: Node,
     _standbys: Vec<Node>,
@@ -69,7 +68,7 @@ impl Fleet {
         Self { leader, _standbys: standbys, _site: site }
     }
 
-    /// What the leader uses while nothing changes.
+    /// Resources that the leader uses while nothing changes.
     fn rests(self, window: Duration) -> anyhow::Result<Used> {
         thread::sleep(SETTLE);
         let watch = Watch::begin(&self.leader, None);

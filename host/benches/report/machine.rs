@@ -1,11 +1,11 @@
-//! The machine that the numbers belong to.
+//! The machine on which the numbers were measured.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Processor, cores, memory, kernel and the versions that matter, one line each.
+/// Processor, cores, memory, kernel and the relevant versions, one a line.
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let rows = [
@@ -28,7 +28,7 @@ fn versions() -> String {
     format!("baton {baton}, wasmtime {}, sqlite {}, {rustc}", locked("wasmtime"), rusqlite::version())
 }
 
-/// The version of a dependency that was built in.
+/// The locked version of a dependency.
 fn locked(package: &str) -> String {
     let lock = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock")).unwrap_or_default();
     let mut lines = lock.lines().skip_while(|line| *line != format!("name = \"{package}\""));

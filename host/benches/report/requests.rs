@@ -1,7 +1,6 @@
-//! Requests over HTTP from an instance, beside the same requests from native clients on the same runtime.
+//! HTTP requests from an instance, compared with those of native clients on the same runtime.
 //!
-//! All ask the same server on loopback, one request after the other on a connection that is kept, with the same
-//! headers but for the host's three.
+//! All use the same server on loopback, a persistent connection, and the same headers except for the host's three.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -20,23 +19,22 @@ use crate::instances::{Baton, runners};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// How many rounds there are, with [`REQUESTS`] from either side in each.
+/// Number of rounds, with [`REQUESTS`] by each client in each.
 pub struct Effort {
-    /// Rounds.
     pub rounds: usize,
 }
 
-/// Requests in a round: so many that the first of a process, which are slower, do not count for much.
+/// Requests in a round: so many that the slow first ones of a process hardly count.
 const REQUESTS: usize = 2000;
 
 /// Measures with this guest.
 ///
 /// # Errors
-/// If the guest or the server does not do as it should.
+/// If the guest or the server fails.
 pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    // It ends with this process, as its connections do: nothing else could be in its way.
+    // The server ends with this process, as its connections do.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || serve(stream));
@@ -59,7 +57,7 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     ])
 }
 
-/// Answers every request, which has no body, with a short one.
+/// Answers every request with a short body. The requests have none.
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut lines = BufReader::new(stream.try_clone()?);
@@ -73,7 +71,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// By the client that a native program would use.
+/// Requests by the client that a native program would use.
 async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let url = format!("http://{address}/");
@@ -93,7 +91,7 @@ async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     asking.await?
 }
 
-/// By the protocol alone: what no client can do without.
+/// Requests by the protocol alone, as the least that any client needs.
 async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

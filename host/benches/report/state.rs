@@ -1,4 +1,4 @@
-//! What a guest's state costs: a commit beside one conditional write of the same size, and a read.
+//! The cost of a guest's state: a commit, compared with a conditional write of the same size, and a read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,21 +16,20 @@ use crate::instances::Baton;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// How many commits are made, in rounds with as many writes between them.
+/// Numbers of measurements: rounds of commits, each after as many writes.
 pub struct Effort {
-    /// Rounds.
     pub rounds: usize,
-    /// Commits in each.
+    /// Commits in each round.
     pub commits: usize,
 }
 
-/// The size of the stored state that the guest's one value of 100 bytes makes, in bytes.
+/// Size of the stored state with the guest's one value of 100 bytes, in bytes.
 const STORED: usize = 164;
 
 /// Measures with the guest that keeps state.
 ///
 /// # Errors
-/// If the guest or the emulator do not do as they should.
+/// If the guest or the emulator fails.
 pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let store = Arc::new(AzureStore::emulator(&azurite.address().to_string(), "bench")?);
@@ -56,8 +55,8 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     ])
 }
 
-/// Conditional writes to a store, each on top of the one before and of as much as a commit stores: one round trip,
-/// for what takes such trips to stand beside.
+/// Conditional writes to a store, each based on the previous one and as large as a commit. Each takes one round trip,
+/// as a yardstick for operations that take such trips.
 pub struct Writes {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -65,24 +64,23 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Writes for the first time, for an election that nobody else has.
+    /// Makes the first write, for an election that nothing else uses.
     ///
     /// # Errors
-    /// If the store does not do as it should.
+    /// If the store fails.
     pub async fn begin(store: Arc<dyn ObjectStore>, election: &str) -> wasmtime::Result<Self> {
         let election = ElectionName::new(election)?;
         let version = store.write(VersionedObject::State, &election, None, content()).await?;
         Ok(Self { store, election, version })
     }
 
-    /// Writes once more, and says how long that took, in milliseconds.
+    /// Writes again. Returns the time that this took, in milliseconds.
     ///
     /// # Errors
-    /// As above.
+    /// If the store fails.
     pub async fn write(&mut self) -> wasmtime::Result<f64> {
         let content = content();
-        // The server may be closing a connection that was idle: what finds out is not the write, and no write pays
-        // for a new one.
+        // The server may be closing an idle connection. With this read, no write pays for a new connection.
         let _ = self.store.read(VersionedObject::State, &self.election, None).await;
         let begin = Instant::now();
         self.version = self.store.write(VersionedObject::State, &self.election, Some(&self.version), content).await?;
@@ -94,7 +92,7 @@ fn content() -> Bytes {
     Bytes::from(vec![7; STORED])
 }
 
-/// How long each took the guest, in milliseconds.
+/// Time for each operation in the guest, in milliseconds.
 async fn times(baton: &Baton, behaviour: &str, times: usize) -> wasmtime::Result<Vec<f64>> {
     let times = times.to_string();
     let line = baton.last_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;

@@ -1,4 +1,4 @@
-//! What a swap costs: how long there is no instance, and how long it takes from a push until it is what runs.
+//! The cost of a swap: time without an instance, and time from a push until the version runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,41 +22,39 @@ use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
 use baton_test_support::modules::numbered;
 
-/// How much is measured.
 pub struct Effort {
-    /// Hosts side by side with each guest.
+    /// Hosts side by side for each guest.
     pub hosts: usize,
-    /// Swaps of each.
+    /// Swaps of each host.
     pub rounds: usize,
 }
 
-/// The usual and the longest time without an instance, in milliseconds; on the emulator beyond one round trip.
+/// Usual and longest time without an instance, in milliseconds. On Azurite, a round trip is added.
 const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
-/// A push is noticed within so many seconds where nobody tells of it, and usually so soon where somebody does.
+/// Longest time until a push is noticed without a hint, and usual time with a hint, in seconds.
 const NOTICED: f64 = 5.0;
 const TOLD: f64 = 0.3;
 /// Conditional writes after each swap.
 const WRITES: usize = 3;
 
-/// Guests that stop as soon as they are asked: one with nothing to begin with, and one whose state is claimed from
-/// the store before it starts. Each with what it is told, and what its rows are called.
+/// Guests that stop when asked, without and with state, which is claimed before the start: behavior and row suffix.
 const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
 
-/// Versions of real guests, pushed one after the other to hosts that lead.
+/// Versions of real guests, pushed one after another to hosts that lead.
 ///
 /// # Errors
-/// If a push fails, or the emulator does not do as it should.
+/// If a push or the emulator fails.
 pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut rows = on(None, guests, effort)?;
     rows.extend(on(Some(&Azurite::start()), guests, effort)?);
     Ok(rows)
 }
 
-/// Measures on the embedded store, or on the emulator.
+/// Measures on the embedded store, or on Azurite.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
-    // One swap at a time: what is compiled for another would be in its way.
+    // One swap at a time: compiling for another one would slow it down.
     let turn = &Mutex::new(());
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..effort.hosts * KINDS.len())
@@ -90,7 +88,7 @@ fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Re
     let row = |what: &str, samples| Row::new(what.replace("STORE", store), Unit::S, samples);
     let waited = row("`baton push` returns → the version runs, STORE, but for preparing it", all.waited);
     rows.extend([
-        // Of a push into a store of its own machine the host is told.
+        // On the embedded store, the push sends the host a hint.
         if azurite.is_none() { waited.bar(Bar::Median(TOLD)).bar(Bar::P99(TOLD)) } else { waited }
             .beside("noticed within", NOTICED),
         row("`baton push` returns → the version runs, STORE", all.pushed.clone()).beside("noticed within", NOTICED),
@@ -101,24 +99,23 @@ fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Re
     Ok(rows)
 }
 
-/// What swaps took.
 #[derive(Default)]
 struct Measured {
-    /// Without an instance, as the host says, in milliseconds.
+    /// Time without an instance, as the host reports it, in milliseconds.
     gaps: Samples,
-    /// From the last line of one to the first of the next, in milliseconds.
+    /// Time from the last line of one instance to the first line of the next, in milliseconds.
     lines: Samples,
-    /// From the end of the push to the start of the instance, in seconds.
+    /// Time from the end of the push to the start of the instance, in seconds.
     pushed: Samples,
-    /// The same without what preparing the version took.
+    /// The same without the time for preparing the version.
     waited: Samples,
-    /// From the begin of the push, in seconds.
+    /// Time from the start of the push to the start of the instance, in seconds.
     begun: Samples,
-    /// What preparing the version took of that, in seconds.
+    /// Time for preparing the version, in seconds.
     prepared: Samples,
-    /// What followed, in seconds.
+    /// Time from ready to started, in seconds.
     ready: Samples,
-    /// Conditional writes meanwhile, in milliseconds.
+    /// Conditional writes after the swaps, in milliseconds.
     writes: Samples,
 }
 
@@ -136,12 +133,12 @@ impl Measured {
     }
 }
 
-/// A host that leads, and runs what is pushed.
+/// A host that leads, and runs each version that is pushed.
 struct Leader {
     site: Site,
     node: Node,
     store: String,
-    /// The component without what makes a version of it.
+    /// The component, without the part that makes a version of it.
     component: Vec<u8>,
     number: usize,
     term: u64,
@@ -149,7 +146,6 @@ struct Leader {
     writes: Writes,
 }
 
-/// A version that was pushed.
 struct Push {
     digest: String,
     begun: f64,
@@ -182,7 +178,7 @@ impl Leader {
         let mut measured = Measured::default();
         for round in 0..rounds {
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            // Spreads the pushes over the time between two looks of the host.
+            // Spreads the pushes over the interval between two polls of the host.
             let spread = ((round * KINDS.len() + self.number) as f64 * 0.618_034).fract();
             thread::sleep(Duration::from_secs_f64(2.0 * spread));
             let version = u32::try_from(round + 1)?;
@@ -197,7 +193,7 @@ impl Leader {
         Ok(measured)
     }
 
-    /// Waits for the change-over to what was pushed.
+    /// Waits for the swap to the pushed version.
     fn swapped(&mut self, push: &Push, measured: &mut Measured) -> anyhow::Result<()> {
         let Push { digest, begun, returned } = push;
         let of = |name: &'static str| move |event: &Event| event.name == name && event.text("module") == digest;
@@ -223,7 +219,7 @@ impl Leader {
     }
 }
 
-/// Pushes a version of a component: the same code under another digest.
+/// Pushes a version of a component: the same code with another digest.
 fn push(site: &Site, store: &str, component: &[u8], version: u32) -> anyhow::Result<Push> {
     let module = numbered(component.to_vec(), version);
     let path: PathBuf = site.path("version.wasm");

@@ -1,10 +1,10 @@
-//! The table: what was measured, what it may be at most, and what stands beside it.
+//! The table: measured values, their bars, and their yardsticks.
 
 use std::fmt::Write as _;
 
 use crate::samples::Samples;
 
-/// What a row's numbers count.
+/// The unit of a row's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Microseconds.
@@ -17,26 +17,23 @@ pub enum Unit {
     KiB,
     /// Binary megabytes.
     MiB,
-    /// Hundredths of one core.
+    /// CPU time, in percent of one core.
     Percent,
-    /// Requests in a second.
+    /// Requests per second.
     PerSecond,
 }
 
-/// What a row's numbers may be at most, in the row's unit.
+/// An upper bound on a row's values, in the row's unit.
 #[derive(Clone, Copy, Debug)]
 pub enum Bar {
-    /// The median.
     Median(f64),
-    /// The 99th percentile.
     P99(f64),
-    /// The median by that of what stands beside it.
+    /// The median, divided by that of the yardstick.
     Ratio(f64),
-    /// The 99th percentile by that of what stands beside it.
+    /// The 99th percentile, divided by that of the yardstick.
     P99Ratio(f64),
 }
 
-/// One line of the table.
 pub struct Row {
     what: String,
     unit: Unit,
@@ -45,16 +42,16 @@ pub struct Row {
     beside: Option<Beside>,
 }
 
-/// What stands beside a row, in its unit.
+/// The yardstick of a row, in the row's unit.
 struct Beside {
     name: String,
     median: f64,
-    /// Not a number where only the median is known.
+    /// NaN if only the median is known.
     p99: f64,
 }
 
 impl Row {
-    /// A row without a bar and with nothing beside it.
+    /// A row without a bar and a yardstick.
     #[must_use]
     pub fn new(what: impl Into<String>, unit: Unit, samples: Samples) -> Self {
         Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }
@@ -66,31 +63,30 @@ impl Row {
         Self { what: what.into(), unit: Unit::S, measured: Err(why.into()), bars: Vec::new(), beside: None }
     }
 
-    /// Adds a bar.
     #[must_use]
     pub fn bar(mut self, bar: Bar) -> Self {
         self.bars.push(bar);
         self
     }
 
-    /// Sets what stands beside it: its name and its median, in the same unit.
+    /// Sets the yardstick: its name and its median, in the same unit.
     #[must_use]
     pub fn beside(mut self, name: impl Into<String>, median: f64) -> Self {
         self.beside = Some(Beside { name: name.into(), median, p99: f64::NAN });
         self
     }
 
-    /// Sets what stands beside it by all of its samples, so that their 99th percentiles can be compared, too.
+    /// Sets the yardstick with all of its samples, so that 99th percentiles can be compared, too.
     #[must_use]
     pub fn against(mut self, name: impl Into<String>, samples: &Samples) -> Self {
         self.beside = Some(Beside { name: name.into(), median: samples.median(), p99: samples.p99() });
         self
     }
 
-    /// Whether it holds all its bars; none if it has none.
+    /// True if the row holds all its bars. `None` if it has none.
     pub fn holds(&self) -> Option<bool> {
         let Ok(samples) = &self.measured else { return Some(false) };
-        // A comparison with what is not a number is false: nothing measured, nothing held.
+        // A comparison with NaN is false: without samples, no bar is held.
         let holds = |bar: &Bar| match bar {
             Bar::Median(most) => samples.median() <= *most,
             Bar::P99(most) => samples.p99() <= *most,
@@ -133,7 +129,7 @@ impl Row {
     }
 }
 
-/// The table of these rows, with what was missed under it.
+/// Renders these rows, with the missed ones below.
 pub fn render(rows: &[Row]) -> String {
     let head = ["what", "n", "median", "p99", "bar", "beside it", "ratio", ""].map(str::to_string);
     let lines: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
@@ -144,7 +140,6 @@ pub fn render(rows: &[Row]) -> String {
         let mut shown = String::new();
         for (column, cell) in line.iter().enumerate() {
             let width = widths[column];
-            // Numbers stand at the right.
             let _ = if matches!(column, 1..=3 | 6) {
                 write!(shown, "{cell:>width$}  ")
             } else {

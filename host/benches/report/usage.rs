@@ -1,4 +1,4 @@
-//! What a process uses, as the kernel counts it.
+//! Resource usage of a process, as the kernel counts it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use crate::node::children_of;
 
-/// The memory that a host takes with all processes that it has started, in binary megabytes: all of it, and the share that
-/// no file of a disk backs. What several of them share counts once.
+/// Memory of a host and of all processes that it has started, in MiB: the total, and the part that no file on a disk
+/// backs. Memory that several of them share counts once.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// All that is resident, the binary's own pages included, and all files in memory.
+    /// All resident memory, including the binary's own pages, and all in-memory files.
     pub all: f64,
     /// Heap, stacks, guests and their code.
     pub anonymous: f64,
 }
 
-/// What a host takes now.
+/// The memory that a host uses now.
 ///
 /// # Errors
 /// If there is no such process.
@@ -26,12 +26,11 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
     for pid in family(pid) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        // The process's share: a runner and its template have much memory in common, and with no other process.
+        // The proportional share: a runner and its template share much memory, but with no other process.
         anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
         note_files(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, &mut in_memory, &mut on_disk);
     }
-    // Compiled code is in files in memory. Of them, pages count as resident only once they are used, and take memory from
-    // the beginning.
+    // Compiled code is in in-memory files. Their pages use memory from the start, but count as resident only after use.
     let in_memory = in_memory.values().sum::<u64>() as f64 / 1024.0;
     let on_disk: f64 = on_disk.values().sum();
     Ok(Memory { all: (anonymous + in_memory + on_disk) / 1024.0, anonymous: (anonymous + in_memory) / 1024.0 })
@@ -42,14 +41,14 @@ fn family(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::once(pid).chain(children_of(pid).into_iter().filter_map(|pid| pid.try_into().ok()))
 }
 
-/// The first number of kibibytes that has this name.
+/// The first value with this name, in KiB.
 fn kib(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"));
     line?.trim().parse().ok()
 }
 
-/// Notes the files that a process has mapped: how long those in memory are as far as they are mapped, by their inodes, in
-/// bytes; and how much of those on a disk is resident, by their inodes and places, in kibibytes.
+/// Records the files that a process has mapped: for in-memory files, the mapped length in bytes by inode; for files on
+/// a disk, the resident size in KiB by inode and offset.
 fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut BTreeMap<(String, u64), f64>) {
     let mut place = None;
     for line in smaps.lines() {
@@ -67,20 +66,19 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
                 place = None;
             }
         } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
-            // The process that has touched more of this file has touched what the others have, and a little that is
-            // private counts twice.
+            // The process that has touched most of this file stands for all of them. A few private pages count twice.
             let most = on_disk.entry(place.clone()).or_default();
             *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }
     }
 }
 
-/// The processor time that a host and the processes that it has started have used, to the nanosecond.
+/// CPU time of a host and of the processes that it has started, to the nanosecond.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu(Duration);
 
 impl Cpu {
-    /// What they have used until now, their threads that have ended meanwhile included.
+    /// The CPU time so far, including that of threads that have exited.
     ///
     /// # Errors
     /// If there is no such process.
@@ -94,17 +92,17 @@ impl Cpu {
     }
 }
 
-/// What a process has used by its own clock, which its ticks in `/proc` are too coarse for.
+/// The CPU time of a process by its own clock, because the ticks in `/proc` are too coarse.
 fn used_by(pid: u32) -> io::Result<Duration> {
     let pid = pid.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut clock = 0;
-    // SAFETY: the clock's identity is written to a place that is there for it, and nothing else.
+    // SAFETY: the call writes a clock id to `clock`, which is a valid place for one, and nothing else.
     let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error));
     }
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the same, of the time.
+    // SAFETY: the call writes a time to `used`, which is a valid place for one, and nothing else.
     if unsafe { libc::clock_gettime(clock, &raw mut used) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,4 +1,4 @@
-//! What it costs a standby to hold a large module warm: compiled, linked, its memory laid out.
+//! The cost for a standby of holding a large module warm: compiled, linked, and with its memory laid out.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -12,21 +12,20 @@ use crate::samples::Samples;
 use crate::table::{Row, Unit};
 use crate::usage::{Memory, memory};
 
-/// How much is measured.
 pub struct Effort {
     /// Standbys of each kind.
     pub rounds: usize,
 }
 
-/// The example that has a whole JavaScript engine in it.
+/// The example that contains a whole JavaScript engine.
 pub const LARGE: &str = "scheduler-js.wasm";
-/// How long a host is left alone before it is looked at.
+/// Rest of a host before its memory is read.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// Standbys with the small module that the leader has, and with a large one.
+/// Standbys with the leader's small module, and with a large one.
 ///
 /// # Errors
-/// If the large one is not built.
+/// If the large module is not built.
 pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let large = example(LARGE)?;
     let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
@@ -35,7 +34,7 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let site = Site::new();
         let leader = site.launch("leader", small, "beat", &site.url()).start();
         leader.after(0, "started");
-        // The leader has compiled it.
+        // The leader has compiled the small module.
         beside.push(standby(&site, "small", small, true)?);
         cold.push(standby(&site, "cold", &large, false)?);
         warm.push(standby(&site, "warm", &large, true)?);
@@ -54,7 +53,7 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// The memory of a host that follows the leader with this module, whose code must be in the cache or must not.
+/// Memory of a standby with this module. `cached` says whether the module's code must be in the cache.
 fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);

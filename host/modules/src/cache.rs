@@ -1,8 +1,8 @@
-//! Compiled code that outlives the process, in a folder that belongs to one user alone.
+//! A cache of compiled code that outlives the process, in a folder that belongs to one user alone.
 //!
-//! It is run as it is, so each entry begins with a tag that only this user's hosts can make: see [`CacheKey`]. What it
-//! does not go with, damaged or put there by somebody else, is no entry; nor is a folder used that others could write.
-//! Nothing depends on the cache: what is not there is compiled.
+//! Wasmtime runs the code as it is, so each entry begins with a tag that only this user's hosts can make: see
+//! [`CacheKey`]. An entry with another tag is removed. A folder that other users can write to is not used. Nothing
+//! depends on the cache: a module without an entry is compiled.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -15,13 +15,13 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamp
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
 use super::cache_key::{CacheKey, KeyError, TAG};
 
-/// More than this is not kept, in bytes: what was not used for longest goes first.
+/// Upper bound on the size of the cache, in bytes. The least recently used entries are removed first.
 const LARGEST_CACHE: u64 = 1 << 30;
 
-/// What the names of entries end with.
+/// Suffix of an entry's name.
 const ENTRY: &str = ".code";
 
-/// What the names of entries end with that are being written.
+/// Suffix of an entry's name while the entry is being written.
 const UNFINISHED: &str = ".new";
 
 /// A folder of compiled code. Processes may share it.
@@ -32,10 +32,10 @@ pub struct Cache {
     largest: u64,
 }
 
-/// Why a folder is not used as a cache.
+/// A reason why a folder cannot be used as a cache.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The system says so.
+    /// The folder cannot be created or opened.
     #[error(
         "cannot use the cache of compiled modules in {path}: {why}; the host compiles modules at each start unless \
          `--cache` names another folder"
@@ -43,33 +43,33 @@ pub enum CacheError {
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with the folder.
+        /// The system's error.
         why: io::Error,
     },
-    /// Others could write to it.
+    /// The path is not a folder, or other users can write to the folder.
     #[error(
         "cannot use the cache of compiled modules: {0} must be a folder that this user owns and to \
          which no other user can write (`chmod 700`); name another folder with `--cache`, or use `--cache off`"
     )]
     NotPrivate(PathBuf),
-    /// There is no key, and none can be made.
+    /// The key can be neither read nor created.
     #[error(
         "cannot use the cache of compiled modules: cannot read or create its key {path}: {why}; the host compiles \
          modules at each start unless XDG_STATE_HOME or HOME names a folder to which this user can write"
     )]
     NoKey {
-        /// Where it should be.
+        /// Path of the key.
         path: PathBuf,
-        /// What is wrong with the key, or with making one.
+        /// The system's error.
         why: io::Error,
     },
-    /// There is no place for a key.
+    /// There is no home folder for the key.
     #[error(
         "cannot use the cache of compiled modules: there is no home folder for its key; set HOME or XDG_STATE_HOME, or \
          use `--cache off`"
     )]
     NoPlaceForKey,
-    /// The key is not a secret.
+    /// The key's file is not a key, or other users can read it.
     #[error(
         "cannot use the cache of compiled modules: its key {0} must be a file of 32 bytes that this user owns \
          and no other user can read; remove the key: the host then creates a new key and compiles modules again"
@@ -78,10 +78,10 @@ pub enum CacheError {
 }
 
 impl Cache {
-    /// The cache in a folder, and the file of its key. Both are made if they are missing.
+    /// Opens the cache in a folder, and its key in a file. Creates both if they are missing.
     ///
     /// # Errors
-    /// [`CacheError`] where it cannot be used: then do without.
+    /// [`CacheError`] if the cache cannot be used. The caller then does without.
     pub fn open(folder: &Path, key: &Path) -> Result<Self, CacheError> {
         let key = CacheKey::open(key).map_err(|error| match error {
             KeyError::Unusable(why) => CacheError::NoKey { path: key.to_owned(), why },
@@ -98,7 +98,7 @@ impl Cache {
         }
     }
 
-    /// What is kept under a key. What is there and is not what this user's hosts have made is removed.
+    /// Returns the artifact under a key, if any. Removes an entry that is damaged, or has no tag of this user's hosts.
     pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
         let folder = self.opened().ok().flatten()?;
         let name = entry(key);
@@ -112,7 +112,7 @@ impl Cache {
         if read.is_none() {
             return self.discard(&folder, &name);
         }
-        // When it was used last.
+        // Marks the entry as recently used.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: omit, last_modification: now };
@@ -120,7 +120,7 @@ impl Cache {
         read
     }
 
-    /// Keeps code under a key, if that can be done.
+    /// Stores code under a key. Errors are ignored, since nothing depends on the cache.
     pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let Some(folder) = self.opened().ok().flatten() else { return };
@@ -132,22 +132,22 @@ impl Cache {
         if kept.is_err() {
             self.discard(&folder, &unfinished);
         }
-        // What is left over is found the next time.
+        // After an error, the next call removes the rest.
         let _ = self.shrink(&folder);
     }
 
     fn discard(&self, folder: &OwnedFd, name: &str) -> Option<Artifact> {
-        // Another process may have been faster; a folder of that name is nobody's doing here.
+        // Another process may have removed the entry first. A folder of that name was not made by a host, and stays.
         let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
         None
     }
 
-    /// The folder, looked at anew each time, or nothing where somebody else could write to it.
+    /// Opens the folder. Returns `None` if other users can write to it, which is checked each time.
     fn opened(&self) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
             Ok(folder) => folder,
-            // A symbolic link, or no folder.
+            // A symbolic link, or not a folder.
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -155,7 +155,7 @@ impl Cache {
         Ok(is_private.then_some(folder))
     }
 
-    /// What a file holds, if a host of this user made it of that key, and it is whole.
+    /// Reads a file. Returns `None` unless a host of this user wrote it for this key and it is complete.
     fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
         let stat = rustix::fs::fstat(&file).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -165,7 +165,7 @@ impl Cache {
         let mut file = File::from(file);
         let mut tag = [0; TAG];
         file.read_exact(&mut tag).ok()?;
-        // Copied, so that nothing that befalls the file or its disk later reaches what runs.
+        // A copy, so that later changes to the file or its disk do not affect running code.
         let mut code = Artifact::blank().ok()?;
         io::copy(&mut io::Read::take(file, LARGEST_ARTIFACT), &mut code).ok()?;
         Artifact::seal(code, key).ok().filter(|code| self.key.knows(code.checksum(), &tag))
@@ -178,14 +178,14 @@ impl Cache {
         code.copy_to(&mut file)
     }
 
-    /// Removes what was not used for longest until the rest is small enough.
+    /// Removes the least recently used entries until the rest is small enough.
     fn shrink(&self, folder: &OwnedFd) -> io::Result<()> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name.ends_with(ENTRY) || name.ends_with(UNFINISHED) {
-                // One that is gone was removed by another process.
+                // Another process may have removed the entry meanwhile.
                 let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
                 entries.push(((stat.st_mtime, stat.st_mtime_nsec), name.to_owned(), size(&stat)));
             }
@@ -224,10 +224,9 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use baton_runtime::{Engine, OUTLINE, Outline, Purpose};
+    use baton_runtime::{Engine, OUTLINE, Outline};
     use baton_store::Digest;
 
-    /// An engine, a folder for a cache, and the cache in it.
     struct Case {
         engine: Engine,
         base: TempDir,
@@ -242,7 +241,7 @@ mod tests {
         fn new() -> Self {
             let base = tempfile::tempdir().unwrap();
             let cache = Cache::open(&base.path().join("a/cache"), &base.path().join("key")).unwrap();
-            Self { engine: Engine::new(Purpose::default()).unwrap(), base, cache }
+            Self { engine: Engine::new().unwrap(), base, cache }
         }
 
         fn key(&self, module: &str) -> ArtifactKey {
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_there_for_its_user_alone() {
+    fn entry_is_found_and_is_private_to_its_user() {
         let case = Case::new();
         assert!(!case.has("m"));
         case.put("m", b"code");
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_entry_is_not_used_and_is_removed() {
+    fn damaged_entry_is_not_used_and_is_removed() {
         let case = Case::new();
         let code = b"as good as code can be";
         for at in 0..code.len() + 40 + TAG {
@@ -304,14 +303,14 @@ mod tests {
             std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
             assert!(!case.has("m"), "{length} bytes");
         }
-        // Whole, but another module's.
+        // Undamaged, but another module's.
         case.put("m", code);
         std::fs::rename(case.path("m"), case.path("n")).unwrap();
         assert!(!case.has("n"));
     }
 
     #[test]
-    fn what_others_could_have_written_is_not_used() {
+    fn entry_is_not_used_when_other_users_can_write_it() {
         let case = Case::new();
         for wrong in [0o620, 0o602, 0o666] {
             case.put("m", b"code");
@@ -343,10 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn what_no_host_of_this_user_has_made_is_not_used() {
+    fn entry_is_not_used_without_a_tag_of_this_users_key() {
         let case = Case::new();
         case.put("m", b"code");
-        // Whole, and known to no key, as an earlier version left it; or to another user's.
+        // Undamaged, but without a tag, as an earlier version wrote entries; then with the tag of another user's key.
         let known = std::fs::read(case.path("m")).unwrap();
         std::fs::write(case.path("m"), &known[TAG..]).unwrap();
         assert!(!case.has("m"));
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_there_is_no_cache() {
+    fn cache_is_refused_without_a_usable_key() {
         let case = Case::new();
         let key = case.base.path().join("key");
         mode(&key, 0o644);
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_somebody_else_is_not_used() {
+    fn entry_is_not_used_when_another_user_owns_it() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: only root can give a file to somebody else");
             return;
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_goes_first() {
+    fn least_recently_used_entry_is_removed_first() {
         let mut case = Case::new();
         let code = [0; 1 << 10];
         for (age, module) in ["a", "b", "c"].into_iter().enumerate() {
@@ -401,7 +400,7 @@ mod tests {
             std::fs::File::open(case.path(module)).unwrap().set_modified(used).unwrap();
         }
         assert!(case.has("a"));
-        // What another process left behind when it was killed counts, too.
+        // The leftovers of a killed process count, too.
         std::fs::write(case.cache.folder.join(format!("x{UNFINISHED}")), code).unwrap();
         std::fs::File::open(case.cache.folder.join(format!("x{UNFINISHED}")))
             .unwrap()
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_vanishes_is_done_without() {
+    fn cache_has_no_entries_when_its_folder_vanishes() {
         let case = Case::new();
         std::fs::remove_dir_all(case.base.path().join("a")).unwrap();
         case.put("m", b"code");

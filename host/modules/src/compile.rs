@@ -1,12 +1,11 @@
-//! Compiling in a child process.
+//! Compiles modules in child processes.
 //!
-//! A module that is made to compile for ever, to eat memory or to break the compiler ends only the child: it is
-//! this program once more, under the hidden command `compile-module`, with less of everything. It reads the
-//! module from stdin and writes an artifact to stdout, or what is known of the module, or to stderr what is wrong.
+//! A module that is made to compile forever, to use up memory or to break the compiler ends only the child. The child
+//! is this program again, under the hidden command `compile-module`, with tight limits. It reads the module from stdin,
+//! and writes an artifact or a description of the module to stdout. It reports errors to stderr.
 //!
-//! What it may take is counted in processor time: how long that lasts says more about what else the machine does than
-//! about the module. The child watches that itself, and the parent gives up only after far longer. It ends when nobody waits
-//! for it any more, and by itself when its host is gone. What all of a host's compilers take is bounded by turns.
+//! The limit is CPU time, because elapsed time depends more on the load of the machine than on the module. The child
+//! watches its CPU time itself, and the parent gives up only after far longer. The child exits when its host does.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write};
@@ -28,44 +27,43 @@ use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
 use super::soon::unless_within;
 use super::watch::run_blocking;
 use baton_runtime::confine::{self, Code};
-use baton_runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError, Purpose};
+use baton_runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
 use baton_store::Digest;
 
-/// The hidden command.
+/// Name of the hidden command.
 pub const COMPILE_MODULE: &str = "compile-module";
 
-/// What the child ends with when the module is to blame.
+/// Exit status of the child if the module is to blame.
 const BAD_MODULE: u8 = 3;
 
-/// What it ends with when it has used up its processor time.
+/// Exit status of the child once it has used up its CPU time.
 const TOO_SLOW: u8 = 4;
 
-/// So many times as long as its processor time may a compiler live, and so long at least: it has the lowest claim to a
-/// busy machine.
+/// Lifetime of a compiler: this multiple of its CPU time, and at least this duration, since the machine may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
-/// A compiler's turn. The largest that people write take half of it, with two processors.
+/// Length of a compiler's turn. The largest modules that people write need half of it, on two processors.
 const TURN: Duration = Duration::from_secs(10);
 
-/// So many compilers may work at a time, with 4 GiB of memory each.
+/// Maximum number of compilers at a time. Each may use 4 GiB of memory.
 const AT_ONCE: usize = 2;
 
-/// The memory that compiling may take, in bytes: some forty times the largest module.
+/// Limit on a compiler's memory, in bytes: 64 times the largest module.
 const MEMORY: u64 = 4 << 30;
 
-/// The threads that compile: the others are for what runs.
+/// Maximum number of threads that compile. The other processors are left to the instances.
 const THREADS: usize = 4;
 
-/// More of what the child says is no message, in bytes.
+/// Upper bound on the child's error message, in bytes. The rest is discarded.
 const LONGEST_MESSAGE: u64 = 16 << 10;
 
-/// More of what the child says of a module is nothing that it was asked for, in bytes.
+/// Upper bound on the child's description of a module, in bytes.
 const LONGEST_INSPECTION: u64 = 16 << 20;
 
-/// More of what a compiler says that broke is left out, in characters.
+/// Upper bound on the quoted message of a compiler that failed, in characters.
 const LONGEST_CAUSE: usize = 500;
 
-/// Starts compilers, one after the other. Clones share that.
+/// Starts compilers in turns. Clones share the turns.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     program: PathBuf,
@@ -73,42 +71,37 @@ pub struct Compiler {
     turns: Arc<Turns>,
 }
 
-/// Who compiles. One at a time takes the least memory, and has the processors for itself. One whose turn is over goes on
-/// beside the next, so that what is slow keeps nobody waiting. An election has one module compiled at a time,
-/// so that none takes all of the places.
+/// Limits how many compilers work at a time. A single one uses the least memory and has the processors to itself. A
+/// compiler whose turn is over continues next to the following one, so that a slow module holds up no others. Each
+/// election compiles one module at a time, so that no election takes all places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
     turn: Semaphore,
 }
 
-/// What the child needs to know.
+/// The child's task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
-    /// The module's size in bytes.
+    /// Size of the module, in bytes.
     pub size: u64,
-    /// The processor time that it may take, of all its threads together.
+    /// Limit on the CPU time of all threads together.
     pub cpu: Duration,
-    /// Whether the code is for a runner that is profiled.
-    pub profile: bool,
-    /// Not to make code of it, but to tell what is known of it under this name.
+    /// If set, the child describes the module under this name instead of handing over code.
     pub inspect: Option<String>,
 }
 
-/// Why there is no code.
+/// A reason why there is no code.
 #[derive(Debug)]
 pub(super) enum CompileError {
-    /// The module is to blame, and this is what is wrong with it.
+    /// The module is to blame, for this reason.
     Module(String),
-    /// It used up its processor time.
     TooSlow,
-    /// It was given up after so long, in which it did not get that much.
+    /// The parent gave up after this time, in which the compiler received less CPU time than its limit.
     Starved(Duration),
-    /// The compiler was ended, or broke: how, and what it said.
+    /// The compiler crashed: its exit status and its message.
     Broken(String),
-    /// The compiler was killed from outside.
     Killed,
-    /// The system let no compiler run.
     System(io::Error),
 }
 
@@ -119,7 +112,7 @@ impl From<io::Error> for CompileError {
 }
 
 impl Default for Compiler {
-    /// The compiler that is in this program, even if its file was replaced meanwhile.
+    /// The compiler in this program, even if the program's file was replaced meanwhile.
     fn default() -> Self {
         Self::in_program("/proc/self/exe".into())
     }
@@ -132,44 +125,40 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a place, which is kept as long as a compiler works, and for the turn, which is kept for [`TURN`]. Who has
-    /// come first is first.
+    /// Waits for a place, kept while the compiler works, and for the turn, kept for [`TURN`]. First come, first served.
     async fn next(&self) -> Result<[SemaphorePermit<'_>; 2], AcquireError> {
         Ok([self.places.acquire().await?, self.turn.acquire().await?])
     }
 }
 
 impl Compiler {
-    /// The compiler in that program, which must be this version of Baton.
+    /// The compiler in this program file, which must be the same version of Baton.
     #[must_use]
     pub fn in_program(program: PathBuf) -> Self {
         Self { program, least_patience: PATIENCE.1, turns: Arc::default() }
     }
 
-    /// The same, given up earlier on a machine that lets it not work: after so long, or ten times its processor time.
+    /// Gives up earlier on a busy machine: after `least_patience`, or after 10 times the CPU time if that is longer.
     #[must_use]
     pub fn impatient(self, least_patience: Duration) -> Self {
         Self { least_patience, ..self }
     }
 
-    /// Compiles a module within so much processor time. Dropping the future kills the child.
+    /// Compiles a module within this CPU time. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
-        engine: &Engine,
         key: &ArtifactKey,
         bytes: &Bytes,
         within: Duration,
     ) -> Result<Artifact, CompileError> {
-        let profile = engine.purpose().profile.then(|| "--profile".to_owned());
-        let code = self.run(profile.as_slice(), bytes, within).await?;
+        let code = self.run(&[], bytes, within).await?;
         let key = key.clone();
         let sealed = tokio::task::spawn_blocking(move || Artifact::seal(code, &key));
         let sealed = sealed.await.map_err(io::Error::from)?;
         sealed.map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Compiles a module only to tell what is known of it, under this name, within so much processor time. Dropping
-    /// the future kills the child.
+    /// Compiles a module within this CPU time, to describe it under this name. Dropping the future kills the child.
     pub(super) async fn inspect(
         &self,
         name: &str,
@@ -181,9 +170,9 @@ impl Compiler {
         inspection(&said).map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Has a child work on a module, and returns what it writes to stdout.
+    /// Runs a child on a module, and returns the child's output.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
-        // They are never closed.
+        // The semaphores are never closed.
         let turn = self.turns.next().await;
         let [_place, turn] = turn.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
@@ -196,15 +185,15 @@ impl Compiler {
             .args(["--cpu", &humantime::format_duration(within).to_string()])
             .env_clear()
             .env("RAYON_NUM_THREADS", threads.to_string())
-            // Else each thread would reserve an arena of its own, and they would be most of its memory.
+            // Otherwise, each thread reserves an arena of its own, and the arenas are most of the child's memory.
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::piped())
             .stdout(written.try_clone()?)
             .stderr(Stdio::piped())
-            // What is typed at a terminal to end the host is no verdict on a module.
+            // Ctrl-C at a terminal ends the host, and must not count against the module.
             .process_group(0)
             .kill_on_drop(true);
-        // It waits until the child has loaded its program, which may take any time.
+        // Spawning blocks until the child has loaded its program, which may take any time.
         let mut child = run_blocking(move || command.spawn()).await?;
         let longest = within.saturating_mul(PATIENCE.0).max(self.least_patience);
         let talk = unless_within(TURN, talk(&mut child, bytes), || drop(turn));
@@ -223,28 +212,28 @@ impl Compiler {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
             Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
-            // It never kills itself. The kernel does as memory runs out, and takes it first.
+            // The child never kills itself. When memory runs out, the kernel kills it before other processes.
             None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
             _ => CompileError::Broken(how_it_ended(status, &said)),
         })
     }
 }
 
-/// What a child says of a module, which may have taken it over.
+/// Parses a child's description of a module. It is untrusted, since the module may have taken over the child.
 pub(super) fn inspection(said: impl io::Read) -> serde_json::Result<Inspection> {
     serde_json::from_reader(io::BufReader::new(said.take(LONGEST_INSPECTION)))
 }
 
-/// Gives the module to the child, and waits for its end.
+/// Sends the module to the child, and waits until the child exits. Returns its exit status and its message.
 async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, String)> {
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let hand_over = async {
         let mut stdin = stdin;
         if let Some(stdin) = &mut stdin {
-            // A child that ends before it has read everything says why.
+            // A child that exits before it has read everything reports why.
             let _ = stdin.write_all(bytes).await;
         }
-        // Kept open: the child ends when it is closed.
+        // Kept open: the child exits when it is closed.
         stdin
     };
     let listen = async {
@@ -266,13 +255,13 @@ fn how_it_ended(status: ExitStatus, said: &str) -> String {
         }
         _ => status.to_string(),
     };
-    // A panic takes three lines.
+    // A panic's message has three lines.
     let said: Vec<&str> = said.split_whitespace().collect();
     let said: String = said.join(" ").chars().take(LONGEST_CAUSE).collect();
     if said.is_empty() { how } else { format!("{how}: {said}") }
 }
 
-/// The child's side: compiles what comes from stdin, and gives the exit status of the process.
+/// Compiles the module from stdin, in the child. Returns the exit status of the process.
 #[must_use]
 pub fn compile_for_parent(assignment: Assignment) -> ExitCode {
     let (status, message) = match serve(assignment) {
@@ -280,7 +269,7 @@ pub fn compile_for_parent(assignment: Assignment) -> ExitCode {
         Err(Failure::Module(message)) => (BAD_MODULE, message),
         Err(Failure::Other(message)) => (1, message),
     };
-    // The parent may be gone.
+    // The parent may have exited.
     let _ = writeln!(io::stderr(), "{message}");
     ExitCode::from(status)
 }
@@ -296,7 +285,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn serve(Assignment { size, cpu, profile, inspect }: Assignment) -> Result<(), Failure> {
+fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     restrain(cpu, if inspect.is_some() { Code::Loads } else { Code::HandsOver })?;
     let mut stdin = io::stdin();
     let mut bytes = Vec::new();
@@ -304,16 +293,16 @@ fn serve(Assignment { size, cpu, profile, inspect }: Assignment) -> Result<(), F
     if bytes.len() as u64 != size {
         return Err(Failure::Other("the module arrived incomplete".to_owned()));
     }
-    // Not joined: it sees the parent's end, and this process ends with it or before it.
+    // Not joined: it ends this process when the parent exits, and otherwise ends with this process.
     std::thread::Builder::new().name("parent".into()).spawn(move || {
         let _ = stdin.read(&mut [0]);
         std::process::exit(1);
     })?;
     std::thread::Builder::new().name("clock".into()).spawn(move || end_after(cpu))?;
-    let engine = Engine::new(Purpose { profile, ..Purpose::default() });
+    let engine = Engine::new();
     let engine = engine.map_err(|error| Failure::Other(format!("{error:#}")))?;
     let bad = |error: ModuleError| Failure::Module(format!("{:#}", anyhow::Error::from(error)));
-    // Not by way of `Stdout`, which would look for the ends of lines.
+    // Not through `Stdout`, which scans for line ends.
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     if let Some(name) = inspect {
         let inspection = Module::inspect(&engine, &name, &bytes).map_err(bad)?;
@@ -324,7 +313,7 @@ fn serve(Assignment { size, cpu, profile, inspect }: Assignment) -> Result<(), F
     Ok(ArtifactKey::new(&engine, &digest).write(&code, outline, stdout)?)
 }
 
-/// Ends this process once it has used so much processor time.
+/// Exits this process once it has used this much CPU time.
 fn end_after(cpu: Duration) -> ! {
     loop {
         let used = clock_gettime(ClockId::ProcessCPUTime);
@@ -333,24 +322,24 @@ fn end_after(cpu: Duration) -> ! {
         if left.is_zero() {
             std::process::exit(TOO_SLOW.into());
         }
-        // All threads together use it up no sooner.
+        // All threads together cannot use it up sooner.
         std::thread::sleep((left / (THREADS as u32 + 2)).max(Duration::from_millis(5)));
     }
 }
 
-/// Leaves this process less than the others have, for good.
+/// Restricts this process for good: its resources, its priority and its system calls.
 fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let limit = |resource, most: u64, then: u64| {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })
             .map_err(|error| Failure::Other(format!("cannot set its resource limits: {error}")))
     };
     limit(Resource::As, MEMORY, MEMORY)?;
-    // For whatever might stop the thread that watches it more closely. The first limit's signal says which one it was.
+    // A backstop, in case the thread that watches the CPU time is stopped. The signal, SIGXCPU, names the limit.
     let seconds = cpu.as_secs().saturating_add(2);
     limit(Resource::Cpu, seconds, seconds.saturating_add(1))?;
     limit(Resource::Fsize, LARGEST_ARTIFACT, LARGEST_ARTIFACT)?;
     limit(Resource::Core, 0, 0)?;
-    // Kindness, not safety: a system that lacks one of them does without.
+    // A courtesy to other processes, not a safety measure: it may fail.
     let _ = nice(10);
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     confine::to_computing(code).map_err(|error| Failure::Other(error.to_string()))
@@ -364,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_compiles_at_a_time_and_one_whose_turn_is_over_beside_it() {
+    fn next_compiler_starts_when_a_turn_ends_and_a_place_is_free() {
         let turns = Turns::default();
         let next = || turns.next().now_or_never().map(Result::unwrap);
         let [place, turn] = next().unwrap();

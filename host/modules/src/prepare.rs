@@ -1,7 +1,7 @@
-//! From an offer to a module that can be started.
+//! Turns an offer into a module that can be started.
 //!
-//! Nothing of an offer is believed: its size, its digest and its signature are looked at before its content,
-//! and its content is compiled in a process of its own. See [`Trust`], [`Compiler`] and [`Cache`].
+//! Offers are untrusted. Size, digest and signature are checked before the content, and the content is compiled in a
+//! process of its own. See [`Trust`], [`Compiler`] and [`Cache`].
 
 use std::time::{Duration, Instant};
 
@@ -15,56 +15,56 @@ use super::trust::{Distrust, Trust};
 use baton_runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError, RunnerError, Runners};
 use baton_store::Digest;
 
-/// Makes modules of offers, for one coordinator.
+/// Prepares the modules of one coordinator.
 #[derive(Clone)]
 pub struct Preparer {
-    /// What the modules run on.
+    /// The engine that runs the modules.
     pub engine: Engine,
-    /// What they must be.
+    /// The conditions that a module must meet.
     pub trust: Trust,
-    /// What makes code of them.
+    /// The compiler.
     pub compiler: Compiler,
-    /// How much processor time that may take.
+    /// Limit on the CPU time of one compilation.
     pub compile_timeout: Duration,
-    /// Where code is kept; none, and it is made anew each time.
+    /// The cache of compiled code. Without one, modules are compiled each time.
     pub cache: Option<Cache>,
-    /// What runs them. A module that no runner can be made ready for is not prepared.
+    /// The runners. A module is not prepared if no runner can be made ready for it.
     pub runners: Runners,
 }
 
 /// A module that is verified, compiled and linked.
 #[derive(Clone)]
 pub struct Preparation {
-    /// The module itself.
+    /// The module.
     pub module: Module,
-    /// Whether its code was in the cache.
+    /// True if the code was in the cache.
     pub cached: bool,
-    /// How long all of it took.
+    /// Duration of the whole preparation.
     pub took: Duration,
 }
 
-/// Why an offer is not prepared. Its text goes on from "the module …".
+/// A reason why an offer was not prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// It has too many bytes.
+    /// The module is too large, with this size in bytes.
     #[error("the module has {} MiB; the limit is {} MiB", .0.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge(u64),
-    /// It may not run here.
+    /// The module is not trusted here.
     #[error(transparent)]
     Distrusted(#[from] Distrust),
-    /// It cannot run here.
+    /// The module cannot run here.
     #[error(transparent)]
     Unusable(#[from] ModuleError),
-    /// It cannot be compiled, or cannot run here, as the compiler says.
+    /// The compiler reports that the module cannot be compiled, or cannot run here.
     #[error("{0}")]
     Refused(String),
-    /// Compiling it took too much.
+    /// The compilation used up this CPU time.
     #[error(
         "compiling the module takes more than {} of CPU time: if the module is as intended, raise `--compile-timeout`",
         humantime::format_duration(*.0)
     )]
     TooSlow(Duration),
-    /// The machine let it not be compiled for far longer than that: that may pass.
+    /// The machine was too busy to compile the module. This may pass.
     #[error(
         "the machine is too busy: within {}, the compiler received less than the {} of CPU time that \
          `--compile-timeout` allows",
@@ -72,27 +72,27 @@ pub enum PrepareError {
         humantime::format_duration(*.within)
     )]
     Starved {
-        /// The processor time that it may take.
+        /// Limit on the CPU time.
         within: Duration,
-        /// For how long it was waited for.
+        /// Time after which the host gave up.
         longest: Duration,
     },
-    /// It was too much for the compiler.
+    /// The compiler crashed.
     #[error(
         "the compiler failed: {0}; make the module smaller; if it is an ordinary module, report this as a Baton bug"
     )]
     Broken(String),
-    /// Its compiler was killed: that may pass.
+    /// The compiler was killed. This may pass.
     #[error(
         "the compiler was killed, most likely because the machine, container or service ran out of memory \
          (memory.max, MemoryMax=, a Kubernetes limit); check the kernel's log, and provide more memory or make the \
          module smaller"
     )]
     Killed,
-    /// The system let it not be compiled: that may pass.
+    /// The system could not run a compiler. This may pass.
     #[error("the module cannot be compiled now: {0}")]
     System(std::io::Error),
-    /// No process is ready to run it.
+    /// No runner is ready for the module.
     #[error("the module cannot run here: {0}")]
     NotReady(RunnerError),
 }
@@ -104,7 +104,7 @@ impl From<RunnerError> for PrepareError {
 }
 
 impl PrepareError {
-    /// Whether it says something about this machine at this moment, and nothing about the module or the settings.
+    /// True if the error comes from the state of this machine, not from the module or the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use RunnerError::{Lost, System, Template};
@@ -126,11 +126,11 @@ impl PrepareError {
     }
 }
 
-/// Finds out what a module is, whether it would run here or not, before an operator publishes it: with the
-/// compiler and the bounds that it meets on a node. `name` is what it is called.
+/// Describes a module before an operator publishes it, whether or not it can run here. Uses the compiler and the limits
+/// of a node. `name` is the module's name in the description.
 ///
 /// # Errors
-/// [`PrepareError`] where it is no component at all, or is too much for the compiler.
+/// [`PrepareError`] if the module is not a component, or exceeds the compiler's limits.
 pub async fn inspect(
     compiler: &Compiler,
     name: &str,
@@ -141,10 +141,10 @@ pub async fn inspect(
 }
 
 impl Preparer {
-    /// Verifies a module, compiles it, and makes a runner ready for it. Dropping the future ends the compiler.
+    /// Verifies a module, compiles it, and makes a runner ready for it. Dropping the future kills the compiler.
     ///
     /// # Errors
-    /// [`PrepareError`] says what is wrong with it and what to do.
+    /// [`PrepareError`] says what is wrong and what to do.
     #[expect(clippy::disallowed_methods, reason = "how long it took is told to a person, and decides nothing")]
     pub async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
         let started = Instant::now();
@@ -159,7 +159,7 @@ impl Preparer {
         Ok(Preparation { module, cached, took: started.elapsed() })
     }
 
-    /// All that is done before anything is compiled. Also what the cache has of it.
+    /// Makes all checks that need no compiler. Also returns the module if its code is in the cache.
     fn verify(&self, offer: &Offer) -> Result<(ArtifactKey, Option<Module>), PrepareError> {
         let bytes = &offer.bytes;
         let size = bytes.len() as u64;
@@ -176,7 +176,7 @@ impl Preparer {
     }
 
     async fn compile(&self, offer: &Offer, key: ArtifactKey) -> Result<Module, PrepareError> {
-        let code = self.compiler.compile(&self.engine, &key, &offer.bytes, self.compile_timeout).await;
+        let code = self.compiler.compile(&key, &offer.bytes, self.compile_timeout).await;
         let code: Artifact = code.map_err(|error| PrepareError::of(error, self.compile_timeout))?;
         let (its, bytes) = (self.clone(), offer.bytes.clone());
         run_blocking(move || {
@@ -189,7 +189,7 @@ impl Preparer {
     }
 }
 
-/// Does what would hold up the thread of others.
+/// Runs blocking work off the runtime's worker threads.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
 ) -> Result<T, PrepareError> {

@@ -1,5 +1,4 @@
-//! Shortens a guest's backtrace for the log: function names as their author wrote them, one frame for a recursion, and
-//! one line for frames of the language's runtime.
+//! Shortens a guest's backtrace for the log: demangles names, and folds recursions and frames of language runtimes.
 
 use std::fmt::Write as _;
 
@@ -21,20 +20,20 @@ pub(super) fn shortened(text: &str) -> String {
         let line = readable(&line[..line.floor_char_boundary(LONGEST_LINE)]);
         let function = line.split_once(" - ").map(|(_, function)| function.to_owned());
         if function.is_some() && function == last {
-            folded.alike += 1;
+            folded.repeats += 1;
             continue;
         }
-        if function.as_deref().is_some_and(is_of_a_runtime) {
-            folded.tell_alike(&mut short);
-            folded.of_runtime += 1;
+        if function.as_deref().is_some_and(is_runtime_frame) {
+            folded.write_repeats(&mut short);
+            folded.runtime_frames += 1;
         } else {
-            folded.tell(&mut short);
+            folded.write_folded(&mut short);
             short.push_str(line.trim_end());
             short.push('\n');
         }
         last = function;
     }
-    folded.tell(&mut short);
+    folded.write_folded(&mut short);
     short.truncate(short.trim_end().len());
     short
 }
@@ -42,26 +41,26 @@ pub(super) fn shortened(text: &str) -> String {
 /// Frames that have no line of their own.
 #[derive(Default)]
 struct Folded {
-    /// Repetitions of the last frame.
-    alike: usize,
-    /// Frames of the language's runtime in a row.
-    of_runtime: usize,
+    /// Number of repetitions of the last frame.
+    repeats: usize,
+    /// Number of consecutive frames of the language's runtime.
+    runtime_frames: usize,
 }
 
 impl Folded {
-    fn tell_alike(&mut self, short: &mut String) {
-        // Repetitions of a frame of the runtime count as such.
-        match (std::mem::take(&mut self.alike), self.of_runtime) {
+    fn write_repeats(&mut self, short: &mut String) {
+        // A repeated frame of the runtime counts as another frame of the runtime.
+        match (std::mem::take(&mut self.repeats), self.runtime_frames) {
             (0, _) => {}
-            // Writing to a string does not fail.
-            (alike, 0) => drop(writeln!(short, "         ... and {alike} more of the same")),
-            (alike, _) => self.of_runtime += alike,
+            // Writing to a string cannot fail.
+            (repeats, 0) => drop(writeln!(short, "         ... and {repeats} more of the same")),
+            (repeats, _) => self.runtime_frames += repeats,
         }
     }
 
-    fn tell(&mut self, short: &mut String) {
-        self.tell_alike(short);
-        match std::mem::take(&mut self.of_runtime) {
+    fn write_folded(&mut self, short: &mut String) {
+        self.write_repeats(short);
+        match std::mem::take(&mut self.runtime_frames) {
             0 => {}
             1 => short.push_str("         ... 1 frame of the language's runtime\n"),
             frames => drop(writeln!(short, "         ... {frames} frames of the language's runtime")),
@@ -69,9 +68,8 @@ impl Folded {
     }
 }
 
-/// True if the function belongs to a standard library or an interpreter, so that the author of the coordinator did not
-/// write it.
-fn is_of_a_runtime(function: &str) -> bool {
+/// True if the function belongs to a standard library or an interpreter, not to the coordinator's own code.
+fn is_runtime_frame(function: &str) -> bool {
     const PREFIXES: [&str; 22] = [
         "std::",
         "core::",
@@ -122,14 +120,14 @@ fn readable(line: &str) -> String {
     plain + rest
 }
 
-/// The hexadecimal digits of a hash.
+/// Number of hexadecimal digits in a hash.
 const HASH: usize = 16;
 
 fn is_hash(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether what looks like a hash at a name's end is the beginning of a longer name.
+/// True if the apparent hash at the end of a name is the beginning of a longer name.
 fn continues(opens: &str, tail: &str) -> bool {
     opens == "::h" && tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')
 }
@@ -139,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recursion_is_told_once_and_names_are_plain() {
+    fn recursion_is_folded_and_names_are_plain() {
         let text = "error while executing at wasm backtrace:\n    \
             0:   0x2aa7 - job.wasm!std[a88812da5ee6ad9e]::process::abort\n    \
             1:   0x2aa8 - job.wasm!job::recurse::he340f1d7a407b57a\n    \
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_hash_stays() {
+    fn text_that_only_resembles_a_hash_is_kept() {
         for name in
             ["a::hello", "a::h", "[", "a[0]", "a::hdeadbeefdeadbeef_and_more", "a[deadbeefdeadbeef", "日本::h語", ""]
         {

@@ -1,29 +1,29 @@
-//! Reading files that somebody has named, whatever they turn out to be.
+//! Reads files that a user has named, whatever they turn out to be.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Why a file was not read.
+/// The reason why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It is a folder, a pipe or a device.
+    /// The path leads to a folder, a pipe or a device.
     #[error("is not a regular file")]
     NotRegular,
-    /// It has so many bytes, or more: it was named by mistake.
+    /// The file has at least this number of bytes: it was named by mistake.
     #[error("is too large: it has at least {0} bytes")]
     TooLong(u64),
-    /// The system does not give it.
+    /// The system cannot read the file.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),
 }
 
-/// All bytes of a regular file that has no more than `longest`.
+/// Reads a regular file of at most `longest` bytes.
 ///
 /// # Errors
-/// [`FileError`] for any other, at once: nobody waits for a pipe's writer or for the end of a device.
+/// [`FileError`] for any other file, at once: it never waits for the writer of a pipe or the end of a device.
 pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
-    // Asked before it is opened: opening a pipe would wait for its writer.
+    // Checked first: opening a pipe would wait for its writer.
     let found = metadata(path)?;
     if !found.is_file() {
         return Err(FileError::NotRegular);
@@ -32,7 +32,7 @@ pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
         return Err(FileError::TooLong(found.len()));
     }
     let mut bytes = Vec::new();
-    // A file that grows meanwhile is not read for ever.
+    // Bounded, since the file may be growing.
     File::open(path)?.take(longest.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
         size if size > longest => Err(FileError::TooLong(size)),
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_up_to_the_length_are_read() {
+    fn only_regular_files_up_to_the_limit_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         assert!(matches!(read_file(&path, 3), Err(FileError::Unreadable(_))));
@@ -57,7 +57,7 @@ mod tests {
         assert!(matches!(read_file(&path, 2), Err(FileError::TooLong(3))));
         assert!(matches!(read_file(folder.path(), 3), Err(FileError::NotRegular)));
         assert!(matches!(read_file(Path::new("/dev/zero"), 3), Err(FileError::NotRegular)));
-        // Its size says nothing.
+        // The file reports a size of 0.
         assert!(matches!(read_file(Path::new("/proc/self/status"), 3), Err(FileError::TooLong(4))));
         let pipe = folder.path().join("pipe");
         mkfifoat(CWD, &pipe, Mode::RUSR).unwrap();

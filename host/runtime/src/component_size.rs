@@ -1,31 +1,29 @@
-//! What a component is made of: how many core instances, which the limit on instances is held against, and whether it
-//! runs anything before it is called.
+//! The size of a component, such as the number of core instances, to which the limit on instances applies.
 
 use wasmtime::component::Component;
 use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
 use wasmtime_environ::wasmparser::{Parser, Payload, Validator, WasmFeatures};
 use wasmtime_environ::{ScopeVec, Tunables};
 
-/// What a component is made of.
+/// The size of a component, counted without compiling it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ComponentSize {
-    /// Its core instances.
     pub instances: u64,
-    /// How many steps it takes to instantiate it, with what it imports and exports, and the globals and segments of all its
-    /// core modules. Each takes memory of the process that loads the component, and a few bytes make millions of them.
+    /// Number of steps to instantiate it, plus its imports and exports, and the globals and segments of all its core
+    /// modules. Each takes memory of the process that loads the component, and a few bytes make millions of them.
     pub steps: usize,
-    /// Whether instantiating it runs none of its code: nothing in it has a start function.
+    /// True if instantiating it runs none of its code: it contains no start function.
     pub is_inert: bool,
 }
 
-/// Counts what a component is made of.
+/// Counts the parts of a component.
 ///
-/// Wasmtime tells how many memories and tables there are, but keeps the instances to itself. They cannot be read
-/// from the binary alone: components within it may be instantiated several times, and between two that call each
-/// other wasmtime puts a module of its own. So its own translation is made once more, without compiling anything.
+/// Wasmtime reports the numbers of memories and tables, but not that of instances. The binary alone does not show it:
+/// nested components may be instantiated several times, and wasmtime adds a module between two that call each other. So
+/// this repeats wasmtime's translation, without compiling.
 ///
 /// # Errors
-/// For a binary that wasmtime does not compile either.
+/// An error for a binary that wasmtime does not compile either.
 pub(super) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
     let mut validator = Validator::new_with_features(WasmFeatures::all());
     let mut types = ComponentTypesBuilder::new(&validator);
@@ -44,8 +42,8 @@ pub(super) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
     })
 }
 
-/// The globals and segments of all core modules in it, whether they are instantiated or not: wasmtime keeps a description of
-/// each, many times as large as its few bytes.
+/// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each,
+/// which is many times as large as its few bytes.
 fn declared(binary: &[u8]) -> usize {
     let payloads = Parser::new(0).parse_all(binary).map_while(Result::ok);
     let counts = payloads.map(|payload| match payload {
@@ -57,17 +55,16 @@ fn declared(binary: &[u8]) -> usize {
     counts.map(|count| count as usize).sum()
 }
 
-/// See [`ComponentSize::is_inert`]. Counts what is in it whether it is instantiated or not.
+/// Computes [`ComponentSize::is_inert`] from all parts, instantiated or not.
 fn is_inert(binary: &[u8]) -> bool {
     let starts =
         |payload: &Payload<'_>| matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. });
     Parser::new(0).parse_all(binary).all(|payload| payload.is_ok_and(|payload| !starts(&payload)))
 }
 
-/// The most of core instances, memories and tables that an instance of a component has, as wasmtime counts them
-/// against its limits, where so many core instances were counted.
+/// Returns the highest count of core instances (`instances`), memories or tables, as wasmtime limits them.
 pub(super) fn most(component: &Component, instances: u64) -> u64 {
-    // Nothing is said of one that imports core modules, which no host has to give.
+    // `None` for a component that imports core modules, which no host provides.
     let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
     instances.max(others.into())
 }
@@ -80,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a component can be instantiated where no more of each is allowed.
+    /// Returns true if a component can be instantiated with this limit on each.
     fn fits(component: &Component, limit: u64) -> bool {
         let engine = component.engine();
         let limit = usize::try_from(limit).unwrap();
@@ -97,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_counts_whether_it_is_instantiated_or_not() {
+    fn declarations_count_even_when_not_instantiated() {
         let steps = |text: &str| component_size(&wat::parse_str(text).unwrap()).unwrap().steps;
         let nothing = steps("(component (core module $m))");
         for declared in ["(global i32 (i32.const 0))", "(data \"\")", "(elem func)"] {
@@ -107,9 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn wasmtime_takes_a_component_with_so_many_and_refuses_it_with_one_less() {
-        // Each of these counts for something else: the instances of one module, components in components, a module
-        // that is handed to them, calls between components, memories and tables.
+    fn count_is_the_lowest_limit_that_wasmtime_accepts() {
+        // Cases: instances of one module, nested components, a passed module, calls, memories, tables.
         let plain = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
         let nested = "(component
             (component $inner
@@ -153,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_start_function_anywhere_is_not_inert() {
+    fn component_with_any_start_function_is_not_inert() {
         let is_inert = |text: &str| component_size(&wat::parse_str(text).unwrap()).unwrap().is_inert;
         assert!(is_inert("(component (core module $m (func)) (core instance (instantiate $m)))"));
         assert!(!is_inert("(component (core module $m (func) (start 0)) (core instance (instantiate $m)))"));

@@ -1,7 +1,5 @@
-//! Core modules that can be made components, as the linkers of other toolchains leave them: those that carry
-//! their component types with them (wit-bindgen), and those for WASI preview 1.
-//!
-//! `judge` says whether the result fits.
+//! Converts two kinds of core modules, which other toolchains produce, to components: those with component types
+//! (wit-bindgen), and those for WASI preview 1. `judge` says whether the result fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -17,32 +15,32 @@ use wasmparser::{
 };
 use wit_component::ComponentEncoder;
 
-/// What the names of the sections begin with that hold component types.
+/// Prefix of the names of custom sections with component types.
 const COMPONENT_TYPE: &str = "component-type";
 
-/// No module speaks of as many packages of interfaces.
+/// Limit on the packages of interfaces in a module. Real modules have far fewer.
 const MOST_PACKAGES: usize = 1_000;
 
-/// What told how to make a core module a component.
+/// The kind of core module that was made a component.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wrapped {
-    /// It carries component types, and says there what it imports and exports.
+    /// The module carries component types, which list its imports and exports.
     ComponentTypes,
-    /// It is made for WASI preview 1.
+    /// The module is built for WASI preview 1.
     WasiPreview1,
 }
 
-/// Why a core module cannot be made a component.
+/// The reason why a core module cannot be made a component.
 #[derive(Debug)]
 pub(super) enum Unwrappable {
-    /// Nothing in it tells how.
+    /// The module is of neither kind.
     Unmarked,
-    /// What tells so is wrong.
+    /// The module is of a known kind, but invalid.
     Wrong(String),
 }
 
-/// Makes a core module a component. The module must be valid.
+/// Converts a core module to a component. The module must be valid.
 pub(super) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappable> {
     let marks = marks(module).map_err(|error| Unwrappable::Wrong(error.to_string()))?;
     let wrapped = match marks {
@@ -61,8 +59,8 @@ pub(super) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
     encoded.map(|component| (component, wrapped)).map_err(|error| Unwrappable::Wrong(format!("{error:#}")))
 }
 
-/// Refuses component types whose packages need each other in a circle, or in a long chain, as those of a damaged
-/// module may: the encoder follows them until its stack is full, and that would be the end of the host.
+/// Refuses component types whose packages depend on each other in a circle, or in a long chain, as in a damaged module.
+/// The encoder would recurse until its stack overflows and the process crashes.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?
@@ -78,7 +76,7 @@ fn check_types(module: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Of each package of interfaces those that it needs, in the encoded types of worlds.
+/// The packages that each package of interfaces depends on, from the encoded types of worlds.
 type Needs = BTreeMap<String, BTreeSet<String>>;
 
 fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
@@ -90,7 +88,7 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
             for declaration in &outer {
                 match declaration {
                     ComponentTypeDeclaration::Type(ComponentType::Component(world)) => note_needs(world, &mut needs),
-                    // The world's own package needs those of its interfaces.
+                    // The world's own package depends on those of its interfaces.
                     ComponentTypeDeclaration::Export { name, .. } => {
                         if let Some(package) = package(name.name) {
                             let others: Vec<String> =
@@ -106,9 +104,9 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
     Ok(needs)
 }
 
-/// Whose interface has which types of another's.
+/// Records the packages whose interfaces use types of another package.
 fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
-    // The packages that each type of the world is taken from, and the package of each of its interfaces.
+    // The packages that each type of the world comes from, and the package of each interface.
     let (mut types, mut interfaces) = (Vec::<BTreeSet<String>>::new(), Vec::<Option<String>>::new());
     let of = |types: &[BTreeSet<String>], index: u32| types.get(index as usize).cloned().unwrap_or_default();
     for declaration in world {
@@ -153,13 +151,13 @@ fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
     }
 }
 
-/// The package of an interface, with its version.
+/// Returns the package of an interface, with its version.
 fn package(interface: &str) -> Option<String> {
     let (package, rest) = interface.split_once('/')?;
     Some(format!("{package}@{}", rest.split_once('@').map_or("", |(_, version)| version)))
 }
 
-/// Whether the packages have an order in which none needs a later one, and are not too many.
+/// Returns true if the packages can be ordered so that none depends on a later one, and are not too many.
 fn is_ordered(mut needs: Needs) -> bool {
     while !needs.is_empty() && needs.len() <= MOST_PACKAGES {
         let left: BTreeSet<String> = needs.keys().cloned().collect();
@@ -171,17 +169,17 @@ fn is_ordered(mut needs: Needs) -> bool {
     needs.is_empty()
 }
 
-/// Whether a core module, or one within a component, is made for WASI preview 1.
+/// Returns true if a core module, or one within a component, is built for WASI preview 1.
 pub(super) fn is_for_preview1(bytes: &[u8]) -> bool {
     marks(bytes).is_ok_and(|marks| marks.imports_preview1)
 }
 
-/// What preview 1 calls a command has a start of its own; anything else is entered through its exports.
+/// Returns the adapter. A command of preview 1 exports `_start`; any other module is entered through its exports.
 fn adapter(marks: &Marks) -> &'static [u8] {
     if marks.exports_start { WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER } else { WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER }
 }
 
-/// What of a core module, or of those in a component, tells how to make it a component.
+/// The marks in a core module, or in those of a component, that say how to make it a component.
 #[derive(Default)]
 struct Marks {
     has_types: bool,
@@ -215,7 +213,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// A core module with the component types of a world with these imports.
+    /// Builds a core module with the component types of a world that has these imports.
     fn module(imports: &str) -> Vec<u8> {
         let types = wat::parse_str(format!(
             r#"(component
@@ -231,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn packages_that_need_each_other_are_an_error_and_not_the_end() {
+    fn circular_packages_are_refused_without_a_crash() {
         let y = r#"(import "a:a/y" (instance $y (export "t" (type (sub resource))))) (alias export $y "t" (type $t))"#;
         let x = r#"(import "b:b/x" (instance $x (export "t" (type (eq $t))))) (alias export $x "t" (type $u))"#;
         let z = r#"(import "a:a/z" (instance (export "t" (type (eq $u)))))"#;
         let line = componentize(&module(&format!("{y} {x}")));
         assert!(line.is_ok(), "{line:?}");
-        // One of two packages, and one with the world's package.
+        // A circle of two packages, and one with the world's own package.
         for imports in [format!("{y} {x} {z}"), format!("{y} {x}").replace("a:a/", "c:c/")] {
             let circle = componentize(&module(&imports));
             assert!(

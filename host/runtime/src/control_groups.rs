@@ -1,14 +1,12 @@
-//! Control groups, the kernel's second version of them (cgroups(7)): one for each runner, where that is ours to have.
+//! Control groups of version 2 (cgroups(7)): one for each runner, if a group was delegated to this host.
 //!
-//! Where systemd, or whoever else manages a machine's groups, has delegated one to this host (the attribute
-//! `user.delegate`, systemd's CGROUP_DELEGATION.md), the host makes two in it. `host` has the host itself and all of its
-//! other processes. `runners` has a group for each runner, called by its process id. So all runners together have no more of
-//! the processors than the host, where both want more than there is, and the kernel bounds what a runner takes of its
-//! memory in any way: pages of files, tables of pages and the buffers of its sockets among it, of which the limit of a
-//! process knows nothing.
+//! If systemd or another manager delegates a group (attribute `user.delegate`, systemd's `CGROUP_DELEGATION.md`), the
+//! host makes two groups in it. `host` has the host and its other processes. `runners` has a group for each runner,
+//! named after its process id. So all runners together get no more CPU time than the host, if both compete for it. The
+//! kernel also bounds all memory of a runner, including cached files, page tables and socket buffers, which a process
+//! limit does not count.
 //!
-//! There is no limit to a runner's processor time: a process that has used up its own would have to wait for more before it
-//! could end.
+//! A runner's CPU time is not limited: a process that has used up its share would have to wait before it could exit.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,36 +16,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{getxattr, statfs};
 use rustix::process::Pid;
 
-/// Where the groups are found.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The type of that file system: `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+/// Type of that file system: `CGROUP2_SUPER_MAGIC` of linux/magic.h.
 const CGROUP2: u64 = 0x6367_7270;
 
-/// What has a manager of groups say that one is no longer its own.
+/// The attribute by which a manager marks a group as delegated.
 const DELEGATED: &str = "user.delegate";
 
-/// The group of the host itself.
 const HOST: &str = "host";
 
-/// What is limited where it can be.
+/// The controllers to enable, if available.
 const CONTROLLERS: [&str; 2] = ["memory", "cpu"];
 
-/// The groups of a host's runners. Clones are the same.
+/// The control groups of a host's runners. Clones share them.
 #[derive(Clone)]
 pub struct ControlGroups(Arc<Inner>);
 
 struct Inner {
     folder: PathBuf,
-    /// Whether the kernel bounds memory there.
+    /// True if the memory controller is available.
     bounds_memory: bool,
-    /// Takes the first thing that goes wrong.
+    /// Receives the first error.
     tell: Mutex<Option<Tell>>,
 }
 
 type Tell = Box<dyn FnOnce(String) + Send>;
 
-/// Why a group that was delegated cannot be used.
+/// The reason why a delegated group cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot use the control group {}, which is delegated to this host ({what}: {source}): only per-process limits \
@@ -61,11 +57,11 @@ pub struct ControlGroupsError {
 }
 
 impl ControlGroups {
-    /// Those in the group that was delegated to this process, which moves into one of them; none where none was. What goes
-    /// wrong with them later is told once: the limits of processes hold without.
+    /// Divides the group that was delegated to this process, and moves the process into one part; `None` if no group
+    /// was delegated. `tell` gets the first later error: then the limits of processes still hold.
     ///
     /// # Errors
-    /// [`ControlGroupsError`] says why it cannot have them.
+    /// [`ControlGroupsError`] if the delegated group cannot be used.
     pub fn delegated(tell: impl FnOnce(String) + Send + 'static) -> Result<Option<Self>, ControlGroupsError> {
         let is_there = statfs(ROOT).is_ok_and(|found| u64::try_from(found.f_type) == Ok(CGROUP2));
         let own = fs::read_to_string("/proc/self/cgroup").ok().filter(|_| is_there);
@@ -73,7 +69,7 @@ impl ControlGroups {
         let found = if is_delegated(&own) {
             Self::divide(&own, true)
         } else {
-            // systemd can have put this process there (DelegateSubgroup=).
+            // systemd may have moved this process there (`DelegateSubgroup=`).
             match own.parent().filter(|above| own.ends_with(HOST) && is_delegated(above)) {
                 Some(above) => Self::divide(above, false),
                 None => return Ok(None),
@@ -82,14 +78,14 @@ impl ControlGroups {
         let (folder, bounds_memory) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            // A container's, which is delegated to who manages containers.
+            // A container's root group, which is delegated to the container's manager.
             Err(error) if own == Path::new(ROOT) && is_anothers(&error.source) => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok(Some(Self(Arc::new(Inner { folder, bounds_memory, tell: Mutex::new(Some(Box::new(tell))) }))))
     }
 
-    /// Where the groups of runners go, and whether their memory is bounded there; none where nothing is controlled.
+    /// Returns the folder for the runners' groups, and whether it bounds memory; `None` without controllers.
     fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
         let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
         let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading its controllers"))?;
@@ -107,21 +103,21 @@ impl ControlGroups {
             }
             write(host.join("cgroup.procs"), own).map_err(failed("moving this process into it"))?;
         }
-        // One that has processes has no others in it that are limited.
+        // A group with processes of its own cannot have limited subgroups, so the runners get a group next to `host`.
         let folder = group.join("runners");
         make(&folder).map_err(failed("creating a group in it"))?;
         let all: Vec<_> = has.iter().map(|controller| format!("+{controller}")).collect();
         for group in [group, &folder] {
             write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("enabling its controllers"))?;
         }
-        // Of a host that was killed. What is no group is a file, and what has a process stays.
+        // Removes what a killed host left. This fails for files and for groups with processes, which stay.
         for left in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             let _ = fs::remove_dir(left.path());
         }
         Ok(Some((folder, has.contains(&"memory"))))
     }
 
-    /// Moves a runner into a group of its own, which nobody has reaped; none where that cannot be. Blocks.
+    /// Moves a runner that is not reaped yet into a group of its own; `None` if that fails. Blocks.
     pub(super) fn enter(&self, runner: Pid) -> Option<ControlGroup> {
         let Inner { folder, bounds_memory, .. } = &*self.0;
         let runner = runner.as_raw_nonzero().to_string();
@@ -135,7 +131,7 @@ impl ControlGroups {
         Some(group)
     }
 
-    /// Has the kernel end a group's process once that takes so much memory more than now, in bytes. Blocks.
+    /// Has the kernel kill the process of a group once the group takes `more` bytes more than now. Blocks.
     pub(super) fn limit_memory(&self, group: &ControlGroup, more: u64) {
         if let Err(error) = group.limit_memory(more) {
             self.tell(group, &error);
@@ -152,7 +148,6 @@ impl ControlGroups {
     }
 }
 
-/// The group of one runner.
 pub(super) struct ControlGroup {
     folder: PathBuf,
     bounds_memory: bool,
@@ -164,7 +159,7 @@ impl ControlGroup {
             return Ok(());
         }
         let most = self.number("memory.current")?.saturating_add(more);
-        // What could go there would be no limit. There is no such file where there is no swap.
+        // Swapped memory would evade the limit. Without swap, there is no such file.
         match write(self.folder.join("memory.swap.max"), "0") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -172,13 +167,13 @@ impl ControlGroup {
         write(self.folder.join("memory.max"), most.to_string())
     }
 
-    /// How much memory it had, in bytes, if that was too little for its process and the kernel has ended that.
+    /// Returns the memory limit, in bytes, if the kernel has killed the process for exceeding it.
     pub(super) fn ran_out_of_memory(&self) -> Option<u64> {
         let events = fs::read_to_string(self.folder.join("memory.events")).ok()?;
         if ran_out(&events) { self.number("memory.max").ok() } else { None }
     }
 
-    /// Removes it, once its process was reaped. Blocks.
+    /// Removes the group, once its process was reaped. Blocks.
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir(&self.folder);
     }
@@ -189,12 +184,12 @@ impl ControlGroup {
     }
 }
 
-/// Writes to a file that the kernel has made.
+/// Writes to a file of the kernel, which must exist.
 fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all(text.as_ref())
 }
 
-/// Makes a group, unless there is one.
+/// Creates a group, unless it exists.
 fn make(group: &Path) -> io::Result<()> {
     match fs::create_dir(group) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -202,15 +197,14 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// The group that a process is in, by its `/proc/PID/cgroup`.
+/// Returns the group of a process, from its `/proc/PID/cgroup`.
 fn own_group(groups: &str) -> Option<PathBuf> {
-    // The second version's has no number and no controllers; one outside of this namespace begins with `/..`.
+    // The line of version 2 has the number 0 and no controllers. A group outside this namespace begins with `/..`.
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     (!own.starts_with("..")).then(|| Path::new(ROOT).join(own))
 }
 
-/// Whether the kernel has ended what is in a group since that, and none above it, had too little memory, by its
-/// `memory.events`.
+/// Returns true if a process was killed because this group, none above it, lacked memory (`memory.events`).
 fn ran_out(events: &str) -> bool {
     let has = |event: &str| {
         events.lines().any(|line| line.split_once(' ').is_some_and(|(name, count)| name == event && count != "0"))
@@ -232,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_known_by_its_own_line_and_one_of_another_namespace_is_nobodys() {
+    fn own_group_is_that_of_version_2_in_this_namespace() {
         let both = "9:name=systemd:/old\n4:memory:/older\n0::/system.slice/baton.service\n";
         let own = own_group(both);
         assert_eq!(own.as_deref(), Some(Path::new("/sys/fs/cgroup/system.slice/baton.service")));
@@ -243,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_that_had_too_little_itself_ran_out() {
+    fn group_ran_out_only_when_it_lacked_memory_itself() {
         let events =
             |oom: u32, kills: u32| format!("low 0\nhigh 0\nmax 12\noom {oom}\noom_kill {kills}\noom_group_kill 1\n");
         assert!(ran_out(&events(1, 1)) && ran_out(&events(10, 2)));

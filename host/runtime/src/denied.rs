@@ -1,6 +1,5 @@
-//! Interfaces that are there with nothing in them: a program may import files and sockets, since its language
-//! always does, but there are none until some are granted. A program that uses them meets an error of its own
-//! language at that call, and the host's log names what was not granted.
+//! Interfaces that can be imported without a grant, as most languages import files and sockets in any case. A use of
+//! them fails with an error of the program's language, and the host's log names what was not granted.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsView as _};
 use super::guest::Guest;
 use super::output::{Notice, Output};
 
-/// The packages that are there with nothing in them, and what that comes to.
+/// The packages that can be imported without a grant, and what they do then.
 pub(super) const EMPTY: &[(&str, &str)] = &[
     ("wasi:filesystem", "no files without `--dir`: opening a file fails"),
     ("wasi:http", "no requests without `--allow-http URL`: the host refuses requests to other servers"),
@@ -27,8 +26,7 @@ const NO_FOLDERS: &str = "`--dir HOST::GUEST` grants a folder";
 const READ_ONLY: &str = "`--dir HOST::GUEST` without `:ro` grants write access";
 const NO_SOCKETS: &str = "no flag grants sockets; `--allow-http` grants requests through wasi:http";
 
-/// Links sockets, which nobody gets. Files, of which there are none without a granted folder, are linked by
-/// `files`.
+/// Links sockets, which are never granted. `files` links the interfaces for files.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     network::add_to_linker::<Guest, WasiSockets>(linker, &network::LinkOptions::default(), Guest::sockets)?;
     instance_network::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
@@ -39,20 +37,19 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     ip_name_lookup::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))
 }
 
-/// Tells of each kind of thing that an instance asked for and was not granted, once.
+/// Reports each kind of thing that an instance uses without a grant, once.
 pub(super) struct Denials {
     output: Arc<dyn Output>,
     told: Vec<&'static str>,
 }
 
 impl Denials {
-    /// One that asks for folders whatever it wants is not told of for that.
+    /// Creates the reporter. Missing folders are not reported for a module that asks for folders in any case.
     pub(super) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }
     }
 
-    /// It asked for folders, and there are none.
     pub(super) fn tell_no_folders(&mut self) {
         self.tell(FILES, "", NO_FOLDERS);
     }
@@ -70,14 +67,12 @@ impl Denials {
     }
 }
 
-/// Tells the linker whose calls are refused.
 struct Refuser;
 
 impl HasData for Refuser {
     type Data<'a> = Refused<'a>;
 }
 
-/// The guest whose calls are refused.
 struct Refused<'a>(&'a mut Guest);
 
 impl Refused<'_> {
@@ -105,13 +100,13 @@ impl ip_name_lookup::Host for Refused<'_> {
         _: Resource<Network>,
         name: String,
     ) -> Result<Resource<ip_name_lookup::ResolveAddressStream>, SocketError> {
-        // A name of the DNS is no longer than this.
+        // Names in DNS are no longer.
         let name: String = name.chars().take(253).collect();
         self.refuse("a DNS lookup", &format!(" ({name})"))
     }
 }
 
-/// There are no such streams; what a wrong handle leads to is the table's to say.
+/// No such stream is ever created, so the resource table rejects the handle.
 impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
     fn resolve_next_address(
         &mut self,
@@ -132,7 +127,7 @@ impl ip_name_lookup::HostResolveAddressStream for Refused<'_> {
     }
 }
 
-/// The bindings ask it of each interface that may fail with a code.
+/// The bindings need this for interfaces whose calls return error codes.
 impl network::Host for Refused<'_> {
     fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
         error.downcast()

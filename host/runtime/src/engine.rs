@@ -1,52 +1,34 @@
-//! The engine: how code is compiled, and how it runs.
+//! The engine that compiles and runs code.
 
 use std::num::NonZeroUsize;
 
-use serde::{Deserialize, Serialize};
 use wasmtime::{Config, WasmBacktraceDetails};
 
 use super::backtrace::FRAMES;
 
-/// Compiles modules and runs instances. Clones share it.
+/// Compiles modules and runs instances. Clones share the engine.
 #[derive(Clone)]
 pub struct Engine {
     wasmtime: wasmtime::Engine,
-    purpose: Purpose,
-}
-
-/// What an engine can do beside running instances.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug, Serialize, Deserialize)]
-pub struct Purpose {
-    /// Traps can be dumped. Code that was compiled for one serves the other.
-    pub core_dump: bool,
-    /// What an instance is doing can be looked at while it computes, which costs time in its loops. Its code is compiled
-    /// for that, and serves no other engine.
-    pub profile: bool,
 }
 
 impl Engine {
-    /// An engine for that.
+    /// Creates an engine for this machine.
     ///
     /// # Errors
-    /// Where the processor is not supported.
-    pub fn new(purpose: Purpose) -> wasmtime::Result<Self> {
+    /// An error if wasmtime does not support the processor.
+    pub fn new() -> wasmtime::Result<Self> {
         let mut config = Config::new();
-        config.coredump_on_trap(purpose.core_dump);
-        config.wasm_component_model(true).epoch_interruption(purpose.profile);
+        config.wasm_component_model(true);
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
-        // By default a variable of the environment says so, which the processes that compile and link do not have: their
-        // code would be none of this engine's.
+        // The default depends on an environment variable, which the processes that compile and link lack. Their code
+        // would not match this engine.
         config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
-        Ok(Self { wasmtime: wasmtime::Engine::new(&config)?, purpose })
+        Ok(Self { wasmtime: wasmtime::Engine::new(&config)? })
     }
 
-    /// The engine underneath.
+    /// Returns wasmtime's engine.
     pub fn wasmtime(&self) -> &wasmtime::Engine {
         &self.wasmtime
-    }
-
-    /// What it was made for.
-    pub fn purpose(&self) -> Purpose {
-        self.purpose
     }
 }

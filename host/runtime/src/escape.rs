@@ -1,10 +1,10 @@
-//! Text from others, made harmless for a terminal and for a reader of lines.
+//! Escapes untrusted text for terminals and readers of lines.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Replaces what could move a cursor, end a line or turn its direction: control characters, line and
-/// paragraph separators, and the marks for bidirectional text. The rest stays as it is.
+/// Escapes characters that could move a cursor, end a line or change its direction: control characters, line and
+/// paragraph separators, and the marks for bidirectional text.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {
@@ -21,7 +21,7 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// The same for text of several lines, whose ends stay.
+/// Escapes text of several lines, except the line ends.
 #[must_use]
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c != '\n' && is_harmful(c)) {
@@ -30,7 +30,7 @@ pub fn escape_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split('\n').map(escape).collect::<Vec<_>>().join("\n"))
 }
 
-/// The same for JSON that was already written, as one line: what its writer leaves alone becomes `\uXXXX`.
+/// Escapes serialized JSON for one line: harmful characters that the serializer leaves alone become `\uXXXX`.
 pub fn escape_json(json: String) -> String {
     if !json.chars().any(is_harmful) {
         return json;
@@ -47,8 +47,7 @@ pub fn escape_json(json: String) -> String {
     safe
 }
 
-/// Whether a character does something to a terminal, or to a line. All of them are in the basic plane, so one `\uXXXX`
-/// is enough for JSON.
+/// Returns true if a character acts on a terminal or a line. All are in the basic plane: JSON needs one `\uXXXX`.
 #[must_use]
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_control_character_passes() {
+    fn control_characters_are_escaped() {
         assert_eq!(escape("plain – ünïcode \\n 日本"), "plain – ünïcode \\n 日本");
         assert_eq!(escape("a\nb\r\t\0\x1b[31m\x7f\u{9b}"), r"a\nb\r\t\u{0}\u{1b}[31m\u{7f}\u{9b}");
         assert_eq!(escape("\u{202e}txet\u{2028}"), r"\u{202e}txet\u{2028}");
@@ -71,13 +70,13 @@ mod tests {
     }
 
     #[test]
-    fn of_lines_the_ends_stay() {
+    fn escape_lines_keeps_line_ends() {
         assert_eq!(escape_lines("a\nb\n"), "a\nb\n");
         assert_eq!(escape_lines("a\u{1b}\r\n\nb"), "a\\u{1b}\\r\n\nb");
     }
 
     #[test]
-    fn escaped_json_means_the_same() {
+    fn escaped_json_parses_to_the_same_text() {
         let text = "a\u{9b}\u{7f}\u{2028}\n";
         let json = escape_json(serde_json::json!(text).to_string());
         assert_eq!(json, r#""a\u009b\u007f\u2028\n""#);

@@ -1,7 +1,6 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! wasmtime's implementation does the work. This one stands before it: each call passes the gate. What the system was
-//! told to do is out of the gate's reach.
+//! Wraps wasmtime's implementation: each call passes the gate. An operation under way cannot be taken back.
 
 use std::sync::Arc;
 
@@ -24,13 +23,12 @@ use super::page::Gate;
 use super::weight::BUFFER;
 use crate::Folder;
 
-/// Links files.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     types::add_to_linker::<Guest, Files>(linker, FileAccess::of)?;
     preopens::add_to_linker::<Guest, Files>(linker, FileAccess::of)
 }
 
-/// The folders of an instance, and how they are accessed.
+/// The open folders of an instance, and the gate of its file operations.
 #[derive(Clone)]
 pub(super) struct Folders {
     gate: Arc<Gate>,
@@ -38,17 +36,17 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// Opens folders anew: one that was put in another's place since the host started is not what was granted.
+    /// Opens the granted folders. One that was replaced since the host started is not what was granted.
     ///
     /// # Errors
-    /// Which one cannot be opened, and why.
+    /// The folder that cannot be opened, and the reason.
     pub(super) fn open(gate: &Arc<Gate>, folders: &[Folder]) -> wasmtime::Result<Self> {
         let open = folders.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { gate: Arc::clone(gate), open })
     }
 }
 
-/// A granted folder cannot be opened on this node, whatever the version.
+/// The error if a granted folder cannot be opened on this node, whatever the version.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoFolder(String);
@@ -62,14 +60,12 @@ fn open(folder: &Folder) -> wasmtime::Result<(Dir, String)> {
     Ok((Dir::new(dir.into(), perms, mode, false), folder.guest.clone()))
 }
 
-/// Tells the linker whose calls they are.
 struct Files;
 
 impl HasData for Files {
     type Data<'a> = FileAccess<'a>;
 }
 
-/// One guest's way to its files.
 struct FileAccess<'a> {
     ctx: &'a mut WasiFilesystemCtx,
     held: &'a mut Holdings,
@@ -83,7 +79,6 @@ impl FileAccess<'_> {
         FileAccess { ctx: wasi.filesystem(), held, folders, denials }
     }
 
-    /// wasmtime's implementation.
     fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
         WasiFilesystemCtxView { ctx: self.ctx, table: self.held.table() }
     }
@@ -107,7 +102,7 @@ impl FileAccess<'_> {
         self.folders.gate.pass(Effect::File).map_err(|_| types::ErrorCode::NotPermitted.into())
     }
 
-    /// True if the descriptor comes from a folder that is granted with `:ro`.
+    /// Returns true if the descriptor comes from a folder that is granted with `:ro`.
     fn is_read_only(&self, descriptor: &Resource<Descriptor>) -> FsResult<bool> {
         let perms = match self.held.table.get(descriptor)? {
             Descriptor::File(file) => file.perms,
@@ -123,12 +118,11 @@ impl FileAccess<'_> {
         }
     }
 
-    /// Whether the instance may open one more.
+    /// Checks that the instance may open one more file or listing.
     fn may_open(&mut self) -> FsResult<()> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
     }
 
-    /// What a stream of that file needs.
     fn guard(&mut self, file: &Resource<Descriptor>) -> FsResult<Guard> {
         let buffer = self.held.buffer().map_err(no_memory)?;
         let kept = self.held.table.get(file)?.clone();
@@ -152,7 +146,7 @@ macro_rules! reads {
     )*};
 }
 
-/// Does the same for calls that change a file or folder, and reports those that a read-only grant denies.
+/// Like `reads!`, for calls that change a file or folder. Reports those that a read-only grant denies.
 macro_rules! writes {
     ($($name:ident($changed:ident: $kind:ty $(, $argument:ident: $type:ty)*) -> $answer:ty;)*) => {$(
         async fn $name(&mut self, $changed: $kind $(, $argument: $type)*) -> FsResult<$answer> {
@@ -197,8 +191,8 @@ impl types::HostDescriptor for FileAccess<'_> {
         unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
     }
 
-    /// By the file, opened: a runner can set no times by a path, since Landlock would let it set those of any file of the
-    /// user. A symbolic link cannot be opened, so its own times stay.
+    /// Opens the file to set its times: a runner may not set times by path, since Landlock does not restrict that. A
+    /// symbolic link cannot be opened, so its own times cannot be set.
     async fn set_times_at(
         &mut self,
         folder: Resource<Descriptor>,
@@ -292,12 +286,12 @@ impl types::HostDescriptor for FileAccess<'_> {
     }
 }
 
-/// What a guest is told that may keep no more of the host's memory; people are told the rest.
+/// Returns the guest's error. The details were already reported to people.
 fn no_memory(_: TooMuch) -> FsError {
     types::ErrorCode::InsufficientMemory.into()
 }
 
-/// The listing behind a guest's handle. wasmtime's own reads a whole folder into memory, and is never made.
+/// Returns the listing behind a guest's handle. wasmtime's own type is never created, since it reads a whole folder.
 fn listing(entries: &Resource<types::DirectoryEntryStream>) -> Resource<Listing> {
     if entries.owned() { Resource::new_own(entries.rep()) } else { Resource::new_borrow(entries.rep()) }
 }
@@ -330,13 +324,13 @@ impl types::Host for FileAccess<'_> {
     }
 }
 
-/// A stream of a file, through the gate.
+/// A stream of a file whose operations pass the gate.
 struct Guarded<S> {
     stream: S,
     guard: Guard,
 }
 
-/// What a [`Guarded`] stream needs. It outlives the stream, and so does the file in it.
+/// The gate of a [`Guarded`] stream. It also keeps the file and the buffer's token until the stream is dropped.
 struct Guard {
     gate: Arc<Gate>,
     _kept: Descriptor,

@@ -9,27 +9,27 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// How to write one.
+/// The syntax of a grant.
 const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro for read-only access, as in /srv/data::/data";
 
 /// A folder that a coordinator may use: the one that was at its path when the host started, and no other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Folder {
-    /// Where it is on the host, as it was named.
+    /// Path on the host, as the operator wrote it.
     #[serde(with = "any_path")]
     pub host: PathBuf,
-    /// Where the coordinator finds it: an absolute path, without a slash at its end.
+    /// Path at which the coordinator finds the folder: absolute, without a trailing slash.
     pub guest: String,
-    /// Whether it may only be read.
+    /// True if the folder is read-only.
     pub read_only: bool,
     /// See [`Folder::real`].
     #[serde(with = "any_path")]
     real: PathBuf,
-    /// Its device and inode.
+    /// Device and inode number.
     identity: (u64, u64),
 }
 
-/// Paths in messages to processes of ours, which need not be UTF-8.
+/// Serializes paths, which need not be UTF-8, for messages between our processes.
 mod any_path {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -46,21 +46,21 @@ mod any_path {
     }
 }
 
-/// A folder and its place as a text names them: nobody has looked whether it is there.
+/// A grant of a folder, as written. The folder need not exist.
 pub struct FolderGrant<'a> {
-    /// Where it is on the host: a path, which may be relative.
+    /// Path on the host, which may be relative.
     pub host: &'a str,
     /// See [`Folder::guest`].
     pub guest: &'a str,
-    /// Whether it may only be read.
+    /// True if the folder is read-only.
     pub read_only: bool,
 }
 
 impl<'a> FolderGrant<'a> {
-    /// Reads `HOST::GUEST` or `HOST::GUEST:ro`.
+    /// Parses `HOST::GUEST` or `HOST::GUEST:ro`.
     ///
     /// # Errors
-    /// How to write it, for what has another form.
+    /// A description of the syntax, if the text does not match it.
     pub fn of(text: &'a str) -> Result<Self, String> {
         let (host, guest) = text.rsplit_once("::").unwrap_or_default();
         let (guest, read_only) = match guest.strip_suffix(":ro") {
@@ -83,26 +83,26 @@ impl fmt::Display for FolderGrant<'_> {
 }
 
 impl Folder {
-    /// The folder that is at a path of the host now, for a coordinator that finds it at another.
+    /// Resolves a path of the host to the folder that is there now, which the coordinator finds at the path `guest`.
     ///
     /// # Errors
-    /// What the system says, where there is none.
+    /// The system's error, if no folder is there.
     pub fn at(host: PathBuf, guest: String, read_only: bool) -> io::Result<Self> {
         let real = host.canonicalize()?;
         let identity = identity(&open_without_links(&real)?)?;
         Ok(Self { host, guest, read_only, real, identity })
     }
 
-    /// Where it was when the host started: an absolute path without links.
+    /// Path of the folder when the host started: absolute and without symbolic links.
     pub fn real(&self) -> &Path {
         &self.real
     }
 
-    /// Opens it, if it is still there. Links are followed once and for all when the host starts: one that is on the
-    /// way by now was put there since.
+    /// Opens the folder, if it is still the one that was granted. Symbolic links are resolved when the host starts: one
+    /// on this path was put there since.
     ///
     /// # Errors
-    /// Why it cannot be opened, and what to do.
+    /// The reason why the folder cannot be opened, and what to do.
     pub fn open(&self) -> Result<OwnedFd, String> {
         let host = self.host.display().to_string();
         let opened = open_without_links(&self.real).and_then(|folder| Ok((identity(&folder)?, folder)));
@@ -120,7 +120,7 @@ impl Folder {
     }
 }
 
-/// Opens a folder by an absolute path, none of whose parts may be a link.
+/// Opens a folder by an absolute path that contains no symbolic links.
 fn open_without_links(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_written_with_its_place() {
+    fn folder_grant_is_parsed_and_displayed() {
         for (text, shown) in [
             ("/srv/data::/data", Some("/srv/data::/data")),
             ("data::/data/:ro", Some("data::/data:ro")),

@@ -1,4 +1,4 @@
-//! What is read of modules, runners and addresses, for [`crate::foreign`].
+//! Readers of untrusted modules, messages, traps and requests. See [`baton_store::foreign`].
 
 use std::io::Cursor;
 
@@ -8,7 +8,7 @@ use super::protocol::{self, FromRunner, FromTemplate, How};
 use super::{backtrace, componentize, http, judge, names};
 use baton_store::foreign::{Reader, text};
 
-/// These.
+/// The readers of this crate.
 pub const READERS: &[Reader] = &[
     Reader { name: "module", read: module },
     Reader { name: "runner", read: runner },
@@ -17,7 +17,7 @@ pub const READERS: &[Reader] = &[
     Reader { name: "headers", read: http::foreign::headers },
 ];
 
-/// A module, before the process that compiles it has it, and in that process before it is compiled.
+/// Reads a module as the host does before it compiles, then as the compiler does.
 fn module(bytes: &[u8]) {
     judge::is_complete(bytes);
     componentize::is_for_preview1(bytes);
@@ -28,7 +28,7 @@ fn module(bytes: &[u8]) {
     }
 }
 
-/// Messages of a runner or a template, which a guest may have taken over.
+/// Reads messages of a runner or a template that a guest may have taken over.
 fn runner(bytes: &[u8]) {
     const LONGEST: usize = 1 << 20;
     let mut rest = Cursor::new(bytes);
@@ -47,7 +47,7 @@ fn runner(bytes: &[u8]) {
     drop(protocol::read::<FromTemplate>(&mut Cursor::new(bytes), LONGEST));
 }
 
-/// A trap's report, in which names are a guest's.
+/// Reads the report of a trap, whose names come from the guest.
 fn trap(bytes: &[u8]) {
     let text = text(bytes);
     drop(backtrace::shortened(text));

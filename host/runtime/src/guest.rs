@@ -1,4 +1,4 @@
-//! The host's side of the contract in `wit/world.wit`, and what an instance may use of the host.
+//! The host's side of the contract in `wit/world.wit`, and the interfaces that an instance may use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,13 +41,13 @@ use bindings::baton::host::term as contract;
 pub(super) use bindings::exports::baton::host::task::Failure;
 pub(super) use bindings::{Coordinator, CoordinatorPre};
 
-/// The package whose world a coordinator is made for, and its version.
+/// The package whose world coordinators are built for.
 pub(super) const CONTRACT: &str = "baton:host";
-/// See [`CONTRACT`].
+/// Version of [`CONTRACT`].
 pub(super) const CONTRACT_VERSION: &str = "0.1.0";
 
-/// Interfaces that every coordinator is granted: its own contract, and what a program needs to start,
-/// print, wait and be unpredictable. No network, no files.
+/// Interfaces that every coordinator is granted: the contract, and those that a program needs to start, print, wait and
+/// get random numbers. Neither network nor files.
 pub(super) const GRANTED: &[&str] = &[
     "baton:host/state",
     "baton:host/term",
@@ -73,11 +73,11 @@ pub(super) const GRANTED: &[&str] = &[
     "wasi:random/random",
 ];
 
-/// Drafts among them: another version is another interface.
+/// The drafts among [`GRANTED`], with the version that is granted: each version is another interface.
 pub(super) const DRAFTS: &[(&str, &str)] =
     &[("wasi:config/store", "0.2.0-rc.1"), ("wasi:logging/logging", "0.1.0-draft")];
 
-/// Links what is granted, what is there with nothing in it, and nothing else.
+/// Links the granted interfaces, those that can be imported without a grant, and nothing else.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     use wasmtime_wasi::p2::bindings::{cli, clocks, io, random};
 
@@ -109,14 +109,14 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
-/// Tells the linker that `wasi:io` needs the table of resources only.
+/// Tells the linker that `wasi:io` needs only the resource table.
 struct Resources;
 
 impl HasData for Resources {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// What an instance is told of its term, and what it can say.
+/// An instance's view of its term, and its connection to the host.
 #[derive(Clone)]
 pub(super) struct TermContext {
     pub(super) number: Term,
@@ -139,7 +139,7 @@ pub(super) struct StopNotice {
     pub(super) grace_ends: Time,
 }
 
-/// The data of an instance's store.
+/// The data of an instance's wasmtime store.
 pub(super) struct Guest {
     pub(super) wasi: WasiCtx,
     pub(super) config: WasiConfigVariables,
@@ -149,7 +149,7 @@ pub(super) struct Guest {
     pub(super) looks: Looks,
     pub(super) denials: Denials,
     pub(super) term: TermContext,
-    /// There from before the instance exists, where its module uses it.
+    /// The coordinator's state, loaded before the instance starts, if its module uses state.
     pub(super) state: Option<KeptState>,
     pub(super) http: Http,
 }
@@ -160,13 +160,13 @@ impl WasiView for Guest {
     }
 }
 
-/// Becomes ready once the instance is asked to stop, and stays so.
+/// Becomes ready once the instance is asked to stop, and stays ready.
 struct StopSignal(watch::Receiver<Option<StopNotice>>);
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for StopSignal {
     async fn ready(&mut self) {
-        // The sender lives as long as the instance. Without one nobody can ask any more.
+        // The sender lives as long as the instance. Without it, no request to stop can arrive.
         if self.0.wait_for(Option::is_some).await.is_err() {
             std::future::pending().await
         }
@@ -237,6 +237,6 @@ fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What one call may hand over or ask for, in bytes: while the host copies it, it holds twice the memory, and
-/// nothing can end the call. Far more than a line, a message or a list of handles takes.
+/// Limit on the data that one call may pass in either direction, in bytes. While the host copies data, it needs twice
+/// the memory, and nothing can interrupt the call. Lines, messages and lists of handles are far smaller.
 pub(super) const CALL_BYTES: usize = 1 << 20;

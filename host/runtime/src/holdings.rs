@@ -1,9 +1,9 @@
-//! What one instance holds, and how it is held to its limits: its own memory and tables, its handles, the files that
-//! it has open, and what the host keeps in its own memory for all that.
+//! The resources of one instance, and their limits: its own memory and tables, its handles, its open files, and the
+//! memory that the host keeps for all that.
 //!
-//! The last cannot be read anywhere. So each call that leaves something behind adds what that weighs at the most, and
-//! once the sum leaves the limit, what is there is weighed again ([`weight`]): exact where it matters,
-//! and free where it does not. Handles that weigh next to nothing are bounded by their number alone.
+//! The host's memory cannot be read off. Each call that leaves data behind adds an upper bound of its weight. Once the
+//! sum exceeds the limit, the data is weighed again ([`weight`]). So the sum is exact when it matters, and free when it
+//! does not. Handles that weigh next to nothing are bounded by their number alone.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -20,39 +20,38 @@ use super::shared::SharedMemory;
 use super::weight::{self, BUFFER};
 use baton_store::clock::Clock;
 
-/// Handles are counted no more often than this.
+/// Shortest time between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// The clock is read for that whenever they were asked for so often.
+/// Number of calls after which the clock is read, to see whether a count is due.
 const LOOK_EVERY: u32 = 64;
 
-/// The host may keep so much for an instance, in bytes, beside what this one may have of its own and does not use.
+/// Memory that the host may keep for an instance, in bytes, besides the instance's granted but unused memory.
 const KEPT: u64 = 16 << 20;
 
-/// What one instance holds.
+/// The resources of one instance, and what was reported about them.
 pub(super) struct Holdings {
-    /// Its handles of the host.
+    /// The instance's handles of host resources.
     pub(super) table: ResourceTable,
     limits: Limits,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     clock: Clock,
     handles_counted: Time,
-    /// How often its handles were asked for since then.
+    /// Calls of [`Self::table`] since the clock was last read.
     asked: u32,
-    /// The host keeps no more for it than this, in bytes.
+    /// Upper bound on the memory that the host keeps for the instance, in bytes.
     kept: u64,
-    /// The files that it has opened, and that may be open still.
+    /// The files that the instance has opened. Some may be closed by now.
     files: Vec<Weak<dyn Any + Send + Sync>>,
-    /// Held by all that has a buffer and that nobody can weigh.
+    /// A token that is cloned for each buffer that cannot be weighed.
     buffers: Arc<()>,
-    /// Of what people were told that it uses much.
+    /// Limits that were reported as nearly reached.
     told: Vec<Limited>,
-    /// Of what they were told that it may have no more.
     refused: Vec<&'static str>,
 }
 
-/// The instance may have no more of something. Says of what, and what grants more.
+/// The error if an instance may have no more of something, and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the coordinator asked for {what}, which it is not granted: {remedy}")]
 pub(super) struct TooMuch {
@@ -80,7 +79,7 @@ impl Holdings {
         }
     }
 
-    /// Its handles, for a call that may make one. Nobody tells when there are more, so they are looked at now and then.
+    /// Returns the handles. wasmtime does not report new ones, so they are counted from time to time.
     pub(super) fn table(&mut self) -> &mut ResourceTable {
         self.asked += 1;
         if self.asked >= LOOK_EVERY {
@@ -90,20 +89,20 @@ impl Holdings {
         &mut self.table
     }
 
-    /// The memory of its own that is in use, in bytes.
+    /// Returns the instance's own memory in use, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.tally.memory.load(Ordering::Relaxed)
     }
 
-    /// It is about to be made of so many core instances, or memories or tables; it gets no further than to the limit.
+    /// Records the number of core instances, memories or tables that an instance is about to have, at most the limit.
     pub(super) fn has_instances(&self, number: u64) {
         self.tally.instances.store(number.min(self.limits.instances), Ordering::Relaxed);
     }
 
-    /// The host is about to keep up to so many bytes more for it.
+    /// Reserves up to `bytes` of the host's memory.
     ///
     /// # Errors
-    /// [`TooMuch`] if that is more than it may, and then it keeps no more. People are told of it once.
+    /// [`TooMuch`] if that exceeds the limit. Then nothing is reserved, and the first such error is reported.
     pub(super) fn keep(&mut self, bytes: usize) -> Result<(), TooMuch> {
         if self.has_room(bytes as u64, self.memory()) {
             self.kept = self.kept.saturating_add(bytes as u64);
@@ -122,19 +121,19 @@ impl Holdings {
         ))
     }
 
-    /// It is about to have a buffer, for as long as it has what this returns.
+    /// Reserves a buffer, for as long as the returned token lives.
     ///
     /// # Errors
-    /// As [`Holdings::keep`].
+    /// [`TooMuch`], as in [`Holdings::keep`].
     pub(super) fn buffer(&mut self) -> Result<Arc<()>, TooMuch> {
         self.keep(BUFFER)?;
         Ok(Arc::clone(&self.buffers))
     }
 
-    /// It is about to open a file, or to list a folder.
+    /// Checks that the instance may open one more file, or list one more folder.
     ///
     /// # Errors
-    /// [`TooMuch`] if it has as many open as it may. People are told of it once.
+    /// [`TooMuch`] if the limit on open files is reached. The first such error is reported.
     pub(super) fn open(&mut self) -> Result<(), TooMuch> {
         let (limit, open) = (self.limits.files, self.open_files());
         if open < limit {
@@ -145,12 +144,12 @@ impl Holdings {
             "files",
             TooMuch {
                 what: format!("more than {limit} open files, folders and listings"),
-                remedy: format!("`--max-files {}` grants more", limit.saturating_mul(2)),
+                remedy: "no setting raises this limit: close some".to_owned(),
             },
         ))
     }
 
-    /// It has opened this file, which is open for as long as anything holds it.
+    /// Records an opened file, which counts as open as long as anything holds it.
     pub(super) fn opened<T: Send + Sync + 'static>(&mut self, file: &Arc<T>) {
         let file: Weak<T> = Arc::downgrade(file);
         self.files.push(file);
@@ -162,19 +161,18 @@ impl Holdings {
         self.files.len() as u64
     }
 
-    /// What the host may keep for it while it has so much memory of its own, in bytes.
+    /// Returns the memory that the host may keep, in bytes, while the instance has `memory` bytes of its own.
     fn may_keep(&self, memory: u64) -> u64 {
         self.limits.memory.saturating_add(KEPT).saturating_sub(memory)
     }
 
-    /// Whether the host may keep so much more for it while it has so much of its own. Weighs what there is if it must.
+    /// Returns true if `more` bytes may be kept next to `memory` bytes of the instance. Weighs only if needed.
     fn has_room(&mut self, more: u64, memory: u64) -> bool {
         let may_be = self.may_keep(memory);
         let fits = |kept: u64| kept.saturating_add(more) <= may_be;
         fits(self.kept) || fits(self.weigh())
     }
 
-    /// Weighs what the host keeps for it.
     fn weigh(&mut self) -> u64 {
         let buffers = Arc::strong_count(&self.buffers).saturating_sub(1);
         self.kept = (weight::of_all(&mut self.table) + buffers * BUFFER) as u64;
@@ -182,7 +180,7 @@ impl Holdings {
         self.kept
     }
 
-    /// Looks at its handles from time to time.
+    /// Counts and weighs the handles, if that is due.
     fn look(&mut self) {
         let now = self.clock.now();
         if now.since(self.handles_counted) >= COUNT_HANDLES_EVERY {
@@ -196,8 +194,8 @@ impl Holdings {
         }
     }
 
-    /// Finds the peak of the handles when no more come: a table never gives back the places that it once had, and
-    /// takes no more than those if it may have none.
+    /// Determines the peak number of handles at the end. A table never gives up a slot, and with a capacity of 0 it
+    /// accepts new handles in its free slots only.
     pub(super) fn finish(&mut self) {
         self.weigh();
         let held = self.table.iter_mut().count() as u64;
@@ -206,7 +204,7 @@ impl Holdings {
         self.tally.handles.fetch_max(held + free, Ordering::Relaxed);
     }
 
-    /// Tells once that 80% of something is used.
+    /// Reports once that 80% of a limit is used.
     fn near(&mut self, what: Limited, used: u64, limit: u64) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);
@@ -214,7 +212,7 @@ impl Holdings {
         }
     }
 
-    /// Tells once that it may have no more of something.
+    /// Reports once that the instance may have no more of something.
     fn refuse(&mut self, kind: &'static str, why: TooMuch) -> TooMuch {
         let TooMuch { what, remedy } = &why;
         if !self.refused.contains(&kind) {
@@ -256,9 +254,7 @@ impl ResourceLimiter for Holdings {
         let grown = desired.saturating_sub(current) as u64;
         let wanted = self.tally.table_elements.load(Ordering::Relaxed).saturating_add(grown);
         if wanted > limit {
-            wasmtime::bail!(
-                "the instance needs {wanted} table elements, and its limit is {limit}; raise `--max-table-elements`"
-            );
+            wasmtime::bail!("the instance needs {wanted} table elements, and the limit is {limit}");
         }
         self.tally.table_elements.store(wanted, Ordering::Relaxed);
         self.near(Limited::TableElements, wanted, limit);

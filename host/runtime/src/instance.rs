@@ -1,18 +1,18 @@
-//! Instances, as their host sees them: one running copy of a module in a process of its own, from its start until it is
-//! gone.
+//! The host's side of an instance: one running copy of a module in a process of its own, until it is gone.
 //!
-//! A task of the host attends to each: it hears what the runner says, does what the instance needs the host for, and
-//! knows when it has ended. The kill itself waits for no task: it closes the page and sends SIGKILL through a pidfd.
+//! One task of the host supervises each instance. It reads the runner's messages, does the work that only the host can
+//! do, and notices when the instance has ended. A kill does not wait for this task: it closes the page and sends
+//! SIGKILL through a pidfd.
 //!
-//! An instance is gone when its process is reaped, all that the process had sent is read, and no commit that the host
-//! began for it is under way. A process that the kernel cannot end, in a write to a disk that hangs, is not gone: it is
-//! dying, which the supervisor is told.
+//! An instance is gone once its process has been reaped, all that the process sent has been read, and no commit for it
+//! is in progress. A process that the kernel cannot end, such as one in a write to a disk that hangs, is not gone but
+//! dying. The supervisor is notified of that.
 //!
-//! An instance that fails because its effects are refused counts as killed: the refusal is the kill's first half. One
-//! whose process dies otherwise has failed, and the reason says how it died; the host and its other instances go on.
+//! An instance that fails because its effects are refused counts as killed, since the refusal is the first half of a
+//! kill. If the process dies otherwise, the instance has failed, and the reason says how the process died. The host and
+//! its other instances continue.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::future::pending;
 use std::io;
 use std::net::ToSocketAddrs as _;
@@ -39,7 +39,6 @@ use super::limits::{Effects, Tally, Usage};
 use super::module::Module;
 use super::output::{Allowance, LONGEST_LINE, Notice, Output};
 use super::page::Page;
-use super::postmortem::{Left, Postmortem};
 use super::process::{Handle, Status};
 use super::protocol::{
     self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, Resolved, ToRunner, frame,
@@ -53,66 +52,62 @@ use baton_store::clock::Clock;
 use baton_store::gate::{Gate, Watchdog};
 use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, HandoverClaim};
 
-/// Events that wait for the supervisor: that its guest runs, a step-down, and that it is dying. None comes twice.
+/// Capacity of the event channel: begun, step-down and dying are each sent at most once.
 const EVENTS: usize = 3;
-/// How long a request to stop usually waits until the state is claimed for the term that follows.
+/// Usual value of [`Launcher::claim_ahead`].
 pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
 
-/// So long after an instance has begun, the runner of the next one is made: this one needs the processors now.
+/// Delay before the next runner is made after a start, so that the new instance gets the CPUs first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 
-/// So long after the system has taken the order to end an instance's process, that is told, unless it has: most take a
-/// few milliseconds.
+/// Delay between an accepted SIGKILL and [`InstanceEvent::Dying`]. Most processes exit within a few milliseconds.
 const LINGERS: Duration = Duration::from_millis(50);
 
-/// A runner may find the deadline passed so much before its host does: it reads the clocks one by one.
+/// The runner may see the deadline pass this much earlier than its host, since it reads the clocks one by one.
 const APART: Duration = Duration::from_millis(20);
-/// So much of what a runner waits for may be unwritten, in bytes, while it asks for more: answers are far shorter.
+/// Most unwritten bytes of answers at which a runner may send another request. Answers are far shorter than this.
 const UNREAD: usize = 1 << 20;
-/// What a guest was refused, and what it is near to, is told of once each: a runner has no more to tell.
+/// Most notices about refusals and near limits. A runner sends each of these once, so it has fewer to send.
 const TOLD: u32 = 64;
-/// A line, in bytes, in which each byte that is not text was replaced.
+/// Longest line from a runner (bytes): each byte that is not UTF-8 was replaced by a character of 3 bytes.
 const LINE: usize = LONGEST_LINE * 3;
 
 /// Starts the instances of one coordinator, whichever version of it they run.
 #[derive(Clone)]
 pub struct Launcher {
-    /// The election that they serve.
+    /// The election that the instances serve.
     pub election: ElectionName,
-    /// The node that they run on.
+    /// The node that the instances run on.
     pub node: String,
-    /// What runs them, and what they may do.
+    /// The runners of the coordinator, with its policy.
     pub runners: Runners,
-    /// Where their state is kept.
+    /// The store of the coordinator's state.
     pub states: Arc<dyn ObjectStore>,
-    /// What one that is replaced leaves to the next one.
+    /// The state that a replaced instance leaves to its successor.
     pub handover: state::Handover,
-    /// Their state, as it is read while the lease is asked for.
+    /// The state as it is read while the lease is being acquired.
     pub read_ahead: state::ReadAhead,
-    /// How long a request to stop waits, at the most and never for more than a quarter of the grace, until the state
-    /// is claimed for the next one.
+    /// Longest delay of a stop request while the state is claimed for the next term. The delay is also at most a
+    /// quarter of the grace.
     pub claim_ahead: Duration,
-    /// What is kept of those that end.
-    pub postmortem: Postmortem,
-    /// The arguments that they see, after their election's name.
+    /// Arguments of the guest, after the election's name.
     pub arguments: Vec<String>,
-    /// The environment that they see.
+    /// Environment variables of the guest.
     pub env: Vec<(String, String)>,
-    /// Their configuration: variables, too, and what `wasi:config/store` answers them.
+    /// Configuration of the guest, as variables and as the content of `wasi:config/store`.
     pub config: Vec<(String, String)>,
-    /// The secrets in it, read anew for each instance.
+    /// Secrets in the configuration, read again for each instance.
     pub secrets: Vec<SecretSource>,
-    /// Where they are listed while they run.
+    /// The list of running instances.
     pub running: RunningInstances,
     /// The host's clock.
     pub clock: Clock,
-    /// Sees to it that they are gone in time.
+    /// Ends the host if an instance is not gone in time.
     pub watchdog: Arc<Watchdog>,
 }
 
 impl Launcher {
-    /// Starts an instance of `module` that serves `term`. It exists from here on; whatever goes wrong, the way to know
-    /// is [`InstanceEvent::Gone`].
+    /// Starts an instance of `module` that serves `term`. Any failure is reported by [`InstanceEvent::Gone`].
     pub fn start(
         &self,
         module: &Module,
@@ -128,12 +123,12 @@ impl Launcher {
         let (tell, events) = mpsc::channel(EVENTS);
         let killed = Arc::new(watch::Sender::new(false));
         let (lapsed, dying, runner) = (Arc::default(), Arc::new(watch::Sender::new(false)), Arc::default());
-        let body = Body { gate: Arc::clone(&gate), killed, lapsed, dying, runner };
-        let attended = InstanceTask {
+        let control = InstanceControl { gate: Arc::clone(&gate), killed, lapsed, dying, runner };
+        let instance_task = InstanceTask {
             launcher: self.clone(),
             module: module.clone(),
             term,
-            body: body.clone(),
+            control: control.clone(),
             states: self.states_of(module, &output),
             succeeded,
             stop: stop.clone(),
@@ -143,13 +138,13 @@ impl Launcher {
             started,
             dropped: AtomicU64::new(0),
         };
-        // The watchdog watches the instance before it begins.
+        // Watch the instance before it begins.
         self.watchdog.watch(&gate);
-        // What can begin without waiting for anything begins here: no other thread is woken for it.
-        let begun = attended.begin_at_once();
-        let task = self.runners.handle().spawn(attended.run(begun));
+        // If nothing must be waited for, the instance begins here, without waking another thread.
+        let begun = instance_task.begin_at_once();
+        let task = self.runners.handle().spawn(instance_task.run(begun));
         Instance {
-            body,
+            control,
             started,
             stop,
             succeed,
@@ -161,21 +156,20 @@ impl Launcher {
         }
     }
 
-    /// Prepares for an instance of `module`, which may be started any moment, since the lease is asked for: its state is read
-    /// ahead, if it keeps any.
+    /// Starts to read the state of `module`, if it uses state, while the lease is being acquired.
     pub fn expects(&self, module: &Module) {
         if module.uses_state() {
             self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
         }
     }
 
-    /// None is to be started now: the lease is another's.
+    /// Discards what [`Launcher::expects`] prepared, since another node holds the lease.
     pub fn expects_none(&self) {
         self.read_ahead.clear();
     }
 
-    /// What was given, and for a command, which knows no other way to learn of them, its fencing token and whom
-    /// it serves. Nobody else sets these.
+    /// Returns the guest's environment variables. A command has no interface to learn its fencing token, election and
+    /// node, so it gets variables for them, which override configured ones.
     fn environment(&self, module: &Module, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
         let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
         if module.kind() == ModuleKind::Coordinator {
@@ -190,7 +184,7 @@ impl Launcher {
         own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
     }
 
-    /// Its claimant, if it keeps state. One that keeps none inherits none.
+    /// Returns a claimant if the module uses state. Otherwise discards state that was handed over or read ahead.
     fn states_of(&self, module: &Module, output: &Arc<dyn Output>) -> Option<Claimant> {
         if !module.uses_state() {
             self.handover.clear();
@@ -209,50 +203,50 @@ impl Launcher {
     }
 }
 
-/// What of an instance its supervisor can reach at once. Clones are the same.
+/// The parts of an instance that its supervisor reaches without waiting for the task. Clones share them.
 #[derive(Clone)]
-struct Body {
+struct InstanceControl {
     gate: Arc<Gate>,
     killed: Arc<watch::Sender<bool>>,
-    /// Whether its deadline had passed before it was moved.
+    /// True once a deadline has passed before it was extended.
     lapsed: Arc<AtomicBool>,
-    /// Whether the system has taken the order to end its process.
+    /// True once the kernel has accepted a SIGKILL for the process.
     dying: Arc<watch::Sender<bool>>,
-    /// Once there is one.
-    runner: Arc<OnceLock<Reached>>,
+    /// Set once a runner has the instance.
+    runner: Arc<OnceLock<RunnerHandle>>,
 }
 
-/// How a runner is reached.
-struct Reached {
+/// Handles to a runner: its process and the memory shared with it.
+struct RunnerHandle {
     handle: Handle,
     page: Page,
     tally: SharedMemory<Tally>,
 }
 
-impl Body {
-    /// Lets its effects leave until the deadline that its gate has.
+impl InstanceControl {
+    /// Copies the gate's deadline to the runner's page.
     fn open(&self) {
-        // Either who moves the deadline sees the runner, or who has started it sees the deadline.
+        // Either the thread that extends the deadline sees the runner, or the one that sets the runner sees the
+        // deadline.
         fence(Ordering::SeqCst);
-        if let Some(Reached { page, .. }) = self.runner.get() {
+        if let Some(RunnerHandle { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());
-            // The gate may have been closed meanwhile, and that stays.
+            // If the gate was closed meanwhile, the page must stay closed.
             if self.gate.remaining().is_zero() {
                 page.close();
             }
         }
     }
 
-    /// Refuses its effects from now on and ends it.
+    /// Refuses all effects from now on, and kills the process.
     fn kill(&self) {
         self.gate.close();
-        if let Some(Reached { handle, page, .. }) = self.runner.get() {
+        if let Some(RunnerHandle { handle, page, .. }) = self.runner.get() {
             page.close();
             self.end(handle);
         }
     }
 
-    /// Ends its process.
     fn end(&self, handle: &Handle) {
         if handle.kill() {
             self.gate.set_dying();
@@ -264,36 +258,35 @@ impl Body {
         *self.killed.borrow()
     }
 
-    /// Moves its deadlines.
     fn extend(&self, deadline: Time, abort_at: Time) {
         let before = self.gate.deadline();
         self.gate.extend(deadline, abort_at);
         self.open();
-        // Until now its runner had the one before.
+        // Until now, the runner had the previous deadline.
         if self.gate.now() + APART >= before {
             self.lapsed.store(true, Ordering::Release);
         }
     }
 
-    /// Whether its deadline has passed, as far as its runner can have seen that.
+    /// True if the deadline has passed, or if the runner may already have seen it pass.
     fn is_late(&self) -> bool {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
 
-    /// Whether an effect was refused since its deadline had passed. That its runner says so is not enough: an end for
-    /// that reason is no failure, and is followed by the next instance at once.
+    /// True if an effect was refused because the deadline had passed. The runner's claim alone is not sufficient: an
+    /// end for this reason counts as no failure, and the next instance starts at once.
     fn was_refused(&self) -> bool {
         self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }
 }
 
-/// A running instance, in the hands of its supervisor. Dropping it kills it.
+/// A running instance, held by its supervisor. Dropping this kills the instance.
 pub struct Instance {
-    body: Body,
+    control: InstanceControl,
     started: Time,
     stop: watch::Sender<Option<StopNotice>>,
     succeed: watch::Sender<Option<Successor>>,
-    /// When it is asked to stop though the state is not claimed for its successor yet.
+    /// The deferred stop request. When the timer fires, it is sent even if the state is not claimed for the successor.
     patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
     claim_ahead: Duration,
     clock: Clock,
@@ -301,7 +294,6 @@ pub struct Instance {
     task: JoinHandle<Gone>,
 }
 
-/// A request to stop.
 #[derive(Clone, Debug)]
 struct StopNotice {
     reason: StopReason,
@@ -309,25 +301,25 @@ struct StopNotice {
     grace_ends: Time,
 }
 
-/// What an instance tells its supervisor.
+/// An event of an instance, for its supervisor.
 #[derive(Debug)]
 pub enum InstanceEvent {
-    /// Its guest runs.
+    /// The guest runs.
     Begun,
-    /// It gives leadership up.
+    /// The guest gives up leadership.
     StepDown(String),
-    /// Its process was ended, and the system is not done with it after a moment.
+    /// The process was killed, and has not exited within a moment.
     Dying,
-    /// It is gone; nothing comes after this.
+    /// The instance is gone. The last event.
     Gone(Gone),
 }
 
-/// How an instance ended.
+/// The end of an instance.
 #[derive(Debug)]
 pub struct Gone {
-    /// The end, for the elector.
+    /// The cause, for the elector.
     pub end: End,
-    /// The guest's backtrace, where it trapped.
+    /// The guest's backtrace if it trapped.
     pub backtrace: Option<String>,
 }
 
@@ -345,7 +337,7 @@ impl Instance {
                 biased;
                 Some(event) = self.events.recv() => return event,
                 gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
-                    // Its runtime has ended with the host.
+                    // The async runtime shuts down with the host.
                     let why = format!("the host failed to supervise the instance: {error}");
                     Gone { end: End::Crashed(why), backtrace: None }
                 })),
@@ -358,8 +350,8 @@ impl Instance {
         }
     }
 
-    /// Asks it to stop. Only the first request counts. Where the `next` term follows in this process, the state is
-    /// claimed for that first, unless that takes long.
+    /// Asks the instance to stop. Only the first request counts. If the `next` term follows in this process, the host
+    /// first claims the state for that term, unless this takes too long.
     pub fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let notice = StopNotice { reason, message, grace_ends };
         let Some(term) = next else { return ask_to_stop(&self.stop, notice) };
@@ -368,39 +360,39 @@ impl Instance {
         self.succeed.send_replace(Some(Successor { term, notice }));
     }
 
-    /// Refuses its effects from now on and ends it, whatever it is doing.
+    /// Refuses all effects from now on, and kills the instance, whatever it is doing.
     pub fn kill(&mut self) {
-        self.body.killed.send_replace(true);
-        self.body.kill();
+        self.control.killed.send_replace(true);
+        self.control.kill();
     }
 
-    /// Moves its deadlines after a renewal.
+    /// Extends the deadlines after a renewal.
     pub fn extend(&self, deadline: Time, abort_at: Time) {
-        self.body.extend(deadline, abort_at);
+        self.control.extend(deadline, abort_at);
     }
 
-    /// The time until its effects are refused.
+    /// Time until effects are refused.
     pub fn remaining(&self) -> Duration {
-        self.body.gate.remaining()
+        self.control.gate.remaining()
     }
 
-    /// When it last said that it did useful work; its start, if it never did.
+    /// Time of the last progress report, or of the start if there was none.
     pub fn last_progress(&self) -> Time {
-        let since = self.body.runner.get().and_then(|runner| runner.tally.since_progress());
+        let since = self.control.runner.get().and_then(|runner| runner.tally.since_progress());
         since.map_or(self.started, |since| Time(self.clock.now().0.saturating_sub(since)).max(self.started))
     }
 
-    /// What it uses, or has used.
+    /// Resources that the instance has used.
     pub fn usage(&self) -> Usage {
-        self.body.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
+        self.control.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
     }
 
-    /// How many of its effects have passed or were refused, so far.
+    /// Numbers of effects that have passed or were refused so far.
     pub fn effects(&self) -> Effects {
-        self.body.runner.get().map(|runner| runner.tally.effects()).unwrap_or_default()
+        self.control.runner.get().map(|runner| runner.tally.effects()).unwrap_or_default()
     }
 
-    /// When it was started.
+    /// Time of the start.
     pub fn started(&self) -> Time {
         self.started
     }
@@ -412,7 +404,7 @@ impl Drop for Instance {
     }
 }
 
-/// Who comes next in this process, and the request to stop for that.
+/// The next term in this process, and the stop request that makes way for it.
 #[derive(Clone)]
 struct Successor {
     term: Term,
@@ -427,13 +419,12 @@ fn ask_to_stop(stop: &watch::Sender<Option<StopNotice>>, notice: StopNotice) {
     });
 }
 
-/// What the task works with that attends to an instance.
 struct InstanceTask {
     launcher: Launcher,
     module: Module,
     term: Term,
-    body: Body,
-    /// Claims the state first, where the module uses it.
+    control: InstanceControl,
+    /// Claims the state before the start, if the module uses state.
     states: Option<Claimant>,
     succeeded: watch::Receiver<Option<Successor>>,
     stop: watch::Sender<Option<StopNotice>>,
@@ -441,39 +432,35 @@ struct InstanceTask {
     tell: mpsc::Sender<InstanceEvent>,
     output: Arc<dyn Output>,
     started: Time,
-    /// The dropped lines that were told of.
+    /// Number of dropped lines reported so far.
     dropped: AtomicU64,
 }
 
-/// A runner that has an instance to run, and what of its first message is still to be written.
+/// A runner that was given an instance, and the part of the start message that is not written yet.
 struct Begun {
     runner: Runner,
     unwritten: Vec<u8>,
 }
 
-/// A runner at work, as the task sees it that attends to it.
 struct Runner {
     process: super::process::Process,
     to: pipe::Sender,
     from: Messages<pipe::Receiver>,
-    remains: Option<File>,
 }
 
-/// Why an instance has come to an end.
-enum Over {
-    /// It said so.
+enum ExitCause {
+    /// The runner reported the end.
     Ended(Box<Ended>),
-    /// Its runner has closed its pipe: it was killed, or died.
+    /// The runner closed its pipe: it was killed, or died.
     Silent,
-    /// It cannot go on, or could not begin.
+    /// The instance could not start, or cannot continue.
     Cannot(End),
-    /// What its runner says is none of what it may say.
+    /// The runner violated the protocol.
     Broken(String),
 }
 
 impl InstanceTask {
-    /// Begins without waiting for anything, if that can be: the runner is ready, there is no state to be claimed and no
-    /// file to be read.
+    /// Begins at once if a runner is ready, no state must be claimed and no file must be read.
     fn begin_at_once(&self) -> Option<Begun> {
         let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
         if waits {
@@ -484,14 +471,14 @@ impl InstanceTask {
         self.begin(ready, secrets, None).ok()
     }
 
-    /// Has a runner that is ready run the instance. As much of the message as the pipe has room for is in it then.
+    /// Gives the instance to a runner, and writes as much of the start message as the pipe takes.
     fn begin(
         &self,
         ready: Ready,
         secrets: Vec<(String, String)>,
         entries: Option<BTreeMap<String, Bytes>>,
     ) -> io::Result<Begun> {
-        let Ready { process, to, from, page, tally, remains, .. } = ready;
+        let Ready { process, to, from, page, tally, .. } = ready;
         let Launcher { election, node, arguments, config, running, runners, .. } = &self.launcher;
         let beginning = Beginning {
             term: self.term,
@@ -503,20 +490,19 @@ impl InstanceTask {
             entries,
         };
         let mut message = frame(&ToRunner::Start(Box::new(beginning)))?;
-        running.add(election, self.term, runners.policy(), &tally, process.pid(), &self.body.gate);
-        let reached = Reached { handle: process.handle().clone(), page, tally };
-        // It is the only one: an instance has one runner.
-        let _ = self.body.runner.set(reached);
-        self.body.open();
-        if self.body.was_killed() {
-            self.body.kill();
+        running.add(election, self.term, runners.policy(), &tally, process.pid(), &self.control.gate);
+        let runner_handle = RunnerHandle { handle: process.handle().clone(), page, tally };
+        // Cannot fail: an instance has only one runner.
+        let _ = self.control.runner.set(runner_handle);
+        self.control.open();
+        if self.control.was_killed() {
+            self.control.kill();
         }
-        // Where it is full, or nobody reads it any more, that shows soon enough.
+        // If the pipe is full or closed, the task notices that later.
         let written = rustix::io::write(&to, &message).unwrap_or(0);
         message.drain(..written);
-        // The next one, for when this one has ended.
         runners.refill(&self.module, REFILL_AFTER);
-        Ok(Begun { runner: Runner { process, to, from, remains }, unwritten: message })
+        Ok(Begun { runner: Runner { process, to, from }, unwritten: message })
     }
 
     async fn run(self, begun: Option<Begun>) -> Gone {
@@ -526,46 +512,43 @@ impl InstanceTask {
             gone = &mut until_gone => return gone,
             () = self.lingers() => {}
         }
-        // There is room for it, and nobody may listen any more.
+        // The channel has room; the receiver may be gone.
         let _ = self.tell.try_send(InstanceEvent::Dying);
         until_gone.await
     }
 
-    /// Waits for a moment after its process was ended.
+    /// Waits until the process was killed, and a moment longer.
     async fn lingers(&self) {
-        // The sender lives as long as this.
-        let _ = self.body.dying.subscribe().wait_for(|dying| *dying).await;
+        // Cannot fail: `self` holds the sender.
+        let _ = self.control.dying.subscribe().wait_for(|dying| *dying).await;
         sleep(LINGERS).await;
     }
 
     async fn until_gone(&self, begun: Option<Begun>) -> Gone {
         let mut runner = None;
-        // Nothing that a panic leaves half done is looked at again.
-        let over = AssertUnwindSafe(self.until_over(begun, &mut runner)).catch_unwind().await;
-        let over = over.unwrap_or_else(|panic| {
+        // Unwind safe: nothing that a panic leaves inconsistent is used again.
+        let cause = AssertUnwindSafe(self.until_exit(begun, &mut runner)).catch_unwind().await;
+        let cause = cause.unwrap_or_else(|panic| {
             let why = panic.downcast_ref::<String>().map(String::as_str);
             let why = why.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            Over::Cannot(End::Crashed(format!("the host failed to supervise the instance: {why}")))
+            ExitCause::Cannot(End::Crashed(format!("the host failed to supervise the instance: {why}")))
         });
         let mut died = None;
-        let mut remains = None;
-        if let Some(Runner { mut process, remains: left, .. }) = runner {
-            // It may only have closed its pipe, or said that this was all and stay. What it says last, it has done.
-            self.body.end(process.handle());
-            // Where the system cannot say that it has ended, it is not gone, and the watchdog ends the host in time.
+        if let Some(Runner { mut process, .. }) = runner {
+            // The runner may have closed its pipe or reported its end, and still run. Its messages were all handled.
+            self.control.end(process.handle());
+            // Without proof of its exit the process is not gone, and the watchdog ends the host in time.
             died = match process.ended().await {
                 Ok(status) => Some(status),
                 Err(_) => pending().await,
             };
-            remains = left;
         }
-        if let Some(Reached { tally, .. }) = self.body.runner.get() {
-            // One that was killed has not told of the last ones.
+        if let Some(RunnerHandle { tally, .. }) = self.control.runner.get() {
+            // A runner that was killed did not report its last dropped lines.
             self.tell_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
         }
-        let (gone, left) = self.judge(over, died);
-        self.body.gate.set_gone();
-        self.launcher.postmortem.keep((&self.launcher.election, self.term), left, remains, &self.output);
+        let gone = self.judge(cause, died);
+        self.control.gate.set_gone();
         gone
     }
 
@@ -576,59 +559,54 @@ impl InstanceTask {
         }
     }
 
-    /// How it ended, and what it left.
-    fn judge(&self, over: Over, died: Option<Status>) -> (Gone, Left) {
+    fn judge(&self, cause: ExitCause, died: Option<Status>) -> Gone {
         let crashed = |why: String| Gone { end: End::Crashed(why), backtrace: None };
-        let (gone, left) = match over {
-            Over::Ended(ended) => {
-                let Ended { how, backtrace, left } = *ended;
+        let gone = match cause {
+            ExitCause::Ended(ended) => {
+                let Ended { how, backtrace } = *ended;
                 let end = match how {
                     How::Done => End::Done,
                     How::Failed(why) => End::Failed(why),
                     How::Crashed(why) => End::Crashed(why),
                     How::Fatal(why) => End::Fatal(why),
                     How::Unable(why) => End::Unable(why),
-                    How::Killed if self.body.is_late() || self.stopped.borrow().is_some() => End::Killed,
-                    How::Killed => End::Crashed("the runner ended the instance before the deadline".to_owned()),
                 };
-                (Gone { end, backtrace }, left)
+                Gone { end, backtrace }
             }
-            Over::Silent => {
+            ExitCause::Silent => {
                 let how = died.map_or_else(|| "the runner exited".to_owned(), how_it_ended);
-                // Its own thread ends it at the deadline, too.
+                // At the deadline, the runner ends itself.
                 let killed = Gone { end: End::Killed, backtrace: None };
-                (if self.body.is_late() { killed } else { crashed(how) }, Left::default())
+                if self.control.is_late() { killed } else { crashed(how) }
             }
-            Over::Cannot(end) => (Gone { end, backtrace: None }, Left::default()),
-            Over::Broken(why) => (crashed(format!("the runner violated the protocol: {why}")), Left::default()),
+            ExitCause::Cannot(end) => Gone { end, backtrace: None },
+            ExitCause::Broken(why) => crashed(format!("the runner violated the protocol: {why}")),
         };
-        let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.body.was_refused();
-        // The refusal is the kill's first half; whatever it then failed with is no fault of its own.
-        let gone =
-            if self.body.was_killed() || !is_its_own { Gone { end: End::Killed, backtrace: None } } else { gone };
-        (gone, left)
+        let is_its_own = matches!(gone.end, End::Done | End::Superseded { .. }) || !self.control.was_refused();
+        // The refusal is the first half of a kill. Any failure after it is not the guest's fault.
+        if self.control.was_killed() || !is_its_own { Gone { end: End::Killed, backtrace: None } } else { gone }
     }
 
-    async fn until_over(&self, begun: Option<Begun>, kept: &mut Option<Runner>) -> Over {
+    async fn until_exit(&self, begun: Option<Begun>, kept: &mut Option<Runner>) -> ExitCause {
         let mut claim = None;
         let begun = match begun {
             Some(begun) => begun,
             None => {
-                // A kill ends the wait for whatever is waited for.
+                // A kill ends the preparation, whatever it waits for.
                 let begun = tokio::select! {
                     begun = self.prepare(&mut claim) => begun,
-                    () = self.killed() => return Over::Cannot(End::Killed),
+                    () = self.killed() => return ExitCause::Cannot(End::Killed),
                 };
                 match begun {
                     Ok(begun) => begun,
-                    Err(end) => return Over::Cannot(end),
+                    Err(end) => return ExitCause::Cannot(end),
                 }
             }
         };
         let Begun { runner, unwritten } = begun;
         let runner = kept.insert(runner);
         let succession = claim.as_ref().map(Claim::succession);
-        let mut attending = Attending {
+        let mut instance_loop = InstanceLoop {
             task: self,
             claim: Arc::new(tokio::sync::Mutex::new(claim)),
             committing: None,
@@ -638,13 +616,12 @@ impl InstanceTask {
             told: 0,
             lines: Allowance::new(self.launcher.runners.policy().limits.output, &self.launcher.clock),
         };
-        attending.until_over(runner, unwritten, succession.as_ref()).await
+        instance_loop.until_exit(runner, unwritten, succession.as_ref()).await
     }
 
-    /// Waits until it is killed.
     async fn killed(&self) {
-        // The sender lives as long as this.
-        let _ = self.body.killed.subscribe().wait_for(|killed| *killed).await;
+        // Cannot fail: `self` holds the sender.
+        let _ = self.control.killed.subscribe().wait_for(|killed| *killed).await;
     }
 
     async fn prepare(&self, claim: &mut Option<Claim>) -> Result<Begun, End> {
@@ -655,10 +632,10 @@ impl InstanceTask {
         };
         let secrets = self.secrets().await.map_err(|why| End::Unable(format!("a secret is missing: {why}")))?;
         if let Some(states) = self.states.clone() {
-            let claimed = states.claim(self.term, Arc::clone(&self.body.gate)).await;
+            let claimed = states.claim(self.term, Arc::clone(&self.control.gate)).await;
             *claim = Some(claimed.map_err(|error| match error {
                 ClaimError::Superseded(term) => End::Superseded { term },
-                // Trying again here would find the same bytes.
+                // A retry on this node would read the same bytes.
                 ClaimError::Document(_) => End::Fatal(error.to_string()),
                 ClaimError::Store(_) => End::Unable(error.to_string()),
                 ClaimError::TermOver => crashed(error.to_string()),
@@ -674,7 +651,7 @@ impl InstanceTask {
             .map_err(|error| ended_by(&error, format!("cannot send the start message to the runner: {error}")))
     }
 
-    /// The secrets as they are now. Reading a file may block, which nobody can end, and nothing waits for.
+    /// Reads the current secrets. Reading a file may block for ever, so it has a thread that nothing else waits for.
     async fn secrets(&self) -> Result<Vec<(String, String)>, String> {
         let sources = self.launcher.secrets.clone();
         if sources.iter().all(|source| source.file().is_none()) {
@@ -685,8 +662,8 @@ impl InstanceTask {
     }
 }
 
-/// The remedy if the system had no process, descriptor, memory or disk space for a call of the host. Such an error says
-/// nothing about a version: a guest's own use of these is bounded where the guest runs.
+/// Returns the remedy if the system had no process, descriptor, memory or disk space for a call of the host. Such an
+/// error says nothing about the version, since a guest's own use of these is bounded in its runner.
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN => {
@@ -704,38 +681,36 @@ fn read_secret(source: &SecretSource) -> Result<(String, String), String> {
     Ok((source.name().to_owned(), source.read()?.expose().to_owned()))
 }
 
-/// So many lookups of names a runner may wait for at a time. Each holds a thread, for as long as the system's resolver
-/// likes.
+/// Most DNS lookups of a runner in flight. Each occupies a thread for as long as the system's resolver takes.
 pub(super) const LOOKUPS: usize = 4;
 
-/// After so long an instance has begun, which takes milliseconds. Nobody else could lead while one does not.
+/// Longest time for an instance to begin, which usually takes milliseconds. Until then no other node can lead.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
-/// A runner and its instance while both are there.
-struct Attending<'a> {
+struct InstanceLoop<'a> {
     task: &'a InstanceTask,
     claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
-    /// The commit under way. There is one at a time: a guest waits for its end.
+    /// The commit in progress. There is at most one, since the guest waits for its end.
     committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
     lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
-    /// What it was told of that people are told of once.
+    /// Number of notices received of the kinds that a runner sends only once.
     told: u32,
-    /// Of what it says without waiting for an answer.
+    /// Limits the messages that need no answer.
     lines: Allowance,
 }
 
-impl Attending<'_> {
-    async fn until_over(
+impl InstanceLoop<'_> {
+    async fn until_exit(
         &mut self,
         Runner { to, from, .. }: &mut Runner,
         mut unwritten: Vec<u8>,
         succession: Option<&HandoverClaim>,
-    ) -> Over {
+    ) -> ExitCause {
         let task = self.task;
         let mut stopped = task.stopped.clone();
-        let mut is_told = false;
+        let mut stop_sent = false;
         let ahead = claim_ahead(task.succeeded.clone(), succession, &task.stop);
         let begins_by = sleep(BEGINS_WITHIN);
         tokio::pin!(ahead, begins_by);
@@ -752,7 +727,7 @@ impl Attending<'_> {
                 Some(committed) = OptionFuture::from(self.committing.as_mut()) => {
                     self.committing = None;
                     match committed {
-                        Err(CommitError::Superseded(term)) => return Over::Cannot(End::Superseded { term }),
+                        Err(CommitError::Superseded(term)) => return ExitCause::Cannot(End::Superseded { term }),
                         committed => send(&mut unwritten, &ToRunner::Committed(committed.map_err(not_committed))),
                     }
                     continue;
@@ -761,8 +736,8 @@ impl Attending<'_> {
                     send(&mut unwritten, &ToRunner::Resolved(number, addresses));
                     continue;
                 }
-                Ok(notice) = stopped.wait_for(Option::is_some), if !is_told => {
-                    is_told = true;
+                Ok(notice) = stopped.wait_for(Option::is_some), if !stop_sent => {
+                    stop_sent = true;
                     if let Some(StopNotice { reason, message, grace_ends }) = notice.clone() {
                         let grace = grace_ends.since(task.launcher.clock.now());
                         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
@@ -772,13 +747,13 @@ impl Attending<'_> {
                     continue;
                 }
                 superseded = &mut ahead => {
-                    return Over::Cannot(match superseded {
+                    return ExitCause::Cannot(match superseded {
                         CommitError::Superseded(term) => End::Superseded { term },
                         other => End::Crashed(other.to_string()),
                     });
                 }
                 () = &mut begins_by, if !self.is_started => {
-                    return Over::Cannot(End::Crashed(format!(
+                    return ExitCause::Cannot(End::Crashed(format!(
                         "the instance did not start within {BEGINS_WITHIN:?}: its start function does not return, or \
                          the runner is stopped"
                     )));
@@ -786,7 +761,7 @@ impl Attending<'_> {
                 written = writing => {
                     match written {
                         Ok(written) => drop(unwritten.drain(..written)),
-                        // It has ended, or closed its pipe: what it says last tells more.
+                        // The runner has exited or closed its pipe. Its last messages say more than this error.
                         Err(_) => unwritten.clear(),
                     }
                     continue;
@@ -794,46 +769,48 @@ impl Attending<'_> {
             };
             match said {
                 Ok(Some(message)) => {
-                    if let Some(over) = self.take(message, unwritten.len()) {
-                        return over;
+                    if let Some(cause) = self.take(message, unwritten.len()) {
+                        return cause;
                     }
                 }
-                Ok(None) => return Over::Silent,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Over::Broken(error.to_string()),
-                Err(_) => return Over::Silent,
+                Ok(None) => return ExitCause::Silent,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return ExitCause::Broken(error.to_string());
+                }
+                Err(_) => return ExitCause::Silent,
             }
         }
     }
 
-    /// Takes what the runner says, for which so many bytes are still to be written.
-    fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<Over> {
-        let InstanceTask { launcher, body, output, .. } = self.task;
-        let may_leave = || body.gate.pass().is_ok();
+    /// Handles a message of the runner. `unwritten` is the number of bytes that the runner has not been sent yet.
+    fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
+        let InstanceTask { launcher, control, output, .. } = self.task;
+        let may_leave = || control.gate.pass().is_ok();
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
-            return Some(Over::Broken("it sent too many messages".to_owned()));
+            return Some(ExitCause::Broken("it sent too many messages".to_owned()));
         }
-        // It has read its first message by then, and goes on reading while it waits.
+        // By now the runner has read its start message, and it keeps reading while it waits.
         if is_answered && unwritten > UNREAD {
-            return Some(Over::Broken("it does not read the responses to its requests".to_owned()));
+            return Some(ExitCause::Broken("it does not read the responses to its requests".to_owned()));
         }
         if matches!(message, FromRunner::Denied { .. } | FromRunner::NearLimit(_) | FromRunner::RefusedRequest(_)) {
             self.told += 1;
             if self.told > TOLD {
-                return Some(Over::Broken("it repeated notices that it may send only once".to_owned()));
+                return Some(ExitCause::Broken("it repeated notices that it may send only once".to_owned()));
             }
         }
         match message {
             FromRunner::Started => {
                 if std::mem::replace(&mut self.is_started, true) {
-                    return Some(Over::Broken("it reported twice that it started".to_owned()));
+                    return Some(ExitCause::Broken("it reported twice that it started".to_owned()));
                 }
                 output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
-                // Nobody may listen any more.
+                // The receiver may be gone.
                 let _ = self.task.tell.try_send(InstanceEvent::Begun);
             }
             FromRunner::Line(_, line) if line.len() > LINE => {
-                return Some(Over::Broken(format!("it sent a line of {} bytes", line.len())));
+                return Some(ExitCause::Broken(format!("it sent a line of {} bytes", line.len())));
             }
             FromRunner::Line(stream, line) => {
                 if may_leave() {
@@ -849,36 +826,30 @@ impl Attending<'_> {
             FromRunner::Denied { what, remedy } => output.notice(Notice::Denied { what: &what, remedy: &remedy }),
             FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
-            FromRunner::Requested(requested) => {
-                if !launcher.runners.policy().http.is_traced() || !requested.is_plausible() {
-                    return Some(Over::Broken("it reported an impossible request".to_owned()));
-                }
-                output.notice(Notice::Requested(&requested));
-            }
             FromRunner::StepDown(reason) => {
                 if std::mem::replace(&mut self.is_stepping_down, true) {
-                    return Some(Over::Broken("it asked twice to step down".to_owned()));
+                    return Some(ExitCause::Broken("it asked twice to step down".to_owned()));
                 }
-                // Nobody may listen any more.
+                // The receiver may be gone.
                 let _ = self.task.tell.try_send(InstanceEvent::StepDown(reason));
             }
             FromRunner::Commit(changes) => {
                 if self.committing.is_some() {
-                    return Some(Over::Broken("it sent a commit during another commit".to_owned()));
+                    return Some(ExitCause::Broken("it sent a commit during another commit".to_owned()));
                 }
-                // Where there is no state to be kept, a runner tells its guest so itself.
+                // Without state, the runner itself refuses its guest's commits.
                 if self.task.states.is_none() {
-                    return Some(Over::Broken("it sent a commit for an election without state".to_owned()));
+                    return Some(ExitCause::Broken("it sent a commit for an election without state".to_owned()));
                 }
                 let changes = match changes.read(launcher.runners.policy().call_bytes(true)) {
                     Ok(changes) => changes,
-                    Err(error) => return Some(Over::Broken(error.to_string())),
+                    Err(error) => return Some(ExitCause::Broken(error.to_string())),
                 };
                 self.committing = Some(commit(Arc::clone(&self.claim), changes).boxed());
             }
             FromRunner::Resolve { number, host, port } => {
                 if self.lookups.len() >= LOOKUPS {
-                    return Some(Over::Broken("it has too many DNS lookups in flight".to_owned()));
+                    return Some(ExitCause::Broken("it has too many DNS lookups in flight".to_owned()));
                 }
                 if may_leave() && launcher.runners.policy().http.may_ask(&host) {
                     self.lookups.spawn(look_up(number, host, port, launcher.runners.lookups()));
@@ -887,23 +858,22 @@ impl Attending<'_> {
                 }
             }
             FromRunner::Panicked(why) => {
-                return Some(Over::Cannot(End::Crashed(format!("the runner panicked: {why}"))));
+                return Some(ExitCause::Cannot(End::Crashed(format!("the runner panicked: {why}"))));
             }
             FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
-                return Some(Over::Broken("it reported a failed start after the start".to_owned()));
+                return Some(ExitCause::Broken("it reported a failed start after the start".to_owned()));
             }
-            FromRunner::Ended(ended) => return Some(Over::Ended(ended)),
+            FromRunner::Ended(ended) => return Some(ExitCause::Ended(ended)),
             FromRunner::Ready { .. } | FromRunner::Failed(_) => {
-                return Some(Over::Broken("it reported twice that it is ready".to_owned()));
+                return Some(ExitCause::Broken("it reported twice that it is ready".to_owned()));
             }
         }
         None
     }
 }
 
-/// Adds a message to what is to be written.
 fn send(unwritten: &mut Vec<u8>, message: &ToRunner) {
-    // What cannot be put into bytes would be far larger than memory.
+    // Only a message far larger than memory cannot be encoded.
     if let Ok(message) = frame(message) {
         unwritten.extend(message);
     }
@@ -931,7 +901,7 @@ fn not_committed(error: CommitError) -> NotCommitted {
     }
 }
 
-/// The addresses of a name. Nothing can end the system's own lookup, and when it ends late its answer goes nowhere.
+/// Looks up a host name. The system's lookup cannot be interrupted: if it ends late, its answer is dropped.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {
@@ -944,8 +914,7 @@ async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -
     (number, found.map_err(|error| error.to_string()))
 }
 
-/// Claims the state for the successor, once there is one, and then asks the guest to stop. Returns only if the state
-/// turns out to be another's.
+/// Once there is a successor, claims the state for it and asks the guest to stop. Returns only if superseded.
 async fn claim_ahead(
     mut succeeded: watch::Receiver<Option<Successor>>,
     succession: Option<&HandoverClaim>,
@@ -958,7 +927,7 @@ async fn claim_ahead(
         {
             return superseded;
         }
-        // Without a claim its successor claims for itself, while nothing runs.
+        // If this claim failed, the successor claims the state itself, while no instance runs.
         ask_to_stop(stop, notice);
     }
     pending().await

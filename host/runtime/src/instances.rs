@@ -1,4 +1,4 @@
-//! The instances that run in this host, and what they use.
+//! The instances that run in this host, and the resources that they use.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -11,7 +11,7 @@ use super::policy::Policy;
 use super::shared::SharedMemory;
 use baton_store::gate::Gate;
 
-/// All instances that launchers with this value have started and that are not gone. Clones are the same.
+/// The running instances of all launchers with this value. Clones share the list.
 #[derive(Clone, Default)]
 pub struct RunningInstances(Arc<Mutex<Vec<RunningInstance>>>);
 
@@ -23,55 +23,55 @@ struct RunningInstance {
     requests: u64,
     tally: SharedMemory<Tally>,
     pid: Pid,
-    /// There for as long as the instance is.
+    /// Alive as long as the instance is.
     gate: Weak<Gate>,
 }
 
-/// What an instance uses of each of its limits.
+/// An instance's use of each of its limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InUse {
-    /// Of memory, in bytes.
+    /// Memory, in bytes.
     pub memory: Share,
-    /// Of table elements.
+    /// Table elements.
     pub table_elements: Share,
-    /// Of core instances; of memories or tables where there are more of these.
+    /// Core instances, or memories or tables if there are more of these.
     pub instances: Share,
-    /// Of handles of the host.
+    /// Handles of host resources.
     pub handles: Share,
-    /// Of files, folders and listings that are open.
+    /// Open files, folders and listings.
     pub files: Share,
-    /// Of the host's memory for its handles, in bytes.
+    /// The host's memory for the handles, in bytes.
     pub kept: u64,
-    /// Of requests over HTTP.
+    /// HTTP requests in flight.
     pub requests: Share,
-    /// Lines of output, in all.
+    /// Lines of output so far.
     pub lines: u64,
-    /// Those that were dropped beside them.
+    /// Lines that were dropped in addition.
     pub dropped: u64,
-    /// How many are taken in the long run.
+    /// Limit on lines per second, in the long run.
     pub lines_per_second: u32,
-    /// What its process takes of the system now.
+    /// The system resources of its process now.
     pub process: ProcessUse,
 }
 
-/// What a process takes of the system, with all that it needs to run an instance.
+/// The system resources of a process, including all that running an instance needs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct ProcessUse {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Of memory, in bytes; what it shares with others, such as the program, counts.
+    /// Resident memory, in bytes, including what is shared with other processes, such as the program.
     pub memory: u64,
-    /// Of processors' time since it was started, in milliseconds.
+    /// CPU time since the process started, in milliseconds.
     pub cpu_ms: u64,
 }
 
 impl ProcessUse {
-    /// As the system has it now (proc_pid_stat(5)). A process that is gone takes nothing.
+    /// Reads the present values (proc_pid_stat(5)). They are 0 if the process no longer exists.
     fn of(pid: Pid) -> Self {
         let raw = pid.as_raw_nonzero().get();
         let number = u32::try_from(raw).unwrap_or(0);
         let stat = std::fs::read_to_string(format!("/proc/{raw}/stat")).unwrap_or_default();
-        // The second field is the program's name, which may have anything in it.
+        // The second field is the program's name, which may contain anything.
         let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         let (user, system, resident) = (field(14), field(15), field(24));
@@ -84,12 +84,12 @@ impl ProcessUse {
     }
 }
 
-/// What is used of one limit, at its peak so far.
+/// The use of one limit, at its peak so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Share {
-    /// So much is used.
+    /// The peak.
     pub used: u64,
-    /// So much may be.
+    /// The limit.
     pub limit: u64,
 }
 
@@ -116,25 +116,24 @@ impl RunningInstances {
         });
     }
 
-    /// How many effects of each have passed or were refused, so far.
+    /// Returns the effects of each instance that have passed or were refused so far.
     pub fn effects(&self) -> Vec<(ElectionName, Term, Effects)> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let there = entries.iter().filter(|entry| entry.gate.strong_count() > 0);
         there.map(|entry| (entry.election.clone(), entry.term, entry.tally.effects())).collect()
     }
 
-    /// What each uses now.
+    /// Returns the resources that each instance uses now.
     pub fn in_use(&self) -> Vec<(ElectionName, Term, InUse)> {
         self.in_use_by(ProcessUse::of)
     }
 
-    /// The same, where that tells what a process takes: it may take its time, and an instance that starts meanwhile waits
-    /// for none of it.
+    /// Implements [`Self::in_use`]. `process` may be slow: instances that start meanwhile do not wait for it.
     fn in_use_by(&self, process: impl Fn(Pid) -> ProcessUse) -> Vec<(ElectionName, Term, InUse)> {
         let running: Vec<RunningInstance> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let in_use = |entry: RunningInstance| {
             let process = process(entry.pid);
-            // Of one that is gone by now, another's process may have been looked at.
+            // If the instance has ended meanwhile, its process id may be another process's.
             entry.gate.upgrade()?;
             let (limits, usage) = (entry.limits, entry.tally.usage());
             let in_use = InUse {
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_says_of_a_process_keeps_no_instance_waiting() {
+    fn reading_process_usage_does_not_block_starting_instances() {
         let running = RunningInstances::default();
         let gate = Arc::new(Gate::new(Clock::default(), Time(Duration::MAX), Time(Duration::MAX)));
         let (election, pid) = (ElectionName::new("job").unwrap(), rustix::process::getpid());

@@ -1,5 +1,4 @@
-//! Judging a component by its interfaces: what it is, whether it imports only what there is, and whether it is made
-//! for a version of the contract that this host knows.
+//! Judges a component by its interfaces: its kind, and whether this host provides its imports and contract.
 
 use std::collections::BTreeMap;
 
@@ -11,56 +10,55 @@ use super::denied::EMPTY;
 use super::engine::Engine;
 use super::guest::{CONTRACT, CONTRACT_VERSION, DRAFTS, GRANTED};
 
-/// What an import of the state's interface begins with.
+/// Prefix of an import of the state interface.
 pub(super) const STATE: &str = "baton:host/state@";
-/// What a command exports, up to its version.
+/// Prefix of a command's export, before the version.
 pub(super) const COMMAND: &str = "wasi:cli/run@";
 
-/// More of what is wrong with a component is only counted.
+/// Limit on the problems that are listed. Further ones are only counted.
 const MOST_PROBLEMS: usize = 20;
-/// Of one thing that is wrong, more is left out, in characters.
+/// Limit on the text of one problem, in characters. The rest is cut off.
 const LONGEST_PROBLEM: usize = 500;
 
-/// A component with more imports and exports, taken together, is none that a tool made: they are not looked at, as each
-/// would take the host's memory.
+/// Limit on imports and exports, taken together. No tool produces more, and each would take the host's memory.
 const MOST_INTERFACES: usize = 10_000;
-/// Neither is one in which components are nested deeper.
+/// Limit on the nesting of components, likewise.
 const DEEPEST: u32 = 1_000;
 
-/// What a component is, by its exports.
+/// The kind of a component, by its exports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModuleKind {
-    /// It is made for Baton: it exports the contract's `task`.
+    /// Built for Baton: exports the contract's `task`.
     Coordinator,
-    /// It knows nothing of Baton: it is a program with a `main`, and exports `wasi:cli/run`.
+    /// Knows nothing of Baton: a program with a `main`, which exports `wasi:cli/run`.
     Command,
 }
 
-/// One interface that a component needs.
+/// One interface that a component imports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Import {
     /// Its name and version.
     pub name: String,
-    /// Whether it is granted.
+    /// True if the interface is granted.
     pub granted: bool,
-    /// What it takes to be granted, or what it comes to without; empty where it is granted.
+    /// The condition for the grant, or the consequence of having none; empty if granted.
     pub needs: String,
-    /// Whether it is there, granted or with nothing in it.
+    /// True if the interface can be imported, with or without a grant.
     #[serde(skip)]
     is_there: bool,
 }
 
-/// The names of what a component imports and exports.
+/// The names of a component's imports and exports.
 pub(super) struct Interfaces {
     imports: Vec<String>,
     exports: Vec<String>,
-    /// There are more of them, or they are deeper within, than anybody needs.
+    /// True if there are more of them, or components are nested deeper, than any tool produces.
     is_too_much: bool,
 }
 
 impl Interfaces {
-    /// Those of one that is compiled.
+    /// Returns the interfaces of a compiled component.
     pub(super) fn of(engine: &Engine, component: &Component) -> Self {
         let ty = component.component_type();
         let imports = ty.imports(engine.wasmtime()).map(|(name, _)| name.to_owned());
@@ -72,10 +70,10 @@ impl Interfaces {
         found
     }
 
-    /// Those of one that is not: reading them costs next to nothing.
+    /// Reads the interfaces from the bytes of a component, which costs next to nothing.
     pub(super) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
         let mut found = Self::none();
-        // Those of the modules and components within are their own affair.
+        // Imports and exports of nested modules and components do not count.
         let mut depth = 0_u32;
         for payload in Parser::new(0).parse_all(component) {
             match payload? {
@@ -110,8 +108,8 @@ impl Interfaces {
     }
 }
 
-/// Whether it ends where WebAssembly says that it does. Of what is nested too deep nobody knows: the parser would keep
-/// something for each level.
+/// Returns true if a module ends where its sections say. A module that is nested too deep counts as complete, since the
+/// parser would allocate for each level.
 pub fn is_complete(module: &[u8]) -> bool {
     let mut depth = 0_u32;
     for payload in Parser::new(0).parse_all(module) {
@@ -128,7 +126,7 @@ pub fn is_complete(module: &[u8]) -> bool {
     true
 }
 
-/// What a component is, what it needs and offers, and what of that this host cannot give or take.
+/// The kind and the interfaces of a component, and the problems that keep it from running here.
 pub(super) struct Judged {
     pub kind: Option<ModuleKind>,
     pub imports: Vec<Import>,
@@ -147,7 +145,7 @@ pub(super) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) ->
     let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
     let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
     let mut problems: Vec<String> = lack.into_iter().collect();
-    // By package: a language's runtime may import a dozen interfaces of one.
+    // Grouped by package: a language's runtime may import a dozen interfaces of one.
     let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for import in imports.iter().filter(|import| !import.is_there) {
         let package = import.name.split('/').next().unwrap_or_default();
@@ -160,7 +158,7 @@ pub(super) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) ->
     Judged { kind, imports, exports, problems: bounded(problems) }
 }
 
-/// As much as a person reads: a module may say anything at any length.
+/// Cuts the problems to what a person reads, since a module can cause any number, of any length.
 fn bounded(mut problems: Vec<String>) -> Vec<String> {
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     problems.truncate(MOST_PROBLEMS);
@@ -176,8 +174,7 @@ fn bounded(mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// What a component is by its exports, or why it is nothing that can run here. One that is both was made for
-/// Baton.
+/// Returns the kind of a component, or why it cannot run here. One of both kinds counts as a coordinator.
 fn kind(exports: &[String]) -> Result<ModuleKind, String> {
     let task = format!("{CONTRACT}/task@");
     let made_for: Vec<&str> = exports.iter().filter_map(|export| export.strip_prefix(&task)).collect();
@@ -233,7 +230,7 @@ fn is_wasi_0_2(name: &str) -> bool {
     name.rsplit_once('@').is_some_and(|(_, version)| version.starts_with("0.2."))
 }
 
-/// What it takes for an import to be granted; nothing where it is.
+/// Returns the condition for granting an import; empty if it is granted.
 fn what_it_needs(import: &str) -> String {
     let (interface, version) = import.split_once('@').unwrap_or((import, ""));
     if GRANTED.contains(&interface) {
@@ -254,22 +251,21 @@ fn what_it_needs(import: &str) -> String {
     "this host does not support it".to_owned()
 }
 
-/// How the version of an interface that a component is made for goes with the one that this host has. From the best
-/// to the worst.
+/// The relation between the version that a component is built for and this host's, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fit {
-    /// This host has it, or a later one that has all of it.
+    /// This host has the version, or a compatible later one.
     Good,
-    /// It has what this host does not have yet.
+    /// The version is newer than this host's.
     Newer,
-    /// This host no longer has it.
+    /// This host no longer supports the version.
     Older,
-    /// It is a draft, or no version at all.
+    /// The version is a draft, or invalid.
     Unknown,
 }
 
 impl Fit {
-    /// What to do; nothing where it fits.
+    /// Returns what to do; empty if the version fits.
     fn remedy(self) -> String {
         let known = CONTRACT_VERSION;
         match self {
@@ -281,8 +277,8 @@ impl Fit {
     }
 }
 
-/// Whether a component for version `theirs` runs on a host that has `known`. Versions go together as Cargo says it:
-/// with one major number, or for 0.x with one minor number, a later one has all that an earlier one has.
+/// Compares a component's version `theirs` with the host's version `known`. By Cargo's rule, a later version has all of
+/// an earlier one with the same major number, or for 0.x the same minor number.
 fn fit(theirs: &str, known: &str) -> Fit {
     let (Some(theirs), Some(known)) = (numbers(theirs), numbers(known)) else { return Fit::Unknown };
     let line = |[major, minor, _]: [u64; 3]| (major, if major == 0 { minor } else { 0 });
@@ -293,7 +289,7 @@ fn fit(theirs: &str, known: &str) -> Fit {
     }
 }
 
-/// The three numbers of a version that has nothing else.
+/// Parses a version of three numbers and nothing else.
 fn numbers(version: &str) -> Option<[u64; 3]> {
     let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
     parts?.try_into().ok()
@@ -307,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_fits_hosts_of_its_line_that_are_not_older() {
+    fn version_fits_compatible_hosts_that_are_not_older() {
         for (theirs, known, expected) in [
             ("0.1.0", "0.1.0", Fit::Good),
             ("0.0.9", "0.1.0", Fit::Older),
@@ -332,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A coordinator's interfaces in that version, as far as names go.
+    /// Builds a component with the names of a coordinator's interfaces in this version.
     fn coordinator(version: &str) -> Vec<u8> {
         wat::parse_str(format!(
             r#"(component
@@ -344,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinator_for_another_version_is_told_both() {
+    fn contract_problem_names_both_versions() {
         for (version, remedy) in [
             ("0.1.0", None),
             ("0.0.9", Some("no older versions")),
@@ -356,7 +352,7 @@ mod tests {
                 None => assert_eq!((kind, problems), (Some(ModuleKind::Coordinator), Vec::new())),
                 Some(remedy) => {
                     assert_eq!(kind, None, "{version}");
-                    // Once for what it exports, once for what it imports.
+                    // One for the export, one for the import.
                     assert_eq!(problems.len(), 2, "{problems:?}");
                     for problem in problems {
                         for part in [version, CONTRACT_VERSION, remedy] {
@@ -369,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn component_for_newer_wasi_is_told_both_versions() {
+    fn newer_wasi_problem_names_both_versions() {
         let imports = ["wasi:clocks/monotonic-clock@0.2.99", "wasi:io/poll@0.2.100", "wasi:random/random@0.2.0"];
         let importing = |names: &[&str]| Interfaces {
             imports: names.iter().copied().map(str::to_owned).collect(),
@@ -383,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_not_told_at_any_length() {
+    fn problems_are_bounded_in_number_and_length() {
         let imports = (0..100).map(|number| format!("a:b{number}/é{}", "c".repeat(100_000))).collect();
         let problems = judge(Interfaces {
             imports,
@@ -397,8 +393,8 @@ mod tests {
     }
 
     #[test]
-    fn more_than_anybody_needs_is_not_looked_at() {
-        // A section's size and each count, as LEB128.
+    fn oversized_component_is_not_read_to_its_end() {
+        // Encodes the size of a section or a count as LEB128.
         fn leb(number: usize) -> Vec<u8> {
             let bytes = [0, 7, 14, 21].map(|shift| u8::try_from(number >> shift & 0x7f).unwrap() | 0x80);
             [&bytes[..], &[u8::try_from(number >> 28).unwrap()]].concat()
@@ -420,17 +416,17 @@ mod tests {
             assert!(problems[0].contains("more than 10000 imports") && problems.len() == 1, "{problems:?}");
         }
         assert!(!Interfaces::in_bytes(&nested(999)).unwrap().is_too_much);
-        // What is within the deepest is not read: it is cut off here.
+        // The deepest level is not read, so cutting it off goes unnoticed.
         let mut deep = nested(1_001);
         deep.pop();
         assert!(Interfaces::in_bytes(&deep).unwrap().is_too_much && is_complete(&deep));
         assert!(!is_complete(&importing(1)[..12]) && is_complete(&importing(1)));
     }
 
-    /// What [`fit`] calls good must be what wasmtime finds when it links and enters the component.
+    /// A version that [`fit`] calls good must link in wasmtime, and its exports must be found.
     #[test]
-    fn a_component_for_an_earlier_patch_links_with_a_host_that_has_a_later_one() {
-        let engine = Engine::new(crate::Purpose::default()).unwrap();
+    fn component_for_an_earlier_patch_links_with_a_later_host() {
+        let engine = Engine::new().unwrap();
         let text = r#"(component
             (import "baton:trial/import@0.1.2" (instance (export "f" (func))))
             (instance $export)
@@ -441,21 +437,21 @@ mod tests {
             let mut instance = linker.instance(&format!("baton:trial/import@{host}")).unwrap();
             instance.func_wrap("f", |_, (): ()| Ok(())).unwrap();
             assert_eq!(linker.instantiate_pre(&component).is_ok(), links, "{host}");
-            // As the generated bindings look their exports up.
+            // The generated bindings look up their exports this way.
             let export = component.get_export_index(None, format!("baton:trial/export@{host}"));
             assert_eq!(export.is_some(), links, "{host}");
         }
     }
 
     #[test]
-    fn what_is_within_a_component_is_not_what_it_imports_and_exports() {
+    fn interfaces_exclude_those_of_nested_components() {
         let text = r#"(component
             (component (import "inner:a/b" (instance)) (instance $x) (export "inner:c/d" (instance $x)))
             (core module (import "m" "n" (func)) (func (export "o")))
             (import "outer:a/b@1.0.0" (instance))
             (instance $x)
             (export "outer:c/d@1.0.0" (instance $x)))"#;
-        let engine = Engine::new(crate::Purpose::default()).unwrap();
+        let engine = Engine::new().unwrap();
         let component = Component::new(engine.wasmtime(), wat::parse_str(text).unwrap()).unwrap();
         let compiled = Interfaces::of(&engine, &component);
         let Interfaces { imports, exports, .. } = Interfaces::in_bytes(&wat::parse_str(text).unwrap()).unwrap();

@@ -1,47 +1,42 @@
-//! The runtime: compiles coordinators, and runs their instances, each in a process of its own.
+//! The runtime: compiles coordinators and runs their instances, each in a process of its own.
 //!
-//! It knows nothing of leases. An [`Instance`] is started with a term and a gate; until it is gone it can be asked to
-//! stop, and killed at any moment, whatever it is doing. Gone is: its process has ended and was reaped, and nothing that
-//! the host did for it is under way.
+//! The runtime knows nothing of leases. The host starts an [`Instance`] with a term and a gate, can ask it to stop, and
+//! can kill it at any moment. An instance is gone once its process has been reaped and no work that the host did for it
+//! is in progress.
 //!
 //! # Processes
 //!
-//! - **A template**, one for each version at hand, is this program once more. It maps and links the version's code, runs
-//!   none of it, and forks runners. Coordinators that run the same version share one.
-//! - **A runner**, one for each instance, is made ready before there is a term: forked by its template, as the host's own
-//!   child, so that it shares what both only read, needs no time to link, and lives on should the template end. Then it is
-//!   confined to what its coordinator was granted, makes its threads, and gives up what only that needed. It rehearses the
-//!   start of an instance, so that all the memory which a start touches is there, without running any of the guest's
-//!   functions: a module with a start function is not instantiated, and one that takes long to lay out is not rehearsed.
-//!   Then it waits. The message that begins an instance is one write. Each instance takes its runner with it, and the next
-//!   runner is made shortly after this one has begun.
+//! - **A template**, one for each version that is kept ready, is a process of this same program. It maps and links the
+//!   version's code, runs none of it, and forks runners. Coordinators that run the same version share a template.
+//! - **A runner** is the process of one instance. The template forks it before there is a term, as a child of the host.
+//!   So a runner shares the template's read-only memory, need not link, and outlives the template. It confines itself
+//!   to what its coordinator was granted, starts its threads, drops the rights that only this needed, and rehearses
+//!   the start of an instance ([`Runners`]). Then it waits for the one message that begins an instance.
 //!
-//! No descriptor can travel out of a runner, since pipes carry none.
+//! Host and runner are connected by pipes, which cannot carry descriptors. So no descriptor can leave a runner.
 //!
-//! A runner's threads: the first runs the guest and nothing else; *guest* does what the guest has begun and does not wait
-//! for, and up to four more, if there are folders, make its calls on files; *host* hears what the host says, and the end of
-//! that is the process' end; *deadline*, from the message that begins an instance on, ends the process at its deadline, also
-//! while the host is stopped; a *ticker*, with `--profile` alone, has a busy guest show where it is every 10 ms.
+//! The threads of a runner:
+//!
+//! - The first thread runs the guest, and the async runtime while the guest waits.
+//! - `beside` runs the async runtime while the guest computes.
+//! - `guest`: one thread for calls that block, or four if folders are granted.
+//! - `host` reads the host's messages. When the pipe is closed, it ends the process.
+//! - `deadline` ends the process at its deadline, even while the host is stopped.
 //!
 //! # Modules
 //!
-//! - The host's side: `instance` starts, attends to and kills one; `templates` and `runners` keep these ready under a
-//!   coordinator's `policy`; `process` starts and reaps all of them, `control_groups` has one for each runner where that
-//!   is ours to have; `instances` lists those that run.
-//! - Between the two: `protocol` has the messages, `shared` memory of both, `page` the deadline in it and the runner's gate,
-//!   and `limits` what an instance may use and uses.
-//! - The runner's side: `runner` is its whole life. `guest` is the host's side of the contract, `state` of the
-//!   coordinator's state, `denied` the interfaces that are there without being granted; `files` are those in granted
-//!   `folder`s and `listing` reads these a part at a time; `http` is what it may ask of other servers. `holdings` holds
-//!   an instance to its limits, and `weight` says what its handles take of memory; `output` takes its lines, `logging`
-//!   its log.
-//! - Before and after: `module` reads, compiles and links components, by an `engine`; `judge` says before whether they fit,
-//!   `componentize` makes them of core modules, `component_size` counts their core instances. `backtrace` makes a trap's
-//!   readable, with `names`; `postmortem` writes core dumps and profiles, in the host.
-//! - [`confine`] takes from a process of ours, before it works on what others made, all that this does not need.
-//! - For all packages above: `secret` says where a secret is, [`shell`] quotes what messages propose to type, [`escape`] makes
-//!   text harmless for a terminal, [`memory`] counts what a piece of work takes, `bounded` reads files that somebody has
-//!   named.
+//! - The host's side: `instance` starts, supervises and kills one instance. `templates` and `runners` keep processes
+//!   ready under a coordinator's `policy`; `process` starts and reaps them; `control_groups` groups them. `instances`
+//!   lists the running instances.
+//! - Between both sides: `protocol` has the messages, `shared` the shared memory, `page` the deadline in it and the
+//!   runner's gate, and `limits` the limits and usage of an instance.
+//! - The runner's side: `runner` is its whole life. `guest` implements the contract, `state` the coordinator's state,
+//!   `denied` the interfaces that are linked without being granted. `files`, `folder` and `listing` implement granted
+//!   folders, `http` requests to other servers. `holdings` enforces the limits. `output` and `logging` take the lines.
+//! - Before and after: `module` reads, compiles and links components with an `engine`. `judge` checks whether they fit,
+//!   `componentize` wraps core modules, and `component_size` measures. `backtrace` and `names` make traps readable.
+//! - [`confine`] drops every right that one of these processes does not need before it works on untrusted input.
+//! - Helpers: `secret`, [`shell`] (quotes proposed commands), [`escape`] (text for terminals), [`memory`], `bounded`.
 
 mod backtrace;
 mod bounded;
@@ -71,7 +66,6 @@ mod output;
 mod page;
 mod policy;
 mod polls;
-mod postmortem;
 mod process;
 mod protocol;
 mod runner;
@@ -86,10 +80,10 @@ mod weight;
 pub use bounded::{FileError, read_file};
 pub use componentize::Wrapped;
 pub use control_groups::{ControlGroups, ControlGroupsError};
-pub use engine::{Engine, Purpose};
+pub use engine::Engine;
 pub use folder::{Folder, FolderGrant};
 pub use foreign::READERS;
-pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest, Requested};
+pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
 pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
 pub use instances::{InUse, ProcessUse, RunningInstances, Share};
 pub use judge::is_complete;
@@ -101,7 +95,6 @@ pub use module::{Inspection, LARGEST_MODULE, Module, ModuleError};
 pub use module::{OUTLINE, Outline};
 pub use output::{LONGEST_LINE, Notice, Output, Stream};
 pub use policy::Policy;
-pub use postmortem::{Postmortem, PostmortemError, PostmortemWriter};
 pub use process::{MAKE_RUNNERS, Processes, end_with};
 pub use runner::{Forked, make_runners, run_instance};
 pub use runners::{RunnerError, Runners};

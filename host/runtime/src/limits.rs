@@ -1,7 +1,8 @@
-//! What an instance may use of the host, and what it does use.
+//! Limits on the resources of an instance, and its actual usage.
 //!
-//! Exceeding a limit ends the instance with a message that names the limit and the flag that grants more; coming
-//! near one is told once. Lines of output are the exception: what is too much is dropped and counted (`output`).
+//! Exceeding a limit ends the instance with a message that names the limit, and the flag that raises it, if any. Coming
+//! close to a limit is reported once. Lines of output are the exception: lines above the limit are dropped and counted
+//! (`output`).
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,66 +15,66 @@ use wasmtime_wasi::ResourceTableError;
 use super::shared::Sharable;
 use baton_store::clock::nanoseconds_on;
 
-/// What an instance may use.
+/// Limits on the resources of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// All linear memories together, in bytes.
+    /// Size of all linear memories together (bytes).
     pub memory: u64,
-    /// The elements of all tables together.
+    /// Number of elements of all tables together.
     pub table_elements: u64,
-    /// Core instances, and as many memories and tables: what a component is made of.
+    /// Number of core instances, and also of memories and of tables, in a component.
     pub instances: u64,
-    /// What it holds at a time, of the host (streams, files, timers) and of its own components.
+    /// Number of handles at a time, to resources of the host (streams, files, timers) and of its own components.
     pub handles: u64,
-    /// Files, folders and listings of folders that it has open at a time.
+    /// Number of files, folders and folder listings open at a time.
     pub files: u64,
-    /// Lines that it may print or log a second in the long run; twice that after a silence.
+    /// Lines printed or logged per second in the long run. Bursts may have twice as many.
     pub output: u32,
 }
 
 impl Default for Limits {
-    /// Far more than the components that are known to us use.
+    /// Returns limits far above the usage of the components that we know.
     fn default() -> Self {
         Self {
             memory: 256 << 20,
             table_elements: 1_000_000,
             instances: 1_000,
-            handles: 10_000,
+            handles: 100_000,
             files: 256,
             output: 500,
         }
     }
 }
 
-/// What an instance has used, at its peak or in all.
+/// Resources that an instance has used: peaks, and totals for lines.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Usage {
-    /// Of memory, in bytes.
+    /// Linear memory (bytes).
     pub memory: u64,
-    /// Of table elements.
+    /// Table elements.
     pub table_elements: u64,
-    /// Of core instances; of memories or tables where there are more of these.
+    /// Core instances, memories or tables, whichever are most.
     pub instances: u64,
-    /// Of handles, at the same time.
+    /// Handles at a time.
     pub handles: u64,
-    /// Of files, folders and listings that were open, at the same time.
+    /// Files, folders and listings open at a time.
     pub files: u64,
-    /// Of the host's memory for its handles, in bytes, as far as that was looked at.
+    /// Memory of the runner for its handles (bytes), as far as it was measured.
     pub kept: u64,
-    /// Of requests over HTTP, at the same time.
+    /// HTTP requests at a time.
     pub requests: u64,
-    /// Lines that it printed or logged.
+    /// Lines printed or logged.
     pub lines: u64,
-    /// Those that were dropped beside them.
+    /// Lines dropped, in addition to those.
     pub dropped: u64,
 }
 
-/// What leaves an instance.
+/// An action of an instance that is visible outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// A request over HTTP.
+    /// An HTTP request.
     Request,
-    /// A call on a file or folder, or on what it reads from and writes to.
+    /// A call on a file or folder, or on a stream of one.
     File,
     /// A write to its output, or a line of its log.
     Output,
@@ -82,10 +83,10 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// All of them.
+    /// All kinds of effects.
     pub const ALL: [Self; 4] = [Self::Request, Self::File, Self::Output, Self::Commit];
 
-    /// What it is called.
+    /// Returns the name in events and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Request => "request",
@@ -96,8 +97,7 @@ impl Effect {
     }
 }
 
-/// How many effects of an instance have passed, and how many were refused since its time was over. Of commits those are
-/// refused that are not saved, for whatever reason.
+/// Numbers of effects that passed the gate or were refused. A commit counts as refused if it was not saved.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Effects {
     passed: [u64; Effect::ALL.len()],
@@ -105,18 +105,18 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Of each kind so many that have passed, and so many that were refused.
+    /// Builds the counts from a function that returns, for each kind, how many have passed and how many were refused.
     pub fn of(count: impl Fn(Effect) -> [u64; 2]) -> Self {
         let counts = Effect::ALL.map(count);
         Self { passed: counts.map(|[passed, _]| passed), refused: counts.map(|[_, refused]| refused) }
     }
 
-    /// How many of this kind have passed.
+    /// Returns the number of effects of this kind that have passed.
     pub fn passed(&self, effect: Effect) -> u64 {
         self.passed[effect as usize]
     }
 
-    /// How many of this kind were refused.
+    /// Returns the number of effects of this kind that were refused.
     pub fn refused(&self, effect: Effect) -> u64 {
         self.refused[effect as usize]
     }
@@ -133,34 +133,34 @@ impl Add for Effects {
     }
 }
 
-/// It uses much of what it may.
+/// An instance is close to a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NearLimit {
-    /// Of what.
+    /// The limited resource.
     pub what: Limited,
-    /// How much it uses.
+    /// Current usage.
     pub used: u64,
-    /// How much it may use.
+    /// The limit.
     pub limit: u64,
 }
 
-/// What there is a limit for.
+/// A limited resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Limited {
-    /// Its linear memories.
+    /// Linear memory.
     Memory,
-    /// What its runner keeps for its handles.
+    /// The runner's memory for handles.
     Kept,
-    /// The elements of its tables.
+    /// Table elements.
     TableElements,
-    /// Its handles.
+    /// Handles.
     Handles,
-    /// Files, folders and listings that are open.
+    /// Open files, folders and listings.
     Files,
 }
 
 impl Limited {
-    /// What it is called.
+    /// Returns the name in events and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -171,19 +171,17 @@ impl Limited {
         }
     }
 
-    /// What grants more.
-    pub fn flag(self) -> &'static str {
+    /// Returns the flag that raises the limit, if any.
+    pub fn flag(self) -> Option<&'static str> {
         match self {
-            Self::Memory | Self::Kept => "--max-memory",
-            Self::TableElements => "--max-table-elements",
-            Self::Handles => "--max-handles",
-            Self::Files => "--max-files",
+            Self::Memory | Self::Kept => Some("--max-memory"),
+            Self::TableElements | Self::Handles | Self::Files => None,
         }
     }
 }
 
-/// Counts what one instance uses, in memory that its runner writes and its host reads. Anyone may read it at any time;
-/// what decides something is not read from here.
+/// Counts the resources that one instance uses, in memory that its runner writes and its host reads. To the host the
+/// values are claims of the runner: a runner that its guest has taken over can write anything.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Tally {
@@ -196,16 +194,15 @@ pub(super) struct Tally {
     requests: AtomicU64,
     lines: AtomicU64,
     dropped: AtomicU64,
-    /// When it last said that it did useful work, in nanoseconds of the boot clock, which all processes share; 0 for
-    /// never.
+    /// Time of the last progress report (ns of the boot clock, which all processes share); 0 if there was none.
     progress: AtomicU64,
-    /// Not 0 once an effect was refused.
+    /// Nonzero once an effect was refused.
     refused: AtomicU64,
     effects_passed: [AtomicU64; Effect::ALL.len()],
     effects_refused: [AtomicU64; Effect::ALL.len()],
 }
 
-// SAFETY: atomic numbers, and less than a page of them.
+// SAFETY: the struct consists of atomic integers, and is smaller than a page.
 unsafe impl Sharable for Tally {}
 
 impl Tally {
@@ -247,30 +244,27 @@ impl Tally {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It did useful work, just now.
     pub(super) fn makes_progress(&self) {
         self.progress.store(nanoseconds_on(ClockId::Boottime), Ordering::Relaxed);
     }
 
-    /// How long ago it last said that it did useful work; none if it never did.
+    /// Time since the last progress report, if any.
     pub(super) fn since_progress(&self) -> Option<Duration> {
         let at = Some(self.progress.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(Duration::from_nanos(nanoseconds_on(ClockId::Boottime).saturating_sub(at)))
     }
 
-    /// An effect of it was refused.
     pub(super) fn has_refused(&self) {
         self.refused.store(1, Ordering::Relaxed);
     }
 
-    /// Whether an effect of it was refused.
     pub(super) fn refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed) != 0
     }
 }
 
 impl Limits {
-    /// What an error of wasmtime's means where one of these limits led to it, and what grants more.
+    /// Explains an error of wasmtime that one of these limits caused.
     pub(super) fn explain(&self, error: &wasmtime::Error) -> Option<String> {
         if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
             return Some(self.too_many_handles());
@@ -281,21 +275,18 @@ impl Limits {
         }
         let count = cause.strip_prefix("resource limit exceeded: ")?;
         let limit = self.instances;
-        Some(format!(
-            "the instance needs more core instances, memories or tables ({count}) than its limit of {limit}; raise \
-             `--max-instances`"
-        ))
+        Some(format!("the instance needs more core instances, memories or tables ({count}) than the limit of {limit}"))
     }
 }
 
 impl Limits {
-    /// The limit on handles, for those who count in this type.
+    /// The limit on handles, as the type that wasmtime takes.
     pub(super) fn handles(&self) -> usize {
         saturated(self.handles)
     }
 
     fn too_many_handles(&self) -> String {
-        format!("the instance needs more handles than its limit of {}; raise `--max-handles`", self.handles)
+        format!("the instance needs more handles than the limit of {}", self.handles)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Listings of folders, read a part at a time as they are asked for: however much is in a folder, no more than that part
-//! is in memory. As with `readdir`, what is created or removed meanwhile may be in it or not.
+//! Listings of folders, read in parts, so that only one part is in memory. As with `readdir`, entries that are created
+//! or removed meanwhile may or may not appear.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -13,44 +13,42 @@ use tokio::task::spawn_blocking;
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorType, DirectoryEntry, ErrorCode};
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-/// So many entries are read at a time.
+/// Number of entries that are read at a time.
 const PART: usize = 128;
 
-/// A listing that goes on.
 pub(super) struct Listing {
     read: VecDeque<Result<DirectoryEntry, ErrorCode>>,
-    /// None once all is read.
+    /// `None` once all entries are read.
     rest: Option<Rest>,
 }
 
-/// The folder from which the rest is read. It is open for as long as this is there.
+/// The open folder from which the rest is read.
 struct Rest {
     folder: Dir,
     open: Arc<()>,
 }
 
 impl Listing {
-    /// A new listing of a folder, with a descriptor of its own. Blocks.
+    /// Begins a listing of a folder, with a descriptor of its own. Blocks.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's error.
     pub(super) fn new(folder: &File) -> io::Result<Self> {
-        // A folder's own descriptor may be good for nothing but looking things up in it.
+        // The folder's own descriptor may be `O_PATH`, which cannot be read.
         let folder = openat(folder, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let rest = Rest { folder: Dir::new(folder)?, open: Arc::new(()) };
         Ok(Self { read: VecDeque::new(), rest: Some(rest) })
     }
 
-    /// What lives for as long as the folder is open for it; none once all is read.
+    /// Returns a token that lives as long as the folder is open for this listing; `None` once all entries are read.
     pub(super) fn open(&self) -> Option<&Arc<()>> {
         self.rest.as_ref().map(|rest| &rest.open)
     }
 
-    /// The next entry; none at the end.
+    /// Returns the next entry; `None` at the end.
     ///
     /// # Errors
-    /// Those of the system, and [`ErrorCode::IllegalByteSequence`] for a name that is no UTF-8; the next call goes on
-    /// behind it.
+    /// The system's error, or [`ErrorCode::IllegalByteSequence`] for a non-UTF-8 name, which is then skipped.
     pub(super) async fn next(&mut self) -> FsResult<Option<DirectoryEntry>> {
         if self.read.is_empty()
             && let Some(rest) = self.rest.take()
@@ -62,7 +60,7 @@ impl Listing {
 }
 
 impl Rest {
-    /// The next part, and what is left after it.
+    /// Reads the next part, and returns it with the rest.
     fn part(mut self) -> (VecDeque<Result<DirectoryEntry, ErrorCode>>, Option<Self>) {
         let mut part = VecDeque::new();
         while part.len() < PART {
@@ -78,7 +76,7 @@ impl Rest {
         (part, Some(self))
     }
 
-    /// An entry as a guest sees it; none if that is the folder itself or its parent, or if it was removed meanwhile.
+    /// Converts an entry for the guest; `None` for the folder itself, its parent and removed entries.
     fn entry(&self, entry: &DirEntry) -> Option<Result<DirectoryEntry, ErrorCode>> {
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
@@ -93,7 +91,7 @@ impl Rest {
         Some(name.to_str().map(entry).map_err(|_| ErrorCode::IllegalByteSequence))
     }
 
-    /// What the entry is. Not every file system says so in its folders.
+    /// Returns the type of an entry. Not every file system stores it in the folder.
     fn kind(&self, entry: &DirEntry, name: &CStr) -> rustix::io::Result<DescriptorType> {
         let kind = match entry.file_type() {
             FileType::Unknown => {

@@ -1,7 +1,7 @@
-//! `wasi:logging`: what a coordinator says with a level.
+//! `wasi:logging`: a coordinator's log messages, each with a level.
 //!
-//! The interface is a draft that was never released, so its version says little. It is written down here as the
-//! proposal has it.
+//! The interface is a draft that was never released, so its version carries no meaning. It is copied here from the
+//! proposal.
 
 use std::sync::Arc;
 
@@ -32,30 +32,29 @@ mod bindings {
 
 use bindings::wasi::logging::logging;
 
-/// How much a line of a log matters, from the least: a guest's, or one of the host's own.
+/// Level of a log message of a guest or of the host, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Each step. Only a guest has these.
+    /// Single steps. Only guests use this level.
     Trace,
-    /// For a search for mistakes. Only a guest has these.
+    /// Details for debugging. Only guests use this level.
     Debug,
-    /// As it should be.
+    /// Normal operation.
     Info,
-    /// Something went wrong, and is dealt with.
+    /// A problem that the program handles.
     Warn,
-    /// Something failed: a person should look.
+    /// A failure that a person should look into.
     Error,
-    /// Nothing works any more. Only a guest has these.
+    /// Nothing works any more. Only guests use this level.
     Critical,
 }
 
-/// Links it.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     logging::add_to_linker::<Guest, HasSelf<GuestLog>>(linker, |guest| &mut guest.log)
 }
 
-/// An instance's log as the guest sees it.
+/// The guest's side of its log.
 #[derive(Clone)]
 pub(super) struct GuestLog {
     gate: Arc<Gate>,
@@ -70,7 +69,7 @@ impl GuestLog {
 
 impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
-        // It has no way to say that it was refused. The next effect that has one says so.
+        // The call has no result, so it cannot report a refusal. The next effect that has one does.
         if self.gate.pass(Effect::Output).is_ok() {
             let log = Notice::Log { level: level.into(), context: &context, message: &message };
             self.outlet.put(|output| output.notice(log));

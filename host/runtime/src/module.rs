@@ -1,6 +1,6 @@
-//! Modules: reading, compiling and linking components, and what can be made one.
+//! Modules: reads, compiles and links components, and core modules that can be wrapped as one.
 //!
-//! A host has the code of a [`Module`] and runs none of it: only a template maps it and has it [`Linked`], for its runners.
+//! A host holds the code of a [`Module`] and runs none of it. Only a template maps it and has it [`Linked`].
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -24,13 +24,14 @@ use baton_store::Digest;
 
 use crate::{FileError, read_file};
 
-/// A larger module is refused before it is read whole, in bytes.
+/// Largest module (bytes). A larger file is refused without reading all of it.
 pub const LARGEST_MODULE: u64 = 64 << 20;
 
-/// A component that takes more steps to be instantiated is refused by the compiler, before it takes the host's memory.
+/// Most steps that the instantiation of a component may take. A component with more is refused before it is compiled,
+/// since it could use too much memory of the host.
 const MOST_STEPS: usize = 100_000;
 
-/// Why a module cannot run here. It is named by its file, or by its digest where it is from elsewhere.
+/// A module cannot run here. Messages name it by its file, or by its digest if it comes from elsewhere.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// The file cannot be read.
@@ -38,67 +39,67 @@ pub enum ModuleError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// There is none.
+    /// The file does not exist.
     #[error("there is no module at {0}: build the module, or correct the path")]
     Missing(PathBuf),
-    /// It is not a file with bytes in it.
+    /// The path is not a regular file.
     #[error("the module {0} is a folder or a device, not a regular file")]
     NotAFile(PathBuf),
-    /// It has no bytes.
+    /// The module has no bytes.
     #[error("the module {0} is empty: was the build interrupted?")]
     Empty(String),
-    /// It has too many.
+    /// The module has too many bytes.
     #[error("the module {module} has {} MiB; the limit is {} MiB", .size.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge {
-        /// What the module is called: its file.
+        /// Name of the module: its file, or its digest.
         module: String,
-        /// Its size in bytes.
+        /// Size of the module's file (bytes).
         size: u64,
     },
-    /// It is something else.
+    /// The bytes are not WebAssembly.
     #[error(
         "the module {0} is not WebAssembly: it must be a component, as built by `cargo build --target wasm32-wasip2`"
     )]
     NotWasm(String),
-    /// It is a core module that nothing tells how to wrap.
+    /// A core module without the information that is needed to wrap it.
     #[error(
         "the module {0} is a core module, not a component, and cannot be wrapped: it has no component types and does \
          not import WASI preview 1; build it with `--target wasm32-wasip2`, or wrap it with `wasm-tools component new`"
     )]
     CoreModule(String),
-    /// It is a core module whose wrapping failed.
+    /// A core module that could not be wrapped.
     #[error(
         "the core module {module} cannot be wrapped as a component: {why}; build it with tools of the same \
          release, or wrap it with `wasm-tools component new`"
     )]
     Unwrappable {
-        /// What the module is called: its file.
+        /// Name of the module: its file, or its digest.
         module: String,
-        /// What the wrapping stumbled over.
+        /// The reason.
         why: String,
     },
-    /// It is a component that wasmtime does not take.
+    /// A component that wasmtime does not accept.
     #[error("the module {module} cannot be compiled: {why}")]
     Invalid {
-        /// What the module is called: its file.
+        /// Name of the module: its file, or its digest.
         module: String,
-        /// What wasmtime said.
+        /// The reason.
         why: String,
     },
-    /// It is a component for another world.
+    /// A component for another world.
     #[error("the module {module} cannot run here: {}", .problems.join("; "))]
     Unsuitable {
-        /// What the module is called: its file.
+        /// Name of the module: its file, or its digest.
         module: String,
-        /// Everything that is missing or unknown, each with the way out.
+        /// All imports and exports that are missing or unknown, each with a remedy.
         problems: Vec<String>,
     },
 }
 
-/// A compiled component, and what is known of it. Clones share the code.
+/// A compiled component and its properties. Clones share the code.
 #[derive(Clone)]
 pub struct Module {
     digest: Digest,
@@ -107,32 +108,31 @@ pub struct Module {
     code: Arc<File>,
 }
 
-/// What must be known of a module beside its code.
+/// Properties of a module that are stored behind its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outline {
     pub(super) kind: ModuleKind,
-    /// Whether it has a state, which its term claims first.
+    /// True if the module uses state, which its term must claim before it starts.
     pub(super) uses_state: bool,
-    /// Whether it asks for folders before it does anything: preview 1 must, whatever its program wants.
+    /// True if the module asks for folders at startup whatever its program needs, as a preview 1 module does.
     pub(super) asks_for_folders: bool,
-    /// Whether instantiating it runs none of its code.
+    /// True if instantiation runs no code of the module.
     pub(super) is_inert: bool,
-    /// The core instances that were counted in it.
     instances: u64,
 }
 
-/// The length of an outline in bytes.
+/// Size of an encoded outline (bytes).
 pub const OUTLINE: usize = 9;
 
 impl Outline {
-    /// Of a component and what it is made of, and the module that was made one.
+    /// Builds the outline of a component that was made from the module `bytes`. `None` if the host cannot run it.
     fn of(component: &[u8], ComponentSize { instances, is_inert, .. }: ComponentSize, bytes: &[u8]) -> Option<Self> {
         let Judged { kind, imports, .. } = judge(Interfaces::in_bytes(component).ok()?);
         let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
         Some(Self { kind: kind?, uses_state, asks_for_folders: is_for_preview1(bytes), is_inert, instances })
     }
 
-    /// As it stands behind the code: the count in little endian, and a bit for each of the others.
+    /// Encodes the outline: the number of instances (little endian), then one bit for each other property.
     pub fn to_bytes(self) -> [u8; OUTLINE] {
         let bits = [self.kind == ModuleKind::Command, self.uses_state, self.asks_for_folders, self.is_inert];
         let bits = bits.iter().rev().fold(0, |bits, bit| bits << 1 | u8::from(*bit));
@@ -141,7 +141,7 @@ impl Outline {
         bytes
     }
 
-    /// See [`Outline::to_bytes`].
+    /// Decodes the result of [`Outline::to_bytes`].
     pub fn from_bytes(bytes: [u8; OUTLINE]) -> Self {
         let [instances @ .., bits] = bytes;
         let bit = |number: u8| bits >> number & 1 == 1;
@@ -155,55 +155,54 @@ impl Outline {
     }
 }
 
-/// A component that can be instantiated.
+/// A component that is ready to be instantiated.
 pub(super) struct Linked {
     pub(super) engine: Engine,
     pub(super) entry: EntryPoint,
-    /// Of how many core instances it consists; of memories or tables where there are more of these.
+    /// Number of core instances, memories or tables, whichever are most.
     pub(super) instances: u64,
     pub(super) outline: Outline,
 }
 
-/// Where a component is entered.
+/// The exported function that starts a component.
 #[derive(Clone)]
 pub(super) enum EntryPoint {
     Coordinator(CoordinatorPre<Guest>),
     Command(CommandPre<Guest>),
 }
 
-/// What is known of a component, for `baton check`.
+/// The properties of a component, for `baton check`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
-    /// What it is called: its file.
+    /// Name of the module: its file, or its digest.
     pub module: String,
-    /// Whether it would run here.
+    /// True if the module would run here.
     pub runs: bool,
-    /// What it is; none where it is nothing that this host can run.
+    /// Kind of the module; `None` if this host cannot run it.
     pub kind: Option<ModuleKind>,
-    /// How the file became a component; none where it is one.
+    /// The way in which a core module was wrapped; `None` if the file is a component.
     pub wrapped: Option<Wrapped>,
-    /// The world that it is made for, with its version.
+    /// The world that the module targets, with its version.
     pub world: Option<String>,
-    /// Of the file's bytes.
+    /// Digest of the file.
     pub digest: Digest,
-    /// In bytes.
+    /// Size of the file (bytes).
     pub size: u64,
-    /// How long compiling it took, in milliseconds.
+    /// Compile time (ms).
     pub compile_ms: u64,
-    /// The interfaces that it needs.
+    /// The interfaces that the module imports.
     pub imports: Vec<Import>,
-    /// The interfaces that it offers.
+    /// The interfaces that the module exports.
     pub exports: Vec<String>,
-    /// What is missing or unknown, each with the way out.
+    /// All imports and exports that are missing or unknown, each with a remedy.
     pub problems: Vec<String>,
 }
 
 impl Module {
-    /// Reads, judges and compiles the component in a file, in this process: for tests and measurements. Takes as long
-    /// as compiling takes.
+    /// Reads, checks and compiles the component in a file, in this process. For tests and benchmarks.
     ///
     /// # Errors
-    /// [`ModuleError`] says what is wrong with it.
+    /// [`ModuleError`] says why the module cannot run here.
     pub fn load(engine: &Engine, path: &Path) -> Result<Self, ModuleError> {
         let name = path.display().to_string();
         let bytes = read(path)?;
@@ -215,11 +214,11 @@ impl Module {
         Ok(Self::new(&bytes, outline, file))
     }
 
-    /// Compiles a module, after all the judging that can be done before; here or in another process with the same
-    /// program and such an engine. `name` is for the errors.
+    /// Compiles a module, after all checks that need no compilation. The result is valid in every process of this same
+    /// program that has an equal engine. `name` is for error messages.
     ///
     /// # Errors
-    /// [`ModuleError`] says what is wrong with it.
+    /// [`ModuleError`] says why the module cannot run here.
     pub fn precompile(engine: &Engine, name: &str, bytes: &[u8]) -> Result<(Vec<u8>, Outline), ModuleError> {
         let (component, _) = as_component(engine, name, bytes)?;
         check(name, &component)?;
@@ -230,16 +229,16 @@ impl Module {
         Ok((code, outline))
     }
 
-    /// The module of these bytes, whose code and outline [`Module::precompile`] has made.
+    /// Creates the module of these bytes, with the code and outline that [`Module::precompile`] returned.
     pub fn new(bytes: &[u8], outline: Outline, code: File) -> Self {
         Self { digest: Digest::of(bytes), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
 
-    /// Judges a module by what can be seen without compiling it: that it is WebAssembly and, where it is a
-    /// component already, what it is and whether it imports only what there is. Costs next to nothing.
+    /// Checks a module without compiling it: that it is WebAssembly and, if it is a component, that it has a kind and
+    /// imports only available interfaces. Takes next to no time.
     ///
     /// # Errors
-    /// [`ModuleError`] says what is wrong with it.
+    /// [`ModuleError`] says why the module cannot run here.
     pub fn precheck(name: &str, bytes: &[u8]) -> Result<(), ModuleError> {
         match layer(name, bytes)? {
             Layer::Component => check(name, bytes),
@@ -247,10 +246,10 @@ impl Module {
         }
     }
 
-    /// Compiles a module to tell what is known of it, whether it would run or not. `name` is what it is called.
+    /// Compiles a module and returns its properties, whether it would run or not. `name` is the name of the module.
     ///
     /// # Errors
-    /// [`ModuleError`] where it is no component at all, or one that is not compiled.
+    /// [`ModuleError`] if it is not a component, or does not compile.
     #[expect(clippy::disallowed_methods, reason = "how long compiling took is told to a person, and decides nothing")]
     pub fn inspect(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Inspection, ModuleError> {
         let started = Instant::now();
@@ -291,32 +290,30 @@ impl Module {
         })
     }
 
-    /// What it is.
+    /// Returns the module's kind.
     pub fn kind(&self) -> ModuleKind {
         self.outline.kind
     }
 
-    /// What the module is.
+    /// Returns the digest of the module's file.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Whether it has a state, which its term claims first.
     pub(super) fn uses_state(&self) -> bool {
         self.outline.uses_state
     }
 
-    /// See [`Outline`].
     pub(super) fn outline(&self) -> Outline {
         self.outline
     }
 
-    /// Its code, for another process.
+    /// Returns a descriptor of the code, for another process.
     pub(super) fn code(&self) -> io::Result<OwnedFd> {
         self.code.try_clone().map(Into::into)
     }
 
-    /// Its size in bytes.
+    /// Size of the module's file (bytes).
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -326,14 +323,14 @@ impl Linked {
     /// Maps and links the code of a module that has this outline.
     ///
     /// # Errors
-    /// Why it cannot run here.
+    /// Says why the module cannot run here.
     ///
     /// # Safety
-    /// The file must hold what [`Module::precompile`] returned, and more behind it at most, and must never change: it is
-    /// mapped, and run.
+    /// The file must begin with the code that [`Module::precompile`] returned and must never change: the code is run.
     pub(super) unsafe fn map(engine: &Engine, outline: Outline, code: &OwnedFd) -> Result<Self, Vec<String>> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", code.as_raw_fd()));
-        // SAFETY: the caller promises the same of the file that is asked for here, whose descriptor is open meanwhile.
+        // SAFETY: the caller promises that the file begins with what `Module::precompile` returned and never changes.
+        // `path` names that file, since its descriptor stays open during the call.
         let component = unsafe { Component::deserialize_file(engine.wasmtime(), path) };
         let component = component.map_err(|error| vec![plain(&error)])?;
         let judged = judge(Interfaces::of(engine, &component));
@@ -343,16 +340,9 @@ impl Linked {
         let entry = prepare(engine, &component, outline.kind).map_err(|error| vec![plain(&error)])?;
         Ok(Self { engine: engine.clone(), entry, instances: most(&component, outline.instances), outline })
     }
-
-    pub(super) fn component(&self) -> &Component {
-        match &self.entry {
-            EntryPoint::Coordinator(pre) => pre.instance_pre().component(),
-            EntryPoint::Command(pre) => pre.instance_pre().component(),
-        }
-    }
 }
 
-/// The bytes of a module's file, in one go.
+/// Reads a module's file.
 pub fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     let module = || path.display().to_string();
     match read_file(path, LARGEST_MODULE) {
@@ -367,14 +357,13 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ModuleError> {
     }
 }
 
-/// What the preamble says a module is.
 enum Layer {
     Component,
     Core,
 }
 
 fn layer(name: &str, bytes: &[u8]) -> Result<Layer, ModuleError> {
-    // The preamble: the magic, then a version and a layer of two bytes each.
+    // The preamble: magic (4 bytes), version (2), layer (2).
     match bytes {
         [] => Err(ModuleError::Empty(name.to_owned())),
         [0, b'a', b's', b'm', _, _, 1, 0, ..] => Ok(Layer::Component),
@@ -383,7 +372,7 @@ fn layer(name: &str, bytes: &[u8]) -> Result<Layer, ModuleError> {
     }
 }
 
-/// The component that a module is, or how it had to be wrapped to be one.
+/// Returns the module as a component, and how it was wrapped if it was a core module.
 fn as_component<'a>(
     engine: &Engine,
     name: &str,
@@ -402,7 +391,7 @@ fn as_component<'a>(
     }
 }
 
-/// What a component is made of that is not compiled yet. One that takes the host too long is refused.
+/// Measures a component before it is compiled. Refuses one whose instantiation would take too many steps.
 fn measure_component(name: &str, component: &[u8]) -> Result<ComponentSize, ModuleError> {
     let counted = component_size(component).map_err(|error| invalid(name, &error))?;
     if counted.steps > MOST_STEPS {
@@ -424,7 +413,7 @@ fn invalid(name: &str, error: &wasmtime::Error) -> ModuleError {
     ModuleError::Invalid { module: name.to_owned(), why: plain(error) }
 }
 
-/// Judges a component by its bytes. What is damaged is left to the compiler, which says more.
+/// Checks a component by its bytes. Damaged bytes are left to the compiler, which reports more.
 fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     match Interfaces::in_bytes(component).map(judge) {
         Ok(Judged { problems, .. }) if !problems.is_empty() => {
@@ -434,15 +423,15 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     }
 }
 
-/// Does all that an instance need not do when its term begins.
+/// Does all the work that can be done before the instance's term begins.
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
-    // Else the first instance would wait for its memory's image, with 20 MB of an interpreter in it perhaps.
+    // Otherwise the first instance would wait for its memory image, which may have 20 MB of an interpreter in it.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }
 
-/// Links a component, and finds where it is entered.
+/// Links a component, and finds its entry point.
 fn enter(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let mut linker = Linker::new(engine.wasmtime());
     guest::link(&mut linker)?;
@@ -458,7 +447,7 @@ fn enter(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::
     })
 }
 
-/// An error of wasmtime with its causes, in one line.
+/// Formats an error of wasmtime with its causes, in one line.
 fn plain(error: &wasmtime::Error) -> String {
     one_line(&format!("{error:#}"))
 }

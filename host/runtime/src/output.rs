@@ -1,8 +1,6 @@
-//! Where a guest's standard output and error, and its log, go: by line, through the gate, and no faster than a
-//! limit that they share.
+//! Passes on a guest's standard output, standard error and log: by line, through the gate, and at a limited rate.
 
 use std::fmt;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -15,20 +13,20 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-use super::http::{RefusedRequest, Requested};
+use super::http::RefusedRequest;
 use super::limits::{Effect, NearLimit, Tally};
 use super::logging::LogLevel;
 use super::page::Gate;
 use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 
-/// A longer line is split, so that a guest cannot make the host hold more than this, in bytes. Longer messages are cut.
+/// Longest line (bytes): the host holds no more of a guest's line. Longer lines are split, and longer messages cut.
 pub const LONGEST_LINE: usize = 8 * 1024;
 
-/// What a guest may write in one go, in bytes.
+/// Most bytes that a guest may write at once.
 const CHUNK: usize = 64 * 1024;
 
-/// How often dropped lines are told of at most: a flood must not be answered by another.
+/// Shortest interval between reports of dropped lines: a flood must not cause another.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One of a guest's streams.
@@ -49,85 +47,66 @@ impl fmt::Display for Stream {
     }
 }
 
-/// Takes what an instance lets people know. Must not block.
+/// Receives the notices of an instance, which are for people. Must not block.
 pub trait Output: Send + Sync {
-    /// Takes one thing of it.
+    /// Receives a notice.
     fn notice(&self, notice: Notice<'_>);
 }
 
-/// Nobody hears it: in a rehearsal.
+/// Discards all notices, for a rehearsal.
 pub(super) struct Silence;
 
 impl Output for Silence {
     fn notice(&self, _: Notice<'_>) {}
 }
 
-/// What an instance lets people know.
+/// A notice of an instance, for people.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// Its first instruction comes next, so long after its start. Lines come later.
+    /// The guest's first instruction comes next, this long after the instance was started. Lines come later.
     Started(Duration),
-    /// One line, without its end.
+    /// One line, without its line ending.
     Line(Stream, &'a str),
-    /// What it logged, as one line, however long and whatever is in it.
+    /// A log message. It counts as one line, however long it is and whatever it contains.
     Log {
-        /// How much it says that it matters.
+        /// The level that the guest chose.
         level: LogLevel,
-        /// Where in it that comes from; empty where it does not say.
+        /// The part of the guest that logged the message; empty if not specified.
         context: &'a str,
-        /// What it says.
+        /// The text.
         message: &'a str,
     },
-    /// It asked for something that it was not granted, and was refused. Told of each kind once.
+    /// The guest asked for something that it was not granted. Sent once for each kind.
     Denied {
-        /// What it asked for.
+        /// The thing that the guest asked for.
         what: &'a str,
-        /// What would grant it.
+        /// The way to grant it.
         remedy: &'a str,
     },
-    /// Something of it was written to a file, for people to look at.
-    Saved {
-        /// `core dump` or `profile`.
-        what: &'static str,
-        /// The file.
-        path: &'a Path,
-    },
-    /// Something of it was to be written to a file, and could not be.
-    NotSaved {
-        /// `core dump` or `profile`, or a part of one.
-        what: &'static str,
-        /// The file.
-        path: &'a Path,
-        /// What is wrong.
-        why: &'a str,
-    },
-    /// Lines were dropped since the last that was not, because the guest wrote too many.
+    /// Lines were dropped because the guest wrote too many.
     Dropped {
-        /// How many.
+        /// Number of lines dropped since the last report.
         lines: u64,
-        /// So many a second it may write.
+        /// Number of lines that the guest may write per second.
         limit: u32,
     },
-    /// It uses much of what it may use. Told of each limit once.
+    /// The guest is close to a limit. Sent once for each limit.
     NearLimit(NearLimit),
-    /// Its state cannot be claimed or saved yet, and is tried again. Told once of each claim and commit.
+    /// The state cannot be claimed or saved yet, and the host retries. Sent once for each claim and commit.
     StateDelayed(&'a StoreError),
-    /// A request was refused. Told once for each origin.
+    /// A request was refused. Sent once for each origin.
     RefusedRequest(&'a RefusedRequest),
-    /// A request over HTTP was answered, or failed. Only where the host exports traces.
-    Requested(&'a Requested),
 }
 
-/// One of an instance's streams as the guest sees it. Clones write to the same.
+/// The guest's side of an output stream. Clones write to the same stream.
 #[derive(Clone)]
 pub(super) struct GuestStream {
     gate: Arc<Gate>,
     lines: Arc<Mutex<Lines>>,
-    /// What notes output as progress, where it counts as that.
+    /// Records each write as progress, for a guest whose output counts as such.
     progress: Option<SharedMemory<Tally>>,
 }
 
-/// Both streams of an instance.
 pub(super) fn guest_streams(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> [GuestStream; 2] {
     [Stream::Stdout, Stream::Stderr].map(|stream| GuestStream {
         gate: Arc::clone(gate),
@@ -137,7 +116,7 @@ pub(super) fn guest_streams(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> [GuestStr
 }
 
 impl GuestStream {
-    /// Counts what is written from now on as progress: its guest has no other way to say that it works.
+    /// Counts every write from now on as progress: the guest has no other way to report it.
     #[must_use]
     pub(super) fn counting(mut self, tally: &SharedMemory<Tally>) -> Self {
         self.progress = Some(tally.clone());
@@ -153,8 +132,7 @@ impl GuestStream {
         Ok(())
     }
 
-    /// Writes out a last line that has no end, if the gate lets it pass: a line is an effect when it is
-    /// written out, not when its bytes are taken.
+    /// Writes the last line if it has no line ending and the gate is open: a line is an effect when it is written out.
     pub(super) fn finish(&self) {
         let is_open = self.gate.check().is_ok();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +165,7 @@ impl Pollable for GuestStream {
 
 impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        // No call can be ended while it runs, and empty lines are the longest work for a byte.
+        // A host call cannot be interrupted, so its work must be bounded. Empty lines are the most work per byte.
         if bytes.len() > CHUNK {
             return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }
@@ -218,7 +196,7 @@ impl AsyncWrite for GuestStream {
     }
 }
 
-/// Cuts a stream of bytes into lines.
+/// Splits a stream of bytes into lines.
 struct Lines {
     stream: Stream,
     unfinished: Vec<u8>,
@@ -254,7 +232,7 @@ impl Lines {
     }
 }
 
-/// Where all lines of an instance go, and where those that come too fast end.
+/// Takes all lines of an instance, and drops those that exceed the rate limit.
 pub(super) struct Outlet {
     limit: Mutex<Limit>,
     tally: SharedMemory<Tally>,
@@ -262,13 +240,13 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// One that lets through so many lines a second in the long run.
+    /// Makes an outlet that passes on `lines` lines per second in the long run.
     pub(super) fn new(lines: u32, clock: &Clock, tally: &SharedMemory<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
         let limit = Mutex::new(Limit::new(lines, clock.clone()));
         Arc::new(Self { limit, tally: tally.clone(), output: Arc::clone(output) })
     }
 
-    /// Puts one line out, or counts it as dropped.
+    /// Passes one line on, or drops and counts it.
     pub(super) fn put(&self, line: impl FnOnce(&dyn Output)) {
         let mut limit = self.limit();
         if !limit.admit() {
@@ -283,7 +261,7 @@ impl Outlet {
         line(&*self.output);
     }
 
-    /// Tells how many were dropped in the end. This is the host's own word: no gate keeps it.
+    /// Reports the last dropped lines. The report is the host's own, so it does not pass the gate.
     pub(super) fn finish(&self) {
         let dropped = std::mem::take(&mut self.limit().dropped);
         self.tell_dropped(dropped);
@@ -301,35 +279,30 @@ impl Outlet {
     }
 }
 
-/// What a host takes from a runner in words for people: far more than the runner lets its guest say, so that who says
-/// more is no runner of ours any more.
+/// Rate limit for the messages that a host takes from a runner. It is far above the guest's limit, so a runner that
+/// exceeds it is no longer under the control of our code.
 pub(super) struct Allowance(Limit);
 
 impl Allowance {
-    /// For a guest that may print so many lines a second in the long run.
+    /// Makes the limit for a guest that may print `lines` lines per second in the long run.
     pub(super) fn new(lines: u32, clock: &Clock) -> Self {
         Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
     }
 
-    /// So many a second in the long run.
-    pub(super) fn of(per_second: u32, clock: &Clock) -> Self {
-        Self(Limit::new(per_second, clock.clone()))
-    }
-
-    /// Whether it takes one more.
+    /// True if one more message is within the limit.
     pub(super) fn admits(&mut self) -> bool {
         self.0.admit()
     }
 }
 
-/// A token bucket: a line costs one, and one comes back every 1/`per_second` s. It holds twice as many.
+/// A token bucket of twice `per_second` tokens. A line costs one token, and one comes back every 1/`per_second` s.
 struct Limit {
     per_second: u32,
     clock: Clock,
     tokens: u32,
     counted_to: Time,
     dropped: u64,
-    /// When dropped lines were last told of.
+    /// Time of the last report of dropped lines.
     told: Time,
 }
 
@@ -339,7 +312,7 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// The lines that were dropped since this was last asked, but no more than once in [`TELL_EVERY`].
+    /// Takes the number of dropped lines to report now: zero if the last report is more recent than [`TELL_EVERY`].
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();
         if now.since(self.told) < TELL_EVERY {
@@ -373,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_of_more_than_is_permitted_traps_before_it_takes_the_hosts_time() {
+    fn write_traps_when_longer_than_permitted() {
         let (gate, _page) = gate_for(Duration::from_secs(3600));
         let output: Arc<dyn Output> = Arc::new(Silence);
         let outlet = Outlet::new(500, &Clock::default(), &SharedMemory::alone(), &output);

@@ -1,12 +1,13 @@
-//! The page: until when effects may leave a runner, as the host says it and the runner reads it.
+//! The page: memory in which the host publishes the deadline, and the gate with which the runner checks it.
 //!
-//! The host writes absolute times, one for each of the kernel's clocks that it does not believe alone
-//! ([`Clock`](baton_store::clock::Clock)), since a process that has just begun has not seen how they moved before. A
-//! process that finds one of them past is past the deadline, whatever the others say.
+//! A deadline is one absolute time on each of three kernel clocks, since no single clock is trusted
+//! ([`Clock`](baton_store::clock::Clock)). The times are absolute because a new process has not observed how the clocks
+//! moved before. If any clock has passed its time, the deadline has passed, whatever the others say.
 //!
-//! There is room for two deadlines, and a count says which of them holds: the host writes the other one, whole, before it
-//! counts up. So a host that is put aside, stopped or ended in the middle of writing leaves the deadline before, and
-//! neither refuses an effect nor ends a runner (the kernel's sequence latch, `seqcount_latch_t`).
+//! The page holds two deadlines and a count that says which one is valid. The host writes the other one completely
+//! before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the previous
+//! deadline stays valid: no effect is refused and no runner is ended because of that. The kernel calls this a sequence
+//! latch (`seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,50 +22,46 @@ use super::shared::{Mapped, Others, Sharable, SharedMemory};
 use baton_store::clock::nanoseconds_on;
 use baton_store::gate::Refused;
 
-/// The clocks by which a deadline is told.
 const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId::Realtime];
 
-/// Who takes longer to read the clocks and to ask, in nanoseconds, was put aside or stopped meanwhile, and tries again so
-/// often in all.
-const AT_ONCE: u64 = 1_000_000;
-/// See [`AT_ONCE`].
+/// If reading the clocks and the remaining time takes longer than this (ns), the thread was preempted. It then retries,
+/// up to `TRIES` times in all.
+const PREEMPTED_AFTER: u64 = 1_000_000;
 const TRIES: usize = 4;
 
-/// What stands in the page. As it begins, nothing may leave.
+/// The content of the page. All zeros mean that no effect may leave.
 #[repr(C)]
 struct Record {
-    /// How many deadlines were written. The last one stands where its number is even or odd, the next is written to the
-    /// other place.
+    /// Number of deadlines written. The last one is in the slot of its parity, and the next one goes to the other slot.
     written: AtomicU64,
-    /// Two deadlines by each of [`CLOCKS`], in nanoseconds.
+    /// Two deadlines, each with a time (ns) for every clock of [`CLOCKS`].
     deadlines: [[AtomicU64; 3]; 2],
-    /// Not 0 once it is closed for good.
+    /// Nonzero once the page is closed for good.
     closed: AtomicU64,
 }
 
-// SAFETY: atomic numbers, and less than a page of them.
+// SAFETY: the record consists of atomic integers, and is smaller than a page.
 unsafe impl Sharable for Record {}
 
-/// The page of a runner, as its host writes it.
+/// The host's side of a runner's page.
 pub(super) struct Page {
     record: SharedMemory<Record>,
-    /// Held by the thread that writes.
     writing: Mutex<()>,
 }
 
 impl Page {
-    /// A page by which nothing may leave yet, and the file by which a runner maps it.
+    /// Makes a page that lets no effect leave yet, and the file with which a runner maps it.
     ///
     /// # Errors
-    /// Where the system has no more memory files.
+    /// If the system cannot create a memory file.
     pub(super) fn make() -> io::Result<(Self, OwnedFd)> {
         let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
-    /// Lets effects leave for as long as `remaining` says. The clocks are read before it is asked: a host that is stopped
-    /// in between lets them leave for less, and never for more. Unless that is so each time, it asks again, so that less is
-    /// next to nothing.
+    /// Lets effects leave for the time that `remaining` returns. The clocks are read before `remaining` is called: a
+    /// host that is stopped in between grants less time, and never more. To keep that loss small, a slow reading is
+    /// repeated.
     pub(super) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.lock();
         let mut deadline = [0; 3];
@@ -72,14 +69,14 @@ impl Page {
             let now = CLOCKS.map(nanoseconds_on);
             let remaining = u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX);
             deadline = now.map(|now| now.saturating_add(remaining));
-            if nanoseconds_on(CLOCKS[0]).saturating_sub(now[0]) < AT_ONCE {
+            if nanoseconds_on(CLOCKS[0]).saturating_sub(now[0]) < PREEMPTED_AFTER {
                 break;
             }
         }
         self.record.write(deadline);
     }
 
-    /// Lets nothing leave from now on, and never again.
+    /// Refuses all effects from now on, for good.
     pub(super) fn close(&self) {
         self.record.closed.store(1, Ordering::Release);
     }
@@ -89,32 +86,32 @@ impl Page {
     }
 }
 
-/// The gate of an instance in its runner: open until the deadline that the host has written, or until that closes it.
+/// The gate in the runner of an instance: open until the deadline in the page passes or the host closes the page.
 pub(super) struct Gate {
     record: SharedMemory<Record>,
     tally: SharedMemory<Tally>,
 }
 
 impl Gate {
-    /// By the page in this file. What it refuses, the tally says.
+    /// Maps the page in this file. The gate counts effects in `tally`.
     ///
     /// # Errors
-    /// Where it cannot be mapped.
+    /// If the file cannot be mapped.
     pub(super) fn map(page: impl AsFd, tally: &SharedMemory<Tally>) -> io::Result<Self> {
         Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
     }
 
-    /// Lets one effect pass, by the clocks as they are now, and counts it.
+    /// Lets one effect pass if the deadline has not passed by now, and counts it.
     ///
     /// # Errors
-    /// [`Refused`] from the deadline on, and once it is closed.
+    /// [`Refused`] from the deadline on, and once the page is closed.
     pub(super) fn pass(&self, effect: Effect) -> Result<(), Refused> {
         let passed = self.check();
         self.tally.count_effect(effect, passed.is_ok());
         passed
     }
 
-    /// Lets what belongs to an effect that has passed go on.
+    /// Lets an effect that has passed continue. Does not count it again.
     ///
     /// # Errors
     /// As for [`Gate::pass`].
@@ -139,39 +136,39 @@ impl Record {
         Duration::from_nanos(left.min().unwrap_or(0))
     }
 
-    /// Only one may write at a time.
+    /// Writes the next deadline. The caller must hold [`Page::writing`].
     fn write(&self, deadline: [u64; 3]) {
         let next = self.written.load(Ordering::Relaxed).wrapping_add(1);
-        // A reader of any of these writes sees that the deadline before holds since.
+        // Pairs with the fence in `deadline`: a reader that sees any store below also sees the current count, and
+        // retries.
         fence(Ordering::Release);
-        for (place, at) in self.place_of(next).iter().zip(deadline) {
+        for (place, at) in self.slot_of(next).iter().zip(deadline) {
             place.store(at, Ordering::Relaxed);
         }
         self.written.store(next, Ordering::Release);
     }
 
-    /// The deadline that holds; none before there is one, and once the page is closed.
+    /// The valid deadline; `None` before the first one is written, and once the page is closed.
     fn deadline(&self) -> Option<[u64; 3]> {
         let mut written = self.written.load(Ordering::Acquire);
         loop {
-            let read = self.place_of(written).each_ref().map(|at| at.load(Ordering::Relaxed));
+            let read = self.slot_of(written).each_ref().map(|at| at.load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            // What was read is whole unless the next but one was begun meanwhile.
-            let by_now = self.written.load(Ordering::Acquire);
-            if by_now == written {
+            // If the count is unchanged, the deadline was read whole: the next write uses the other slot.
+            let count_now = self.written.load(Ordering::Acquire);
+            if count_now == written {
                 return (written > 0 && self.closed.load(Ordering::Acquire) == 0).then_some(read);
             }
-            written = by_now;
+            written = count_now;
         }
     }
 
-    fn place_of(&self, number: u64) -> &[AtomicU64; 3] {
+    fn slot_of(&self, number: u64) -> &[AtomicU64; 3] {
         let [even, odd] = &self.deadlines;
         if number.is_multiple_of(2) { even } else { odd }
     }
 }
 
-/// A gate of this process and its page, for tests.
 #[cfg(test)]
 pub(super) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
     let (page, file) = Page::make().unwrap_or_else(|error| panic!("{error}"));
@@ -196,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_closed_and_once_closed_it_never_opens_again() {
+    fn gate_starts_closed_and_stays_closed_once_page_is_closed() {
         let (gate, page, tally) = gate();
         assert_eq!((gate.check(), gate.remaining()), (Err(Refused), Duration::ZERO));
         page.open_for(|| HOUR);
@@ -209,48 +206,47 @@ mod tests {
     }
 
     #[test]
-    fn whichever_clock_is_late_closes_it() {
+    fn gate_closes_when_any_clock_passes_the_deadline() {
         for (late, clock) in CLOCKS.into_iter().enumerate() {
             let (gate, page, _) = gate();
             page.open_for(|| HOUR);
-            page.record.place_of(1)[late].store(nanoseconds_on(clock), Ordering::Relaxed);
+            page.record.slot_of(1)[late].store(nanoseconds_on(clock), Ordering::Relaxed);
             assert_eq!(gate.check(), Err(Refused), "{clock:?}");
         }
     }
 
-    /// A host that is put aside, stopped or ended in the middle of it.
     #[test]
-    fn while_a_deadline_is_being_written_the_one_before_holds() {
+    fn previous_deadline_is_valid_while_the_next_is_written() {
         let (gate, page, _) = gate();
-        page.record.place_of(1).iter().for_each(|at| at.store(u64::MAX, Ordering::Relaxed));
+        page.record.slot_of(1).iter().for_each(|at| at.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(gate.check(), Err(Refused), "the first is not written yet");
         page.open_for(|| HOUR);
-        page.record.place_of(2)[0].store(1, Ordering::Relaxed);
+        page.record.slot_of(2)[0].store(1, Ordering::Relaxed);
         assert_eq!(gate.check(), Ok(()));
     }
 
     #[test]
-    fn a_host_that_is_stopped_while_it_writes_lets_nothing_leave_for_longer_and_asks_again() {
+    fn deadline_is_never_later_when_host_is_stopped_while_writing() {
         let (gate, page, _) = gate();
         let (deadline, asked) = (nanoseconds_on(CLOCKS[0]) + HOUR.as_nanos() as u64, AtomicU64::new(0));
         page.open_for(|| {
             if asked.fetch_add(1, Ordering::Relaxed) == 0 {
-                std::thread::sleep(Duration::from_nanos(AT_ONCE * 20));
+                std::thread::sleep(Duration::from_nanos(PREEMPTED_AFTER * 20));
             }
             Duration::from_nanos(deadline - nanoseconds_on(CLOCKS[0]))
         });
         assert!(asked.into_inner() > 1);
         assert!(gate.record.deadline().unwrap()[0] <= deadline);
-        // One that is stopped each time has to do with less.
+        // A host that is stopped on every try grants less time.
         page.open_for(|| {
-            std::thread::sleep(Duration::from_nanos(AT_ONCE));
+            std::thread::sleep(Duration::from_nanos(PREEMPTED_AFTER));
             Duration::from_nanos(deadline - nanoseconds_on(CLOCKS[0]))
         });
-        assert!(gate.record.deadline().unwrap()[0] <= deadline - AT_ONCE);
+        assert!(gate.record.deadline().unwrap()[0] <= deadline - PREEMPTED_AFTER);
     }
 
     #[test]
-    fn what_is_closed_while_it_is_opened_stays_closed() {
+    fn page_stays_closed_when_closed_while_it_is_opened() {
         let (gate, page, _) = gate();
         page.open_for(|| {
             page.close();
@@ -260,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_is_open_from_the_first_deadline_until_the_page_is_closed() {
+    fn gate_is_open_from_first_deadline_until_page_is_closed() {
         let (gate, page, _) = gate();
         assert_eq!(gate.remaining(), Duration::ZERO);
         page.open_for(|| HOUR);
@@ -270,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_sees_whole_deadlines_and_always_one() {
+    fn reader_sees_only_whole_deadlines_during_writes() {
         let (gate, page, _) = gate();
         let (ended, seen) = (AtomicBool::new(false), AtomicU64::new(0));
         page.record.write([0; 3]);

@@ -1,7 +1,7 @@
-//! `wasi:io/poll`: how a guest waits for something, or only looks whether it is there.
+//! `wasi:io/poll`: lets a guest wait for an event, or test whether it has occurred.
 //!
-//! It is wasmtime's, but that a guest which looks again and again drives its runtime meanwhile: else its timers would stand
-//! still.
+//! This wraps wasmtime's implementation. A guest that polls in a loop without waiting also drives its runtime, since
+//! otherwise its timers would stand still.
 
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::p2::DynPollable;
@@ -10,7 +10,6 @@ use wasmtime_wasi::p2::bindings::io::poll::{self, Host, HostPollable};
 use super::guest::Guest;
 use super::runner::Looks;
 
-/// Links it.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     poll::add_to_linker::<Guest, Polls<'static>>(linker, |guest| Polls {
         table: guest.held.table(),

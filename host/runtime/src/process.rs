@@ -1,8 +1,8 @@
-//! Processes of this program: how templates and runners are started, watched, killed and reaped.
+//! Starts, watches, kills and reaps the processes of this program: templates and runners.
 //!
-//! One thread starts templates and lives as long as the host: a process dies with the thread that is its parent
-//! (`PR_SET_PDEATHSIG`, prctl(2)), and a runner that a template forks has the template's. That thread also reaps processes
-//! that nobody waits for any more.
+//! One thread starts all templates and lives as long as the host. The kernel kills a process when the thread that is
+//! its parent exits (`PR_SET_PDEATHSIG`, prctl(2)), and a forked runner has the same parent as its template. The thread
+//! also reaps processes that no caller waits for.
 
 use std::ffi::CStr;
 use std::io::{self, IoSlice};
@@ -32,61 +32,59 @@ use tokio::sync::oneshot;
 /// The hidden command of a template.
 pub const MAKE_RUNNERS: &str = "make-runners";
 
-/// How often those are looked after that were killed and that nobody waits for.
+/// Interval for reaping killed processes that no caller waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
 
-/// No more descriptors are handed over than this.
+/// Most descriptors in one message.
 const MOST_DESCRIPTORS: usize = 8;
 
-/// Starts processes. Clones use the same thread, which ends with the last of them.
+/// Starts processes. Clones share one thread, which ends with the last clone.
 #[derive(Clone)]
 pub struct Processes(Arc<Starter>);
 
 struct Starter {
-    /// Where each runner has one of its own.
+    /// Gives each runner a control group of its own, if the host may create them.
     groups: Option<ControlGroups>,
-    asks: Option<mpsc::Sender<Ask>>,
+    requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Ask {
+enum Request {
     Start(Box<Start>),
     Adopt(Box<Adopt>),
-    /// Nobody wants it any more.
+    /// Kill and reap a forked runner that no caller wants.
     Abandon(Pid),
-    /// A process, and the group of its own.
+    /// Kill and reap a process, then remove its control group.
     Reap(OwnedFd, Option<Arc<ControlGroup>>),
-    /// Its process was reaped.
+    /// Remove the control group of a reaped process.
     Remove(Arc<ControlGroup>),
 }
 
-/// A template that is to be started.
 struct Start {
     program: PathBuf,
     descriptors: Vec<OwnedFd>,
-    back: mpsc::Sender<Ask>,
+    back: mpsc::Sender<Request>,
     answer: oneshot::Sender<io::Result<(Started, UnixStream)>>,
 }
 
-/// A runner that a template has forked.
 struct Adopt {
     pid: Pid,
-    back: mpsc::Sender<Ask>,
+    back: mpsc::Sender<Request>,
     answer: oneshot::Sender<io::Result<Started>>,
 }
 
-/// A process that nobody holds yet. Dropping it ends it, and has it reaped.
+/// A process that has no [`Process`] yet. Dropping this kills the process and has it reaped.
 struct Started {
     pid: Pid,
-    /// None once somebody holds it.
+    /// `None` once a [`Process`] owns it.
     pidfd: Option<OwnedFd>,
-    back: mpsc::Sender<Ask>,
+    back: mpsc::Sender<Request>,
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
         if let Some(pidfd) = self.pidfd.take() {
-            let _ = self.back.send(Ask::Reap(pidfd, None));
+            let _ = self.back.send(Request::Reap(pidfd, None));
         }
     }
 }
@@ -95,44 +93,43 @@ impl Processes {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Where the system has none left, or no descriptors.
+    /// If the system has no thread or no descriptor left.
     pub fn new() -> io::Result<Self> {
         Self::in_groups(None)
     }
 
-    /// The same, with a control group for each runner, if there are any.
+    /// Like [`Processes::new`], with a control group for each runner if `groups` is given.
     ///
     /// # Errors
     /// Those of [`Processes::new`].
     pub fn in_groups(groups: Option<ControlGroups>) -> io::Result<Self> {
-        let (asks, asked) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&asked))?;
-        Ok(Self(Arc::new(Starter { groups, asks: Some(asks), thread: Some(thread) })))
+        let (requests, received) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("starter".into()).spawn(move || serve(&received))?;
+        Ok(Self(Arc::new(Starter { groups, requests: Some(requests), thread: Some(thread) })))
     }
 
-    /// Starts `program` as a template, and hands these descriptors over to it, which it takes with [`receive`]. With it
-    /// comes the way to it.
+    /// Starts `program` as a template that takes these descriptors with [`receive`]. Returns the socket to it, too.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub(super) async fn start(&self, program: &Path, descriptors: Vec<OwnedFd>) -> io::Result<(Process, UnixStream)> {
         let (answer, answered) = oneshot::channel();
         let (program, back) = (program.to_owned(), self.back()?);
-        self.ask(Ask::Start(Box::new(Start { program, descriptors, back, answer })));
-        let (started, way) = answered.await.map_err(io::Error::other)??;
-        Ok((self.process(started)?, way))
+        self.request(Request::Start(Box::new(Start { program, descriptors, back, answer })));
+        let (started, socket) = answered.await.map_err(io::Error::other)??;
+        Ok((self.process(started)?, socket))
     }
 
     /// Takes over a runner that a template has forked.
     ///
     /// # Errors
-    /// Those of the system. The runner ends then.
+    /// If a system call fails. The runner is killed then.
     pub(super) async fn adopt(&self, pid: Pid) -> io::Result<Process> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Ask::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
+        self.request(Request::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
         let mut process = self.process(answered.await.map_err(io::Error::other)??)?;
         let Some(groups) = self.0.groups.clone() else { return Ok(process) };
-        // With the process, so that the number is its own until it is there.
+        // The closure owns the process, so that its pid is not reused before it has entered the group.
         let entered = tokio::task::spawn_blocking(move || {
             process.group = groups.enter(pid).map(Arc::new);
             process
@@ -140,62 +137,62 @@ impl Processes {
         entered.await.map_err(io::Error::other)
     }
 
-    /// Ends a runner that a template has forked and that nobody wants any more.
+    /// Kills and reaps a forked runner that no caller wants.
     pub(super) fn abandon(&self, pid: Pid) {
-        self.ask(Ask::Abandon(pid));
+        self.request(Request::Abandon(pid));
     }
 
-    fn back(&self) -> io::Result<mpsc::Sender<Ask>> {
-        self.0.asks.clone().ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    fn back(&self) -> io::Result<mpsc::Sender<Request>> {
+        self.0.requests.clone().ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 
     fn process(&self, mut started: Started) -> io::Result<Process> {
         let pidfd = started.pidfd.as_ref().ok_or(Errno::CHILD)?;
         let handle = Handle(Arc::new(pidfd.try_clone()?));
-        // SAFETY: an `OwnedFd` is one and the same open descriptor until it is dropped, and only `into_inner` and the drop
-        // of the registration give it out of our hands.
+        // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped. The registration owns it, and gives it
+        // up only in `into_inner` and when the registration itself is dropped.
         let registered = unsafe { AsyncFd::register_with_interest(pidfd.try_clone()?, Interest::READABLE)? };
         started.pidfd = None;
         let pid = started.pid;
         Ok(Process { pid, pidfd: Some(registered), handle, group: None, processes: self.clone() })
     }
 
-    fn ask(&self, ask: Ask) {
-        if let Some(asks) = &self.0.asks {
-            // It listens until nobody can ask any more.
-            let _ = asks.send(ask);
+    fn request(&self, request: Request) {
+        if let Some(requests) = &self.0.requests {
+            // The thread receives until the last sender is dropped.
+            let _ = requests.send(request);
         }
     }
 }
 
 impl Drop for Starter {
     fn drop(&mut self) {
-        self.asks = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // One that panicked has taken its processes with it.
+            // If the thread panicked, the kernel has killed its children.
             let _ = thread.join();
         }
     }
 }
 
-/// A process of ours. Dropping it kills it, and has it reaped.
+/// A child process of the host. Dropping this kills the process and has it reaped.
 pub(super) struct Process {
     pid: Pid,
-    /// None once it is reaped.
+    /// `None` once the process is reaped.
     pidfd: Option<AsyncFd<OwnedFd>>,
     handle: Handle,
-    /// None where it has none of its own.
+    /// `None` if the process has no control group of its own.
     group: Option<Arc<ControlGroup>>,
     processes: Processes,
 }
 
-/// What ends a process, also while another thread waits for it. Clones are the same.
+/// Kills a process, even while another thread waits for it. Clones refer to the same process.
 #[derive(Clone)]
 pub(super) struct Handle(Arc<OwnedFd>);
 
 impl Handle {
-    /// Ends it at once, whatever it is doing. Harmless for one that has ended. Whether the system has taken that: then no
-    /// instruction of it runs any more, however long the system itself is not done with it.
+    /// Kills the process at once. Does nothing if it has exited. Returns true if the kernel accepted the signal: then
+    /// no instruction of the process runs any more, although the exit may take the kernel longer.
     pub(super) fn kill(&self) -> bool {
         kill(&self.0)
     }
@@ -203,49 +200,47 @@ impl Handle {
 
 /// See [`Handle::kill`].
 fn kill(pidfd: &OwnedFd) -> bool {
-    // There is nothing to end any more where it was reaped.
+    // `SRCH` means that the process was reaped.
     matches!(pidfd_send_signal(pidfd, Signal::KILL), Ok(()) | Err(Errno::SRCH))
 }
 
-/// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
     Exited(i32),
     Signalled(i32),
-    /// The kernel has ended it, since it needed more memory than its control group may have, in bytes.
+    /// The kernel killed the process because its control group needed more memory than this limit (bytes).
     OutOfMemory {
         had: u64,
     },
 }
 
 impl Process {
-    /// What ends it.
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Its number.
     pub(super) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Whether it has not ended yet.
+    /// True if the process has not exited.
     pub(super) fn is_alive(&self) -> bool {
         self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()))
     }
 
-    /// Has the kernel end it once it takes so much memory more than now, in bytes, in any way; where it can.
+    /// Has the kernel kill the process once it takes `more` bytes of memory beyond its present use. Does nothing for a
+    /// process without a control group.
     pub(super) async fn limit_memory(&self, more: u64) {
         if let Some((groups, group)) = self.processes.0.groups.clone().zip(self.group.clone()) {
-            // What goes wrong with it is told.
+            // `ControlGroups::limit_memory` reports its own errors.
             let _ = tokio::task::spawn_blocking(move || groups.limit_memory(&group, more)).await;
         }
     }
 
-    /// Waits until it has ended, and reaps it: nothing of it is left then. Cancel safe.
+    /// Waits until the process has exited, and reaps it: nothing of it is left then. Cancel safe.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub(super) async fn ended(&mut self) -> io::Result<Status> {
         let Some(pidfd) = &self.pidfd else { return Err(Errno::CHILD.into()) };
         let status = loop {
@@ -258,7 +253,7 @@ impl Process {
         self.pidfd = None;
         let Some(group) = self.group.take() else { return Ok(status) };
         let had = if status == Status::Signalled(libc::SIGKILL) { group.ran_out_of_memory() } else { None };
-        self.processes.ask(Ask::Remove(group));
+        self.processes.request(Request::Remove(group));
         Ok(had.map_or(status, |had| Status::OutOfMemory { had }))
     }
 }
@@ -267,7 +262,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if let Some(pidfd) = self.pidfd.take() {
             self.handle.kill();
-            self.processes.ask(Ask::Reap(pidfd.into_inner(), self.group.take()));
+            self.processes.request(Request::Reap(pidfd.into_inner(), self.group.take()));
         }
     }
 }
@@ -280,32 +275,33 @@ fn reap(pidfd: BorrowedFd<'_>) -> io::Result<Option<Status>> {
     }))
 }
 
-/// One that is to end, and the group of its own.
+/// A process to kill and reap, with its control group.
 type Dying = (OwnedFd, Option<Arc<ControlGroup>>);
 
-fn serve(asked: &mpsc::Receiver<Ask>) {
+fn serve(received: &mpsc::Receiver<Request>) {
     let mut dying: Vec<Dying> = Vec::new();
     loop {
         let wait = if dying.is_empty() { Duration::MAX } else { REAP_EVERY };
-        match asked.recv_timeout(wait) {
-            Ok(Ask::Start(ask)) => {
-                let Start { program, descriptors, back, answer } = *ask;
+        match received.recv_timeout(wait) {
+            Ok(Request::Start(request)) => {
+                let Start { program, descriptors, back, answer } = *request;
                 let started = start(&program, &descriptors);
-                // The caller may have gone, and the process ends with the answer that nobody takes.
-                let _ = answer.send(started.map(|(pid, pidfd, way)| (Started { pid, pidfd: Some(pidfd), back }, way)));
+                // If the caller has given up, dropping the answer kills the process.
+                let _ = answer
+                    .send(started.map(|(pid, pidfd, socket)| (Started { pid, pidfd: Some(pidfd), back }, socket)));
             }
-            Ok(Ask::Adopt(ask)) => {
-                let Adopt { pid, back, answer } = *ask;
+            Ok(Request::Adopt(request)) => {
+                let Adopt { pid, back, answer } = *request;
                 let _ = answer.send(adopt(pid).map(|pidfd| Started { pid, pidfd: Some(pidfd), back }));
             }
-            Ok(Ask::Abandon(pid)) => dying.extend(adopt(pid).map(|pidfd| (pidfd, None))),
-            Ok(Ask::Reap(pidfd, group)) => dying.push((pidfd, group)),
-            Ok(Ask::Remove(group)) => group.remove(),
+            Ok(Request::Abandon(pid)) => dying.extend(adopt(pid).map(|pidfd| (pidfd, None))),
+            Ok(Request::Reap(pidfd, group)) => dying.push((pidfd, group)),
+            Ok(Request::Remove(group)) => group.remove(),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            // The host ends, and what it has killed is its own parent's then.
+            // The host is exiting: init reaps the processes that it has killed.
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        // They are all to end, or have.
+        // All of them must exit. Killing one twice is harmless.
         for (pidfd, _) in &dying {
             kill(pidfd);
         }
@@ -319,17 +315,16 @@ fn serve(asked: &mpsc::Receiver<Ask>) {
     }
 }
 
-/// Whether a process has ended: its descriptor becomes readable then (pidfd_open(2)).
+/// True if the process has exited: its pidfd is readable then (pidfd_open(2)).
 fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut asked = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut asked, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).map_or(true, |ended| ended > 0)
 }
 
-/// Starts `program` as a template that takes those descriptors. With it comes the way to it.
 fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     if !descriptors.is_empty() {
-        // They wait in the socket until they are taken.
+        // The socket holds the descriptors until the template receives them.
         hand_over(&ours, descriptors)?;
     }
     let mut child = Command::new(program)
@@ -341,7 +336,7 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
         .stderr(Stdio::null())
         .spawn()?;
     let pid = Pid::from_child(&child);
-    // Nobody has reaped it, so the number is still its own.
+    // The process has not been reaped, so the pid is still its own.
     match pidfd_open(pid, PidfdFlags::NONBLOCK) {
         Ok(pidfd) => Ok((pid, pidfd, ours)),
         Err(error) => {
@@ -352,19 +347,19 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
     }
 }
 
-/// The pidfd of a process that a template has forked. It must be a child of this process, which is its template's
-/// sibling, and no other, which would be killed in its place.
+/// Opens the pidfd of a forked runner, which must be a child of this process. Any other process would be killed by
+/// mistake.
 fn adopt(pid: Pid) -> io::Result<OwnedFd> {
-    // Nobody has reaped it, so the number is still its own.
+    // The process has not been reaped, so the pid is still its own.
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
     waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
     Ok(pidfd)
 }
 
-/// Hands descriptors over to the process that takes them with [`receive`] at the other end.
+/// Sends descriptors to the process that takes them with [`receive`] at the other end.
 ///
 /// # Errors
-/// Those of the system.
+/// If a system call fails.
 pub(super) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Result<()> {
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
@@ -372,15 +367,15 @@ pub(super) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // A process that does not take them must not hold this up.
+    // A process that does not receive must not block this one.
     sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
 
-/// The descriptors that a process is handed over next; none where nobody will hand it any more.
+/// Receives the next descriptors; none if the other end is closed.
 ///
 /// # Errors
-/// Those of the system.
+/// If a system call fails.
 pub(super) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -395,11 +390,12 @@ pub(super) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     Ok(received)
 }
 
-/// Has this process end with the thread that started it, which lives as long as the process `parent`, in a session of its
-/// own, and gives it a name: it is started by a path that says nothing. False if its parent has ended already.
+/// Ties this process to its parent: the kernel kills it when the thread that started it exits, and that thread lives as
+/// long as the process `parent`. Also moves it to a session of its own, and names it, since its path says nothing.
+/// Returns false if the parent has exited already.
 ///
 /// # Errors
-/// Those of the system.
+/// If a system call fails.
 pub fn end_with(parent: u32, name: &CStr) -> io::Result<bool> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::thread::set_name(name)?;

@@ -1,10 +1,9 @@
-//! What a host and the runner of one instance say to each other, and before that a host and a template: messages over two
-//! pipes, one each way.
+//! Messages between a host and a runner or a template, over two pipes, one for each direction.
 //!
-//! A message is its length in bytes, as four of them in little endian, and as many bytes of Postcard
-//! (<https://postcard.jamesmunns.com/wire-format>). Both sides are one program, so there are no versions. The runner
-//! believes its host. The host believes nothing that it reads: each message is no longer than it may be and is one of
-//! those below, and who sends anything else is ended.
+//! A message is its length (4 bytes, little endian), followed by as many bytes of Postcard
+//! (<https://postcard.jamesmunns.com/wire-format>). Both sides are the same program, so the protocol has no versions.
+//! The runner trusts its host. The host does not trust its runners: it bounds the length of each message, and kills a
+//! runner that sends anything but the messages below.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -17,77 +16,69 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::engine::Purpose;
-use super::http::{RefusedRequest, Requested};
+use super::http::RefusedRequest;
 use super::limits::NearLimit;
 use super::logging::LogLevel;
 use super::module::Outline;
 use super::output::Stream;
 use super::policy::Policy;
-use super::postmortem::Left;
 
-/// The length of a message's length, in bytes.
+/// Size of the length prefix (bytes).
 const LENGTH: usize = 4;
 
-/// A host says no more in one message, in bytes: a state, and certificates.
+/// Longest message from a host (bytes). It may contain a state and certificates.
 pub(super) const LONGEST_TO_RUNNER: usize = 1 << 30;
 
-/// What a runner exits with that ends itself since its time is over.
+/// Exit status of a runner that ends itself at its deadline.
 pub(super) const TIME_IS_OVER: i32 = 3;
 
-/// What a template links: the module that has this outline, whose code it was handed over, after the two pipes.
+/// Tells a template which module to link. The module's code comes as a descriptor, after the two pipes.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ToLink {
     pub outline: Outline,
-    pub purpose: Purpose,
 }
 
-/// What a template says, once.
+/// The one message from a template.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromTemplate {
-    /// It forks runners.
     Linked,
-    /// The module cannot run here, for these reasons.
     Unsuitable(String),
-    /// It could not make itself ready.
     Failed(String),
 }
 
-/// An address that a name has, and what it is as seen from this machine.
+/// An address of a host name, and its kind as seen from this machine.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Resolved {
     pub address: SocketAddr,
     pub kind: AddressKind,
 }
 
-/// What a host says to a runner.
+/// A message from the host to a runner.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ToRunner {
-    /// Get ready for this. It is the first message.
+    /// Prepare for an instance. The first message.
     Prepare(Box<Setup>),
-    /// Run an instance of it. It is the second.
+    /// Run an instance. The second message.
     Start(Box<Beginning>),
-    /// The instance is asked to stop.
     Stop(Notice),
-    /// The commit is saved, or this is why it is not.
+    /// The commit was saved, or the reason why not.
     Committed(Result<(), NotCommitted>),
-    /// The addresses of the name that was asked for under this number, or why there are none.
+    /// Answers the lookup with this number.
     Resolved(u64, Result<Vec<Resolved>, String>),
 }
 
-/// What a runner must know of its module beside what its template knows, and what that may do.
+/// Policy and parameters for a new runner. It inherits everything else from its template.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
-    /// Of the module, for messages.
     pub digest: Digest,
     pub policy: Policy,
-    /// Whether it rehearses the start of an instance.
+    /// True if the runner must rehearse the start of an instance.
     pub rehearses: bool,
-    /// Whether it was handed over a lock, by which others know that it is there.
+    /// True if the runner was handed a locked descriptor of the host's lock file.
     pub is_witnessed: bool,
 }
 
-/// An instance of a module.
+/// The parameters of an instance.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Beginning {
     pub term: Term,
@@ -96,11 +87,9 @@ pub(super) struct Beginning {
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
     pub config: Vec<(String, String)>,
-    /// What was saved, if it keeps a state.
     pub entries: Option<BTreeMap<String, Bytes>>,
 }
 
-/// A request to stop, as a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Notice {
     pub reason: Reason,
@@ -131,7 +120,7 @@ impl From<StopReason> for Reason {
     }
 }
 
-/// Why a commit was not saved, as far as a guest can do something about it.
+/// The reasons for a failed commit that a guest can tell apart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum NotCommitted {
     InvalidKey(String),
@@ -141,63 +130,64 @@ pub(super) enum NotCommitted {
     Unknown(String),
 }
 
-/// What a runner says.
+/// A message from a runner to the host.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromRunner {
-    /// It waits for an instance to run. It is the first message, or the next one is.
+    /// The runner waits for an instance. The first message, unless that is `Failed` or `Panicked`.
     Ready {
-        /// Whether each granted folder was there. It reaches those alone that were, whatever comes later.
+        /// True if all granted folders existed. The runner cannot reach folders that are created later.
         has_folders: bool,
     },
-    /// The runner could not make itself ready.
     Failed(String),
     /// The guest's first instruction comes next.
     Started,
-    /// A line that the guest printed.
     Line(Stream, String),
-    /// What the guest logged.
-    Log { level: LogLevel, context: String, message: String },
-    /// So many lines were dropped.
+    Log {
+        level: LogLevel,
+        context: String,
+        message: String,
+    },
+    /// Number of lines dropped since the last report.
     Dropped(u64),
-    /// The guest asked for something that it was not granted.
-    Denied { what: String, remedy: String },
-    /// The guest uses much of what it may.
+    Denied {
+        what: String,
+        remedy: String,
+    },
     NearLimit(NearLimit),
-    /// A request was refused.
     RefusedRequest(RefusedRequest),
-    /// The guest gives leadership up.
     StepDown(String),
-    /// The guest commits. It waits for the answer.
+    /// The guest commits changes, and waits for the answer.
     Commit(Changes),
-    /// The guest has a request for a server of this name.
-    Resolve { number: u64, host: String, port: u16 },
-    /// The host functions of this program failed.
+    /// Asks the host for the addresses of a server that the guest wants to reach.
+    Resolve {
+        number: u64,
+        host: String,
+        port: u16,
+    },
     Panicked(String),
-    /// The instance has ended. It is the last message.
+    /// The instance has ended. The last message.
     Ended(Box<Ended>),
-    /// A request was answered, or failed.
-    Requested(Box<Requested>),
 }
 
-/// The changes of a commit: their number and they themselves, as the host takes them apart. A change may be a few bytes
-/// in a message, and take far more of memory.
+/// The changes of a commit, encoded: their number, then each change. The host decodes them one by one, since a change
+/// of a few bytes can take far more memory once it is decoded.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Changes(Bytes);
 
 impl Changes {
-    /// These.
+    /// Encodes changes.
     ///
     /// # Errors
-    /// Where they cannot be put into bytes.
+    /// If encoding fails.
     pub(super) fn of(changes: &[Change]) -> io::Result<Self> {
         postcard::to_stdvec(changes).map(|bytes| Self(bytes.into())).map_err(io::Error::other)
     }
 
-    /// Each of them, if together they take no more than `longest` bytes of memory beside their texts. The runtime holds
-    /// guests to as much: a list is counted by what it takes, before it is handed over.
+    /// Decodes the changes if, without their texts, they take at most `longest` bytes of memory. The guest's runtime
+    /// enforces the same limit: it counts the memory of a list before it passes the list on.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Says why the changes are invalid.
     pub(super) fn read(&self, longest: usize) -> io::Result<Vec<Change>> {
         let wrong = |error: postcard::Error| broken(&error.to_string());
         let (number, mut rest) = postcard::take_from_bytes::<u64>(&self.0).map_err(wrong)?;
@@ -223,12 +213,11 @@ pub(super) enum Change {
     Delete(String),
 }
 
-/// How an instance ended by itself.
+/// The end of an instance that was not killed from outside, as its runner reports it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Ended {
     pub how: How,
     pub backtrace: Option<String>,
-    pub left: Left,
 }
 
 /// [`End`](baton_election::End) as a message.
@@ -238,16 +227,14 @@ pub(super) enum How {
     Failed(String),
     Crashed(String),
     Fatal(String),
-    /// It ended since its time was over.
-    Killed,
     /// A granted folder cannot be opened on this node.
     Unable(String),
 }
 
-/// A message as it is sent.
+/// Encodes a message with its length prefix.
 ///
 /// # Errors
-/// Where it cannot be put into bytes.
+/// If encoding fails.
 pub(super) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut framed = postcard::to_extend(message, vec![0; LENGTH]).map_err(io::Error::other)?;
     let length = u32::try_from(framed.len() - LENGTH).map_err(io::Error::other)?;
@@ -255,10 +242,10 @@ pub(super) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(framed)
 }
 
-/// The next message of no more than `longest` bytes; none where the other side has closed.
+/// Reads the next message of at most `longest` bytes; `None` if the other side has closed the pipe.
 ///
 /// # Errors
-/// Those of reading, and what is wrong with the message.
+/// If reading fails, or the message is invalid.
 pub(super) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) -> io::Result<Option<M>> {
     let mut length = [0; LENGTH];
     if from.read(&mut length[..1])? == 0 {
@@ -270,15 +257,15 @@ pub(super) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) ->
     parsed(&message).map(Some)
 }
 
-/// A pipe's messages, read piece by piece.
+/// Reads messages from a pipe asynchronously.
 pub(super) struct Messages<R> {
     from: R,
     longest: usize,
-    /// What was read and not taken.
+    /// Bytes that were read and not decoded yet.
     read: bytes::BytesMut,
 }
 
-/// So much of a message is made room for before it has arrived, in bytes.
+/// Size (bytes) by which the buffer grows before more of a message has arrived.
 const ROOM: usize = 64 << 10;
 
 impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {
@@ -286,10 +273,10 @@ impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {
         Self { from, longest, read: bytes::BytesMut::new() }
     }
 
-    /// The next message; none where the other side has closed. Cancel safe.
+    /// Reads the next message; `None` if the other side has closed the pipe. Cancel safe.
     ///
     /// # Errors
-    /// Those of reading, and what is wrong with the message.
+    /// If reading fails, or the message is invalid.
     pub(super) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         use tokio::io::AsyncReadExt as _;
 
@@ -344,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_read_as_they_were_and_are_not_more_than_memory_may_be_taken_for() {
+    fn changes_are_decoded_unless_they_take_too_much_memory() {
         let changes = put().read(ROOM).unwrap();
         assert!(matches!(&changes[..], [Change::Put(key, value)] if key == "key" && value == "value"));
         let many: Vec<_> = (0..ROOM).map(|_| Change::Delete(String::new())).collect();
@@ -357,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_arrives_in_any_pieces_and_nothing_else_does() {
+    async fn messages_arrive_whole_and_invalid_ones_are_errors() {
         let sent: Vec<FromRunner> = vec![
             FromRunner::Ready { has_folders: true },
             FromRunner::Line(Stream::Stdout, "x".repeat(3 * ROOM)),

@@ -1,7 +1,6 @@
-//! The runners of one coordinator: processes that run one instance each, made ready before there is a term.
+//! The runners of one coordinator: a process for each instance, made ready before there is a term.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_store::Digest;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
@@ -28,35 +26,35 @@ use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use super::shared::{Others, SharedMemory};
 use super::templates::{Template, Templates};
 
-/// A runner that is not forked or not ready after so long is given up: either takes milliseconds.
+/// Longest wait for a runner to be forked or to become ready, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// One that rehearses is given up sooner, and another made that does not. Nothing of the module's runs in a rehearsal, but
-/// how much there is to be laid out in memory is its maker's to say.
+/// Longest wait for a runner that rehearses; then one is made that does not. A rehearsal runs no code of the module,
+/// but the module decides how much memory must be laid out.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
-/// After so many that were given up, a version is not rehearsed any more.
+/// Number of failed rehearsals after which a version is not rehearsed any more.
 const REHEARSALS: u32 = 2;
 
-/// What a runner says takes this much more than the largest call of its guest, in bytes.
+/// Overhead of a runner's message (bytes) compared with the largest call of its guest.
 const ENVELOPE: usize = 64 << 10;
 
-/// Why there is no runner.
+/// A runner could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
     /// The module cannot run here.
     #[error("{0}")]
     Unsuitable(String),
-    /// It cannot become ready.
+    /// The runner or its template failed while it made itself ready.
     #[error("the runner did not become ready: {0}")]
     Failed(String),
-    /// It was killed before it was ready, or nothing was heard of it.
+    /// The runner was killed before it was ready, or sent nothing in time.
     #[error("the runner did not become ready: {0}")]
     Lost(String),
-    /// The process that forks runners is not well.
+    /// The template process failed.
     #[error("the template process, which forks runners, failed: {0}")]
     Template(io::Error),
-    /// The system let none run.
+    /// A system call failed.
     #[error("cannot start a runner: {0}")]
     System(io::Error),
 }
@@ -67,7 +65,7 @@ impl From<io::Error> for RunnerError {
     }
 }
 
-/// Makes runners for one coordinator, and keeps one ready for each version at hand. Clones are the same.
+/// Makes runners for one coordinator, and keeps one ready for each version that may start next. Clones share them.
 #[derive(Clone)]
 pub struct Runners(Arc<Inner>);
 
@@ -75,37 +73,34 @@ struct Inner {
     policy: Policy,
     templates: Templates,
     handle: Handle,
-    /// By the digests of their modules.
+    /// Versions that are kept ready, by the digests of their modules.
     versions: Mutex<HashMap<Digest, Arc<Version>>>,
-    /// Those that make runners. They end with this.
+    /// Tasks that make runners. They end when this is dropped.
     making: Mutex<JoinSet<()>>,
-    /// For lookups of names, of all instances together.
+    /// Permits for DNS lookups, shared by all instances.
     lookups: Arc<Semaphore>,
 }
 
-/// A version at hand.
 struct Version {
     template: Arc<Template>,
     ready: AsyncMutex<Option<Ready>>,
-    /// How many runners did not become ready with a rehearsal.
+    /// Number of runners that did not become ready with a rehearsal.
     failed_rehearsals: AtomicU32,
 }
 
-/// A runner that waits for an instance to run. Dropping it ends it.
+/// A runner that waits for an instance. Dropping this kills the runner.
 pub(super) struct Ready {
     pub(super) process: Process,
     pub(super) to: pipe::Sender,
     pub(super) from: Messages<pipe::Receiver>,
     pub(super) page: Page,
     pub(super) tally: SharedMemory<Tally>,
-    /// Where it leaves what is kept of its instance.
-    pub(super) remains: Option<File>,
-    /// Whether it reaches all that it was granted.
+    /// True if all granted folders existed when the runner was made.
     has_folders: bool,
 }
 
 impl Runners {
-    /// Runners of this policy, which those templates fork, and whose host's side runs on `handle`.
+    /// Makes runners with this policy, which `templates` fork. The host's side of their instances runs on `handle`.
     #[must_use]
     pub fn new(policy: Policy, templates: &Templates, handle: &Handle) -> Self {
         Self(Arc::new(Inner {
@@ -118,7 +113,7 @@ impl Runners {
         }))
     }
 
-    /// What they may do and use.
+    /// Returns the coordinator's policy.
     pub fn policy(&self) -> &Policy {
         &self.0.policy
     }
@@ -131,10 +126,10 @@ impl Runners {
         &self.0.handle
     }
 
-    /// Makes a runner ready for this version, unless there is one.
+    /// Makes a runner ready for this version, unless one is ready.
     ///
     /// # Errors
-    /// [`RunnerError`] says why there is none.
+    /// [`RunnerError`] says why there is no runner.
     pub async fn make_ready(&self, module: &Module) -> Result<(), RunnerError> {
         let version = self.version(module);
         let mut ready = version.ready.lock().await;
@@ -144,24 +139,24 @@ impl Runners {
         Ok(())
     }
 
-    /// Has a runner made ready for each of these, and ends those for all others.
+    /// Starts to make a runner ready for each of these versions, and kills the runners of all others.
     pub fn keep(&self, modules: &[&Module]) {
         let keeps = |digest: &Digest| modules.iter().any(|module| module.digest() == *digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
         for module in modules {
-            // It is at hand from here on.
+            // From here on, the version is kept ready.
             self.version(module);
             self.refill(module, Duration::ZERO);
         }
     }
 
-    /// Has a runner made ready for this version, so long `after` now, if it is at hand.
+    /// Starts to make a runner ready for this version after a delay, if the version is kept ready.
     pub(super) fn refill(&self, module: &Module, after: Duration) {
         let Some(version) = lock(&self.0.versions).get(&module.digest()).cloned() else { return };
         let mut making = lock(&self.0.making);
         while making.try_join_next().is_some() {}
         let module = module.clone();
-        // Not what it belongs to, which would then never end.
+        // A weak reference: the task belongs to these runners, and must not keep them alive.
         let its = Arc::downgrade(&self.0);
         making.spawn_on(
             async move {
@@ -172,7 +167,7 @@ impl Runners {
                 if let Some(its) = its.upgrade()
                     && !ready.as_ref().is_some_and(Ready::is_alive)
                 {
-                    // The start that needs it tries again, and says why there is none.
+                    // Errors are ignored: the start that needs the runner retries, and reports them.
                     *ready = Self(its).make_rehearsed(&module, &version).await.ok();
                 }
             },
@@ -180,21 +175,21 @@ impl Runners {
         );
     }
 
-    /// The runner that is ready for this version, if there is one.
+    /// Takes the runner that is ready for this version, if any. Does not wait.
     pub(super) fn take_ready(&self, module: &Module) -> Option<Ready> {
         self.version(module).ready.try_lock().ok()?.take().filter(Ready::is_fit)
     }
 
-    /// A runner for this version: the one that is ready or being made, or a new one.
+    /// Takes a runner for this version: the one that is ready or being made, or a new one.
     ///
     /// # Errors
-    /// [`RunnerError`] says why there is none.
+    /// [`RunnerError`] says why there is no runner.
     pub(super) async fn take(&self, module: &Module) -> Result<Ready, RunnerError> {
         let version = self.version(module);
         let mut ready = version.ready.lock().await;
         match ready.take().filter(Ready::is_fit) {
             Some(ready) => Ok(ready),
-            // Somebody waits for it.
+            // Without a rehearsal, since an instance is waiting.
             None => self.make(module, &version).await,
         }
     }
@@ -202,13 +197,13 @@ impl Runners {
     fn version(&self, module: &Module) -> Arc<Version> {
         let mut versions = lock(&self.0.versions);
         let version = versions.entry(module.digest()).or_insert_with(|| {
-            let template = self.0.templates.of(module, self.0.policy.purpose());
+            let template = self.0.templates.of(module);
             Arc::new(Version { template, ready: AsyncMutex::default(), failed_rehearsals: AtomicU32::new(0) })
         });
         Arc::clone(version)
     }
 
-    /// A runner that has rehearsed, unless that cannot be.
+    /// Makes a runner that has rehearsed; one that has not if rehearsals of this version fail.
     async fn make_rehearsed(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
         if version.failed_rehearsals.load(Ordering::Relaxed) < REHEARSALS {
             let mut ready = self.fork(module, &version.template).await?;
@@ -226,12 +221,12 @@ impl Runners {
         Ok(ready)
     }
 
-    /// One that knows nothing yet of what it is for.
+    /// Forks a runner that is not set up yet.
     async fn fork(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
-        // The first one waits for its template, too.
+        // The first fork also waits for the template to start and link.
         let forked = timeout(PATIENCE, async {
             match self.fork_once(module, template).await {
-                // It is made anew, once.
+                // Retry once, with a new template.
                 Err(RunnerError::Template(_)) => self.fork_once(module, template).await,
                 forked => forked,
             }
@@ -244,28 +239,24 @@ impl Runners {
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
-        let remains = policy.remains().map(room_for_remains).transpose()?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
-        // Held before there is anybody to hold it, and by nobody but the runner once it is forked.
+        // The lock is held before the runner exists, and by the runner alone once it is forked.
         descriptors.extend(self.0.templates.lock().await?);
-        if let Some(remains) = &remains {
-            descriptors.push(remains.try_clone()?.into());
-        }
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
         let process = template.fork(&descriptors).await?;
-        // The runner alone has its ends from here on, or nobody would hear when it has ended.
+        // From here on only the runner has its ends of the pipes. Otherwise the host would not notice its exit.
         drop(descriptors);
-        Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, remains, has_folders: false })
+        Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, has_folders: false })
     }
 
-    /// Has it make itself ready.
+    /// Sends the setup to a runner, and waits until the runner is ready.
     async fn prepare(&self, ready: &mut Ready, module: &Module, rehearses: bool) -> Result<(), RunnerError> {
         let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
         let is_witnessed = self.0.templates.is_witnessed();
         let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses, is_witnessed };
         let prepared = timeout(within, async {
-            // One that ends before it has read all of it says why, or how it ended does.
+            // A failed write is ignored: the runner's message or exit status says why it failed.
             let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;
             match ready.from.next().await {
                 Ok(Some(FromRunner::Ready { has_folders })) => {
@@ -288,7 +279,7 @@ fn lost(after: Duration) -> RunnerError {
 }
 
 impl RunnerError {
-    /// Why there is none where a process has ended so: the system kills what it has no memory for.
+    /// The error for a process that ended with this status. SIGKILL may come from the kernel when memory is short.
     pub(super) fn of(status: Status) -> Self {
         let why = how_it_ended(status);
         match status {
@@ -298,7 +289,6 @@ impl RunnerError {
     }
 }
 
-/// How a process ended, in words.
 pub(super) fn how_it_ended(status: Status) -> String {
     match status {
         Status::Exited(status) => format!("the runner exited with status {status}"),
@@ -323,27 +313,19 @@ pub(super) fn how_it_ended(status: Status) -> String {
 }
 
 impl Ready {
-    /// Whether it has not ended meanwhile: the system may have needed its memory.
+    /// True if the runner has not exited. The kernel may have killed it to free memory.
     fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 
-    /// Whether it can run an instance. A folder that was not there when it was made may be there by now.
+    /// True if the runner can run an instance. If a folder was missing, a new runner is needed, since the folder may
+    /// exist by now.
     fn is_fit(&self) -> bool {
         self.has_folders && self.is_alive()
     }
 }
 
-/// A file for what is kept of an instance. It is as long as that may be, and has only as much memory as is written: who
-/// has it can make neither it longer nor the copy that the host makes of it.
-fn room_for_remains(length: u64) -> io::Result<File> {
-    let file = File::from(memfd_create("baton-remains", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    file.set_len(length)?;
-    fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
-    Ok(file)
-}
-
-/// A pipe: its end for reading, and its end for writing.
+/// Makes a pipe. Returns its read end and its write end.
 pub(super) fn one_way() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }

@@ -1,25 +1,25 @@
-//! Secrets by reference: only the coordinator gets to see what they are.
+//! Secrets by reference: only the coordinator sees their text.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::{FileError, read_file};
 
-/// No secret is that long, in bytes; a file that is was named by mistake.
+/// Longest secret (bytes). A longer file was named by mistake.
 const LONGEST: u64 = 64 << 10;
 
-/// A text that is shown as `***`.
+/// A text that is printed as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a text.
+    /// Wraps a text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for the one who needs it.
+    /// Returns the text itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -38,60 +38,60 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Where a secret is.
+/// The name of a secret and the location of its text: a file, or an environment variable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SecretSource {
     name: String,
-    place: Place,
+    location: Location,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
-    /// Read anew whenever it is asked for: secrets are replaced while hosts run.
+enum Location {
+    /// Read on each use: secrets are replaced while hosts run.
     File(PathBuf),
-    /// What was found there: a process's environment does not change.
+    /// The text found at startup: a process's environment does not change.
     Variable(Secret),
 }
 
 impl SecretSource {
-    /// A secret that is in a file.
+    /// A secret in a file.
     #[must_use]
     pub fn in_file(name: &str, path: PathBuf) -> Self {
-        Self { name: name.to_owned(), place: Place::File(path) }
+        Self { name: name.to_owned(), location: Location::File(path) }
     }
 
-    /// A secret that was in a variable, with its text.
+    /// A secret with the text of an environment variable.
     ///
     /// # Errors
-    /// Why no coordinator can have it.
+    /// Says why a coordinator cannot get the text.
     pub fn of_variable(name: &str, text: &str) -> Result<Self, String> {
         let secret = usable(text.to_owned())?;
-        Ok(Self { name: name.to_owned(), place: Place::Variable(secret) })
+        Ok(Self { name: name.to_owned(), location: Location::Variable(secret) })
     }
 
-    /// Its name.
+    /// The secret's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that [`SecretSource::read`] reads, and so may block; none for one that is known already.
+    /// The file that [`SecretSource::read`] reads, so that reading may block; `None` if the text is in memory.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match &self.place {
-            Place::File(path) => Some(path),
-            Place::Variable(_) => None,
+        match &self.location {
+            Location::File(path) => Some(path),
+            Location::Variable(_) => None,
         }
     }
 
-    /// What it is now.
+    /// Returns the secret's current text.
     ///
     /// # Errors
-    /// Why it cannot be read, without anything that was found there.
+    /// Says why the secret cannot be read, and quotes nothing of the file.
     pub fn read(&self) -> Result<Secret, String> {
-        match &self.place {
-            Place::Variable(secret) => Ok(secret.clone()),
-            Place::File(path) => read(path).map_err(|problem| {
+        match &self.location {
+            Location::Variable(secret) => Ok(secret.clone()),
+            Location::File(path) => read(path).map_err(|problem| {
                 format!("cannot read {:?} from the file {:?}, which {problem}", self.name, path.display())
             }),
         }
@@ -104,7 +104,7 @@ impl fmt::Display for SecretSource {
     }
 }
 
-/// The text of the file without the end of its last line, which editors and `echo` add.
+/// Reads a file without its last line ending, which editors and `echo` add.
 fn read(path: &Path) -> Result<Secret, String> {
     let bytes = match read_file(path, LONGEST) {
         Ok(bytes) => bytes,

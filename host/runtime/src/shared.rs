@@ -1,4 +1,4 @@
-//! Memory that two processes share: one value in a sealed file in memory, which each of them maps.
+//! Memory shared by two processes: one value in a sealed memory file that both map.
 
 use std::fs::File;
 use std::io;
@@ -12,32 +12,31 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What two processes may share.
+/// A type that two processes may share.
 ///
 /// # Safety
-/// It consists of atomic numbers only, so that any bytes are a value of it, even while another process writes them; and it has
-/// room in one page.
+/// The type must consist of atomic integers only, so that any bytes are a valid value, even while another process
+/// writes them. It must fit in one page.
 pub(super) unsafe trait Sharable: Send + Sync {}
 
-/// What a process may do with what is shared.
+/// Access of a process to shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mapped {
-    /// It reads; an attempt to write would end it.
+    /// Read only: a write would kill the process.
     Reads,
-    /// It reads and writes.
     Writes,
 }
 
-/// Who else may write to what was made.
+/// Access of the other processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Others {
-    /// Nobody: the kernel refuses further mappings to write.
+    /// Read only: the kernel refuses further writable mappings.
     Read,
-    /// A process that has the file.
+    /// A process that has the file may write.
     Write,
 }
 
-/// A value that is shared with another process. It begins as zeros. Clones are the same.
+/// A value shared with another process. It starts as zeros. Clones share the mapping.
 pub(super) struct SharedMemory<T: Sharable>(Arc<Mapping<T>>);
 
 impl<T: Sharable> Clone for SharedMemory<T> {
@@ -47,20 +46,20 @@ impl<T: Sharable> Clone for SharedMemory<T> {
 }
 
 impl<T: Sharable> SharedMemory<T> {
-    /// Makes one, and the file by which another process maps it.
+    /// Makes a value, and the file with which another process maps it.
     ///
     /// # Errors
-    /// Where the system has no more of them.
+    /// If the system cannot create, seal or map a memory file.
     pub(super) fn make(name: &str, others: Others) -> io::Result<(Self, OwnedFd)> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
         let mapped = Self::map(&file, Mapped::Writes)?;
-        // A process that has the file cannot take the memory from under a mapping.
+        // With a fixed size, a process that has the file cannot take the memory from under a mapping.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
             Others::Write => fcntl_add_seals(&file, size),
             Others::Read => match fcntl_add_seals(&file, size | SealFlags::FUTURE_WRITE) {
-                // Linux before 5.1.
+                // Linux before 5.1 has no `F_SEAL_FUTURE_WRITE`.
                 Err(Errno::INVAL) => fcntl_add_seals(&file, size),
                 sealed => sealed,
             },
@@ -69,10 +68,10 @@ impl<T: Sharable> SharedMemory<T> {
         Ok((mapped, file.into()))
     }
 
-    /// Maps what another process has made.
+    /// Maps a value that another process has made.
     ///
     /// # Errors
-    /// Where the system cannot, or the file is none of those.
+    /// If the file does not have the size of a `T`, or cannot be mapped.
     pub(super) fn map(file: impl AsFd, access: Mapped) -> io::Result<Self> {
         let length = rustix::fs::fstat(&file)?.st_size;
         if u64::try_from(length).ok() != Some(size_of::<T>() as u64) {
@@ -82,14 +81,13 @@ impl<T: Sharable> SharedMemory<T> {
             Mapped::Reads => ProtFlags::READ,
             Mapped::Writes => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: the kernel chooses the place, so nothing that is there is replaced; the file has a whole value and is
-        // sealed by the process that made it, so that the memory stays there.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced. The file holds a whole `T`. The
+        // process that made the file seals its size before it shares the file, so the memory stays there.
         let memory = unsafe { mmap(std::ptr::null_mut(), size_of::<T>(), protection, MapFlags::SHARED, &file, 0)? };
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self(Arc::new(Mapping { memory, value: PhantomData })))
     }
 
-    /// One that nobody shares.
     #[cfg(test)]
     pub(super) fn alone() -> Self {
         Self::make("baton-test", Others::Read).map(|(shared, _)| shared).unwrap_or_else(|error| panic!("{error}"))
@@ -100,8 +98,8 @@ impl<T: Sharable> Deref for SharedMemory<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the mapping is there for as long as this is, begins at a page and has room for a value, and whatever
-        // is in it is one, as `Sharable` promises. Others change it through atomics only, as we do.
+        // SAFETY: the mapping lives as long as `self`, begins at a page boundary and has room for a `T`. Any bytes in
+        // it are a valid `T`, as `Sharable` promises. Every process changes them through atomics only.
         unsafe { self.0.memory.as_ref() }
     }
 }
@@ -111,14 +109,15 @@ struct Mapping<T> {
     value: PhantomData<T>,
 }
 
-// SAFETY: it gives nothing but `&T`, and `T` may be used from everywhere at once.
+// SAFETY: a mapping gives out only `&T`, and every `Sharable` type is `Send` and `Sync`.
 unsafe impl<T: Sharable> Send for Mapping<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sharable> Sync for Mapping<T> {}
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this size, and nobody has a reference into it any more: all borrow from this.
+        // SAFETY: the memory was mapped with this size, and no reference into it is left: all of them borrow from
+        // `self`.
         let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), size_of::<T>()) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -136,11 +135,11 @@ mod tests {
         is: AtomicU64,
     }
 
-    // SAFETY: an atomic number.
+    // SAFETY: the struct is one atomic integer.
     unsafe impl Sharable for Number {}
 
     #[test]
-    fn what_one_writes_the_other_reads_and_nobody_else_can_write_or_shrink_it() {
+    fn read_only_memory_is_shared_and_cannot_be_written_or_shrunk() {
         let (mine, file) = SharedMemory::<Number>::make("test", Others::Read).unwrap();
         let theirs = SharedMemory::<Number>::map(&file, Mapped::Reads).unwrap();
         mine.is.store(7, Ordering::Relaxed);
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_may_write_keeps_its_size() {
+    fn writable_memory_keeps_its_size() {
         let (mine, file) = SharedMemory::<Number>::make("test", Others::Write).unwrap();
         SharedMemory::<Number>::map(&file, Mapped::Writes).unwrap().is.store(8, Ordering::Relaxed);
         assert_eq!(mine.is.load(Ordering::Relaxed), 8);

@@ -1,15 +1,16 @@
-//! Commands and flags that a message proposes: what is in them must mean itself when somebody pastes them.
+//! Quotes the commands and flags that messages propose, so that they are safe to paste into a shell.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::escape::is_harmful;
 
-/// One word for a shell, whatever is in the text. Every proposal of a command or a flag whose value is not plain by
-/// its type (as an election's name and a digest are) goes through this.
+/// Quotes any text as one word for a shell. Every proposed command or flag goes through this, unless its type makes the
+/// value plain, as an election's name or a digest does.
 ///
-/// It means the same to sh, bash, zsh and fish. Only a text with control characters, which a log does not show as they
-/// are, is in the form `$'…'` that not all of them know; those take it for another text, or refuse it, but run nothing.
+/// The word means the same to sh, bash, zsh and fish, unless the text contains control characters. A log cannot show
+/// those as they are, so the word then has the form `$'…'`. A shell that does not know this form reads another text or
+/// refuses it, but runs nothing.
 #[must_use]
 pub fn quoted(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '@' | ',' | '+');
@@ -21,12 +22,12 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
     word.push_str(if has_harmful { "$'" } else { "'" });
     for c in text.chars() {
         match c {
-            // No argument can hold it.
+            // An argument cannot contain NUL.
             '\0' => word.push(char::REPLACEMENT_CHARACTER),
             _ if is_harmful(c) => push_bytes(&mut word, c),
-            // A quote or a backslash as it is would end the quotes for some shell.
+            // Unescaped, a quote or a backslash would end the quotes in some shell.
             '\'' | '\\' if has_harmful => push_bytes(&mut word, c),
-            // Within the quotes, fish takes a backslash for more than itself.
+            // Inside the quotes, fish treats a backslash as an escape.
             '\'' => word.push_str("'\\''"),
             '\\' => word.push_str("'\\\\'"),
             _ => word.push(c),
@@ -38,7 +39,7 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
 
 fn push_bytes(word: &mut String, c: char) {
     for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-        // In octal: a digit that follows belongs to no more than three. Cannot fail: the target is a string.
+        // Octal escapes have three digits, so a digit that follows is no part of one. Writing to a string cannot fail.
         let _ = write!(word, "\\{byte:03o}");
     }
 }
@@ -52,7 +53,7 @@ mod tests {
     use crate::escape::escape;
 
     #[test]
-    fn what_is_plain_stays_and_the_rest_is_quoted() {
+    fn plain_text_is_kept_and_other_text_is_quoted() {
         for (text, word) in [
             ("https://api.example.com:8443/v1", "https://api.example.com:8443/v1"),
             ("", "''"),
@@ -69,7 +70,6 @@ mod tests {
         }
     }
 
-    /// Texts in which a shell might find something to do.
     const NASTY: [&str; 12] = [
         "x'; touch ran; '",
         "x\\'; touch ran; #",
@@ -93,7 +93,7 @@ mod tests {
         "\\\n\\' touch ran '",
     ];
 
-    /// What a shell makes of a word that somebody pastes from a log, if it is there.
+    /// Returns how a shell reads a word that a user pastes from a log, if the shell is installed.
     fn read_by(shell: &str, text: &str) -> Option<Vec<u8>> {
         let folder = tempfile::tempdir().unwrap();
         let pasted = escape(&quoted(text)).into_owned();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_the_text_and_runs_nothing() {
+    fn shell_reads_quoted_text_and_runs_nothing() {
         for text in NASTY {
             assert_eq!(read_by("sh", text).unwrap(), text.as_bytes(), "{text:?}");
             for shell in ["bash", "zsh", "fish"] {
@@ -118,7 +118,6 @@ mod tests {
                 read_by(shell, text);
             }
         }
-        // What cannot be given to a program harms none.
         assert_eq!(quoted("a\0b"), "$'a\u{fffd}b'");
     }
 }

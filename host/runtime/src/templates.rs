@@ -1,5 +1,5 @@
-//! The templates of a host: for each version at hand a process that has its code mapped and linked, runs none of it, and
-//! forks the runners that do. Coordinators that run the same version share one.
+//! The template processes of a host. A template maps and links the code of one version, runs none of it, and forks the
+//! runners that do. Coordinators that run the same version share a template.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,86 +16,85 @@ use tokio::net::unix::pipe;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use super::engine::Purpose;
 use super::module::Module;
 use super::process::{Process, Processes, hand_over};
 use super::protocol::{FromTemplate, Messages, ToLink, frame};
 use super::runners::{RunnerError, one_way};
 
-/// A template that has not answered for so long is stopped, or worse: it forks within a millisecond.
+/// Longest wait for a fork. A fork takes 1 ms; a template that takes longer than this is stopped or broken.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a template says is no longer than this, in bytes.
+/// Longest message from a template (bytes).
 const LONGEST: usize = 1 << 20;
 
-/// Makes templates. Clones are the same.
+/// Makes templates. Clones share them.
 #[derive(Clone)]
 pub struct Templates(Arc<Inner>);
 
 struct Inner {
     program: PathBuf,
     processes: Processes,
-    /// By which others know that the runners are there.
+    /// Proves to other nodes that a runner still exists: each runner holds a lock on it.
     lock_file: Option<Arc<LockFile>>,
-    /// By the digest of the module, and what it was compiled for.
-    known: Mutex<HashMap<(Digest, Purpose), Weak<Template>>>,
+    /// Templates in use, by the module's digest.
+    known: Mutex<HashMap<Digest, Weak<Template>>>,
 }
 
-/// The template of one version, which is made when it is first needed, and anew if it has ended. It ends with the last
-/// that has this.
+/// The template of one version. Its process starts when it is first needed, and again if it has exited. It ends when
+/// this is dropped.
 pub(super) struct Template {
     templates: Templates,
     module: Module,
-    purpose: Purpose,
     live: AsyncMutex<Option<Live>>,
 }
 
-/// A template's process, which has linked its version.
+/// A template process that has linked its version.
 struct Live {
     process: Process,
-    way: UnixStream,
-    /// How many answers are to come. The caller that waited for one may have gone.
+    socket: UnixStream,
+    /// Number of outstanding answers, including those whose caller has given up.
     asked: usize,
-    /// What has come of the next one.
+    /// The part of the next answer that has arrived.
     answer: Vec<u8>,
 }
 
 impl Templates {
-    /// Templates that are that program, which must be this very version of Baton.
+    /// Creates templates that run `program`, which must be this very version of Baton.
     #[must_use]
     pub fn new(program: PathBuf, processes: &Processes) -> Self {
         Self::with_lock_file(program, processes, None)
     }
 
-    /// The same, and while one of their runners is there this host is not taken for gone by who looks at that file.
+    /// Like [`Templates::new`], with a lock file. While a runner exists, a node that checks this file does not treat
+    /// the host as dead.
     #[must_use]
     pub fn with_lock_file(program: PathBuf, processes: &Processes, lock_file: Option<Arc<LockFile>>) -> Self {
         Self(Arc::new(Inner { program, processes: processes.clone(), lock_file, known: Mutex::default() }))
     }
 
-    /// By which others know that a runner is there, which is handed it.
+    /// Returns a locked descriptor of the lock file for a new runner, if there is a lock file.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If the file cannot be locked.
     pub(super) async fn lock(&self) -> io::Result<Option<OwnedFd>> {
         let Some(file) = self.0.lock_file.clone() else { return Ok(None) };
-        // A file system may take its time, and whoever attends to instances has none.
+        // The file system may block, and the task that waits must not.
         tokio::task::spawn_blocking(move || file.for_runner()).await.map_err(io::Error::other)?.map(Some)
     }
 
-    /// Whether its runners are handed one.
+    /// True if runners get a descriptor of a lock file.
     pub(super) fn is_witnessed(&self) -> bool {
         self.0.lock_file.is_some()
     }
 
-    /// The template of a version, whose code was compiled for that.
-    pub(super) fn of(&self, module: &Module, purpose: Purpose) -> Arc<Template> {
+    /// Returns the template of a version.
+    pub(super) fn of(&self, module: &Module) -> Arc<Template> {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, template| template.strong_count() > 0);
-        let slot = known.entry((module.digest(), purpose)).or_default();
+        let slot = known.entry(module.digest()).or_default();
         slot.upgrade().unwrap_or_else(|| {
             let (templates, module) = (self.clone(), module.clone());
-            let template = Arc::new(Template { templates, module, purpose, live: AsyncMutex::default() });
+            let template = Arc::new(Template { templates, module, live: AsyncMutex::default() });
             *slot = Arc::downgrade(&template);
             template
         })
@@ -103,15 +102,15 @@ impl Templates {
 }
 
 impl Template {
-    /// Forks a runner that is handed over these descriptors.
+    /// Forks a runner, and hands it these descriptors.
     ///
     /// # Errors
-    /// [`RunnerError`] says why there is none. After [`RunnerError::Template`] there may be one all the same, which has
-    /// these very descriptors: the next one must have others.
+    /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`] a runner may exist nevertheless,
+    /// with these very descriptors. So the next attempt must use new ones.
     pub(super) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
-        // It may have ended since it was needed last: the system may have wanted its memory.
+        // The template may have exited since: the kernel may have killed it to free memory.
         let template = match &mut *live {
             Some(template) if template.process.is_alive() => template,
             none => none.insert(self.link().await?),
@@ -127,19 +126,19 @@ impl Template {
         }
     }
 
-    /// Starts its process. The caller that waits for a runner says how long that may take.
+    /// Starts the template's process. The caller sets the timeout.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
         let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
         let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let descriptors = vec![theirs_in, theirs_out, self.module.code()?];
-        let (mut process, way) = processes.start(program, descriptors).await?;
-        // One that ends before it has read all of it says why, or how it ended does.
-        let _ = to.write_all(&frame(&ToLink { outline: self.module.outline(), purpose: self.purpose })?).await;
+        let (mut process, socket) = processes.start(program, descriptors).await?;
+        // A failed write is ignored: the template's answer or its exit status says why it failed.
+        let _ = to.write_all(&frame(&ToLink { outline: self.module.outline() })?).await;
         match Messages::new(from, LONGEST).next().await? {
             Some(FromTemplate::Linked) => {
-                way.set_nonblocking(true)?;
-                Ok(Live { process, way: UnixStream::from_std(way)?, asked: 0, answer: Vec::new() })
+                socket.set_nonblocking(true)?;
+                Ok(Live { process, socket: UnixStream::from_std(socket)?, asked: 0, answer: Vec::new() })
             }
             Some(FromTemplate::Unsuitable(problems)) => Err(RunnerError::Unsuitable(problems)),
             Some(FromTemplate::Failed(why)) => Err(RunnerError::Failed(why)),
@@ -149,23 +148,24 @@ impl Template {
 }
 
 impl Live {
-    /// Has it fork a runner that takes these descriptors; or says why it could not. Cancel safe: a runner that nobody waits
-    /// for ends when the next one is asked for.
+    /// Has the template fork a runner that takes these descriptors. The inner error is the template's own.
+    ///
+    /// Cancel safe: the next call ends a runner whose caller has given up.
     ///
     /// # Errors
-    /// Where it is not well: what it will answer yet is not known.
+    /// If the template failed. It must not be used again, since its next answer is unknown.
     async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
         while self.asked > 0 {
             if let Ok(stray) = self.answer().await? {
                 processes.abandon(stray);
             }
         }
-        hand_over(&self.way, descriptors)?;
+        hand_over(&self.socket, descriptors)?;
         self.asked += 1;
         self.answer().await
     }
 
-    /// Its next answer: the process id of the runner that it has forked, or an error's number, below zero.
+    /// Reads the next answer: the process id of the forked runner, or the negated number of an error.
     async fn answer(&mut self) -> io::Result<io::Result<Pid>> {
         loop {
             if let Some((number, rest)) = self.answer.split_first_chunk() {
@@ -178,8 +178,8 @@ impl Live {
                     ..0 => Ok(Err(io::Error::from_raw_os_error(number.saturating_neg()))),
                 };
             }
-            self.way.readable().await?;
-            match self.way.try_read_buf(&mut self.answer) {
+            self.socket.readable().await?;
+            match self.socket.try_read_buf(&mut self.answer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 Ok(_) | Err(_) => {}

@@ -1,8 +1,8 @@
-//! What the handles of an instance take of the host's memory.
+//! The memory that an instance's handles take in the runner.
 //!
-//! Weighed are those that a guest can make large: header fields, requests, responses, and what has a buffer. A stream of a
-//! body has none beside the body's, one of a file is counted by [`Holdings`](super::holdings::Holdings). The others are
-//! of a few hundred bytes each, and the limit on handles bounds them.
+//! Handles that a guest can make large are measured: header fields, requests, responses, and those with a buffer. A
+//! stream of a body uses the body's buffer, and [`Holdings`](super::holdings::Holdings) counts streams of files. Other
+//! handles take a few hundred bytes each, and the limit on handles bounds them.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -17,37 +17,38 @@ use wasmtime_wasi_http::{Error, FieldMap};
 
 use super::listing::Listing;
 
-/// What anything that reads or writes ahead may have in its buffer, in bytes.
+/// Upper bound on the buffer of a handle that reads or writes ahead, in bytes.
 pub(super) const BUFFER: usize = 64 << 10;
 
-/// What a list of fields takes without any field, in bytes.
+/// Size of an empty list of fields, in bytes.
 pub(super) const FIELDS: usize = 512;
 
-/// What one more field takes in its list beside its text, in bytes. An `http::HeaderMap` has entries of 104 and an index,
-/// which grow by doubling, and name and value are allocations of their own.
+/// Size of a field in its list without its text, in bytes. An `http::HeaderMap` has entries of 104 bytes and an index,
+/// which grow by doubling, and name and value are separate allocations.
 pub(super) const FIELD: usize = 256;
 
-/// Of that, what there is room for, and what each text takes beside its bytes.
+/// Size of an entry and its share of the index, in bytes.
 const ROOM: usize = 112;
+/// Overhead of a text's allocation, in bytes.
 const TEXT: usize = 64;
 
-/// What all handles of a table take, in bytes.
+/// Returns the size of all handles of a table, in bytes.
 pub(super) fn of_all(table: &mut ResourceTable) -> usize {
     let mut seen = HashSet::new();
     table.iter_mut().map(|handle| of(handle, &mut seen)).sum()
 }
 
-/// What a field takes, in bytes.
+/// Returns the size of a field, in bytes.
 pub(super) fn of_field(name: &str, value: &[u8]) -> usize {
     name.len() + value.len() + FIELD
 }
 
-/// What a list of fields takes, in bytes.
+/// Returns the size of a list of fields, in bytes.
 pub(super) fn of_fields(fields: &FieldMap) -> usize {
     of_map(fields)
 }
 
-/// What one handle takes. What several of them share, which is `seen`, weighs once.
+/// Returns the size of a handle, in bytes. Lists of fields in `seen` were counted with another handle.
 fn of(handle: &dyn Any, seen: &mut HashSet<usize>) -> usize {
     let mut once = |fields: &FieldMap| {
         let map: &http::HeaderMap = fields;

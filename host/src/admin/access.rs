@@ -1,13 +1,15 @@
-//! Who may ask for what.
+//! Access control of the admin endpoint.
 //!
-//! Health, the way to the leader and the metrics are for all who reach the address. **Status** (what each node has, uses
-//! and knows) is for those who ask from this machine, and for others only with the token and over TLS. Another user of the
-//! machine sees it, too; a page in a browser does not, though its requests come from here: it can have a name of its own
-//! lead to this machine, and then reads what is answered, but it cannot choose what stands in `Host`. Nor does who asks
-//! through a proxy on this machine, which says for whom it asks, or that it does.
+//! - **Health**, the leader and the metrics are open to every client that reaches the address.
+//! - **Status** is open to clients on this machine, whichever user they run as. Other machines need the token and TLS.
+//!   A request through a proxy on this machine counts as one from another machine: its headers reveal the proxy.
+//! - The **output** of coordinators needs the token even on this machine, since other users share it.
+//! - **Changes** need the token even on this machine, and are refused to pages of other sites.
 //!
-//! The **output** of coordinators needs the token, from this machine, too: other users share it. The
-//! host's own user asks at a socket of its own ([`crate::local_socket`]), and may read everything without a token.
+//! A page in a browser on this machine could resolve its own name to this machine and then read answers (DNS
+//! rebinding). It cannot choose the header `Host`, though: so requests must name an IP address or `localhost`.
+//!
+//! The host's own user has a separate socket ([`crate::local_socket`]) and may read everything without a token.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -34,62 +36,62 @@ use super::routes::{Asked, text};
 use baton_runtime::escape::escape;
 use baton_runtime::read_file;
 
-/// In bytes. A token has some dozens.
+/// In bytes. A token has a few dozen.
 const LONGEST_TOKEN: u64 = 4096;
 
-/// The fewest characters that nobody guesses: 96 random bits in base 64.
+/// In characters: 96 random bits in Base64, which cannot be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
 /// The largest file of certificates or of a key, in bytes.
 const LARGEST_PEM: u64 = 1 << 20;
 
-/// How long the file of the token may take.
+/// Timeout for reading the token file.
 const READ: Duration = Duration::from_secs(5);
 
-/// Why a file that was named cannot be used.
+/// The error if a file of the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFile {
-    /// It is no token.
+    /// The file has no valid token.
     #[error(
         "{flag} {path}: {why}; the file must have one line of at least {SHORTEST_TOKEN} printable ASCII characters, \
          such as `openssl rand -base64 24` prints"
     )]
     Token {
-        /// The flag that names it.
+        /// The flag that names the file.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// It is no certificate, or no key of it.
+    /// The file has no valid certificate, or not its key.
     #[error("{flag} {path}: {why}; the file must have {needs} in PEM format")]
     Tls {
-        /// The flag.
+        /// The flag that names the file.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
-        /// What it must have.
+        /// The required content.
         needs: &'static str,
     },
 }
 
-/// The certificate by which the endpoint is known, and its key: two files.
+/// The files with the endpoint's certificate and key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
-    /// The certificates, its own first.
+    /// The certificate chain, with the endpoint's own certificate first.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// What answers in TLS with them.
+    /// Reads the files into a TLS acceptor.
     ///
     /// # Errors
-    /// [`UnusableFile`] where they are none, or do not belong together.
+    /// [`UnusableFile`] if a file is invalid, or if the key is not the certificate's.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, UnusableFile> {
         let unusable = |is_key: bool, why: String| {
             let (flag, path, needs) = match is_key {
@@ -114,14 +116,14 @@ impl TlsFiles {
     }
 }
 
-/// The certificate in use. It can be renewed while connections are answered, which keep the one that they began with.
+/// The certificate in use. It can be renewed. Open connections keep the previous one.
 #[derive(Clone)]
 pub struct Certificate {
     files: TlsFiles,
     acceptor: Arc<watch::Sender<TlsAcceptor>>,
 }
 
-/// One that is read and not used yet.
+/// A certificate that was read and is not in use yet.
 pub struct NewCertificate(TlsAcceptor);
 
 impl Certificate {
@@ -134,15 +136,15 @@ impl Certificate {
         self.acceptor.borrow().clone()
     }
 
-    /// What the files have now.
+    /// Reads the files again.
     ///
     /// # Errors
-    /// [`UnusableFile`] where it is none, or its key is another's.
+    /// [`UnusableFile`] if a file is invalid, or if the key is not the certificate's.
     pub fn read_anew(&self) -> Result<NewCertificate, UnusableFile> {
         self.files.acceptor().map(NewCertificate)
     }
 
-    /// Uses it for all connections from now on.
+    /// Uses the certificate for all new connections.
     pub fn renew(&self, NewCertificate(acceptor): NewCertificate) {
         self.acceptor.send_replace(acceptor);
     }
@@ -152,14 +154,14 @@ fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
     read_file(path, longest).map_err(|error| format!("it {error}"))
 }
 
-/// The flag of a host that names the file of its token.
+/// The flag that names a host's token file.
 pub const TOKEN_FILE: &str = "--admin-token-file";
 
-/// The token in a file, which is read anew whenever somebody asks with one: so it can be changed while the host runs. The
-/// flag is the one that names the file.
+/// Reads the token in a file. The host reads it for each request with a token, so it can be changed while the host
+/// runs. `flag` names the file in errors.
 ///
 /// # Errors
-/// [`UnusableFile`] where there is none.
+/// [`UnusableFile`] if there is no valid token.
 pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
     let unusable = |why: &str| UnusableFile::Token { flag, path: path.to_owned(), why: why.to_owned() };
     let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
@@ -174,14 +176,14 @@ pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
     Ok(token.to_owned())
 }
 
-/// Who asks, and how: known of each connection.
+/// The client of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
-    /// Whether the connection comes from this machine's loopback.
+    /// True if the connection comes from this machine's loopback.
     pub(super) is_local: bool,
-    /// Whether nobody else reads it.
+    /// True if no third party can read the connection.
     pub(super) is_encrypted: bool,
-    /// True if a process of the host's own user asks, at the socket for it.
+    /// True for a process of the host's own user, at the separate socket.
     is_own_user: bool,
 }
 
@@ -195,7 +197,7 @@ impl Caller {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
 
-    /// Who has sent this request; of whom nothing is known comes from elsewhere.
+    /// The client that sent a request. An unknown or forwarded one counts as another machine.
     fn of(parts: &Parts) -> Self {
         let unknown = Self { is_local: false, is_encrypted: false, is_own_user: false };
         let caller = parts.extensions.get().copied().unwrap_or(unknown);
@@ -206,41 +208,36 @@ impl Caller {
     }
 }
 
-/// What those who ask need.
+/// The settings of the access control.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Access {
-    /// The file of the token.
     pub(super) token_file: Option<PathBuf>,
-    /// Whether the endpoint speaks TLS.
+    /// True if the endpoint supports TLS.
     pub(super) has_tls: bool,
 }
 
-/// Why somebody is not told.
+/// The reason for a refusal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Denied {
-    /// The node has no way to tell other machines.
+    /// The node has no token or no TLS, so it answers only this machine.
     OnlyHere,
-    /// It has, and this was not it.
     OnlyOverTls,
-    /// The token is missing, or another one.
     NeedsToken,
-    /// Nobody can have one: the node has none.
+    /// The request needs a token, but the node has none.
     HasNoToken,
-    /// This node's own cannot be read.
+    /// The node's token file cannot be read.
     NoToken(String),
-    /// A browser may have been led here.
+    /// The request names a host that may be a page's own (DNS rebinding).
     OtherHost(String),
-    /// The node has no token, and so changes nothing for anybody.
+    /// The node has no token, so it accepts no changes.
     ChangesNothing,
-    /// Changes are made for other machines over TLS only.
     ChangesOverTls,
-    /// A page of another site asks.
     CrossSite,
 }
 
-/// The same, as OpenAPI has it.
+/// The refusals in the OpenAPI document.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "it describes what others answer")]
+#[expect(dead_code, reason = "only describes the responses of `Denied`")]
 pub(super) enum Withheld {
     /// the token is missing or wrong
     #[response(status = 401)]
@@ -255,13 +252,13 @@ pub(super) enum Withheld {
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        let told = "other machines, and clients behind proxies, can read the status only";
+        let start = "other machines, and clients behind proxies, can read the status only";
         let (status, why) = match self {
             Self::OnlyHere => (
                 StatusCode::FORBIDDEN,
-                format!("{told} of nodes with --admin-token-file, --admin-tls-cert and --admin-tls-key\n"),
+                format!("{start} of nodes with --admin-token-file, --admin-tls-cert and --admin-tls-key\n"),
             ),
-            Self::OnlyOverTls => (StatusCode::FORBIDDEN, format!("{told} over TLS: use https\n")),
+            Self::OnlyOverTls => (StatusCode::FORBIDDEN, format!("{start} over TLS: use https\n")),
             Self::NeedsToken => {
                 let why = "send the token of --admin-token-file, in the header Authorization: Bearer TOKEN\n";
                 let mut response = text(StatusCode::UNAUTHORIZED, why);
@@ -289,7 +286,6 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Somebody who may see the status.
 pub(super) struct MaySeeStatus;
 
 impl FromRequestParts<Arc<Asked>> for MaySeeStatus {
@@ -300,7 +296,6 @@ impl FromRequestParts<Arc<Asked>> for MaySeeStatus {
     }
 }
 
-/// Somebody who may change something.
 pub(super) struct MayChange;
 
 impl FromRequestParts<Arc<Asked>> for MayChange {
@@ -311,9 +306,9 @@ impl FromRequestParts<Arc<Asked>> for MayChange {
     }
 }
 
-/// Somebody who may see the status, and perhaps more.
+/// A client that may read the status, and the coordinators' output if it has the token.
 pub(super) struct MaySeeMore {
-    /// Whether the token came along, so that what coordinators say is told, too.
+    /// True if the request has the token, or comes from the host's own user.
     pub(super) has_token: bool,
 }
 
@@ -322,7 +317,7 @@ impl FromRequestParts<Arc<Asked>> for MaySeeMore {
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
         MaySeeStatus::from_request_parts(parts, asked).await?;
-        // A wrong one is somebody's mistake: less than is expected would be no answer to it.
+        // A wrong token is refused: an answer without the output would hide the mistake.
         let has_token = parts.headers.contains_key(AUTHORIZATION) || Caller::of(parts).is_own_user;
         if has_token {
             HasToken::from_request_parts(parts, asked).await?;
@@ -331,7 +326,7 @@ impl FromRequestParts<Arc<Asked>> for MaySeeMore {
     }
 }
 
-/// Somebody who has the token, wherever they are.
+/// A client with the token, or the host's own user.
 pub(super) struct HasToken;
 
 impl FromRequestParts<Arc<Asked>> for HasToken {
@@ -345,20 +340,20 @@ impl FromRequestParts<Arc<Asked>> for HasToken {
         if access.token_file.is_none() {
             return Err(Denied::HasNoToken);
         }
-        // From elsewhere that asks for the token.
+        // For other machines, this also checks the token.
         MaySeeStatus::from_request_parts(parts, asked).await?;
         access.token(&parts.headers).await.map(|()| Self)
     }
 }
 
 impl Access {
-    /// The token is needed on this machine, too: other users share its loopback. A browser would send it along for no page,
-    /// and yet answers none of another site's.
+    /// Decides whether a client may make changes. It needs the token even on this machine, since other users share the
+    /// loopback. Pages of other sites are refused, although browsers do not send the token for them.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
-        is_no_other_sites(headers, uri)?;
+        refuse_other_sites(headers, uri)?;
         if caller.is_local {
-            has_asked_for_this_machine(headers, uri)?;
+            refuse_other_hosts(headers, uri)?;
         } else if !self.has_tls || !caller.is_encrypted {
             return Err(Denied::ChangesOverTls);
         }
@@ -370,7 +365,7 @@ impl Access {
             return Ok(());
         }
         if caller.is_local {
-            return has_asked_for_this_machine(headers, uri);
+            return refuse_other_hosts(headers, uri);
         }
         if self.token_file.is_none() || !self.has_tls {
             return Err(Denied::OnlyHere);
@@ -381,14 +376,14 @@ impl Access {
         self.token(headers).await
     }
 
-    /// That this node's token came along.
+    /// Checks that the request has this node's token.
     async fn token(&self, headers: &HeaderMap) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::HasNoToken) };
         if has_token(file, headers).await? { Ok(()) } else { Err(Denied::NeedsToken) }
     }
 }
 
-/// Whether the token that comes along is the one in this file.
+/// True if the request has the token in this file.
 async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
     let given =
@@ -400,18 +395,18 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
         Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
         Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the token file cannot be read".to_owned())),
     };
-    // How long it takes to compare two digests tells nothing of what they are of.
+    // The time for comparing two digests reveals nothing about the tokens.
     Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
 }
 
-/// Refuses what a browser says is of another site's page: by its kind of request, where it tells, or by the page's origin,
-/// which has to be where the request goes. What is no browser says neither.
-fn is_no_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+/// Refuses requests that a browser sends for a page of another site: by the header `Sec-Fetch-Site`, or by `Origin`,
+/// which must be the requested host. Other clients send neither header.
+fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if site.is_some_and(|site| ![b"same-origin".as_slice(), b"none"].contains(&site)) {
         return Err(Denied::CrossSite);
     }
-    let host = named(headers, uri);
+    let host = requested_host(headers, uri);
     let is_own = |origin: &HeaderValue| {
         let origin = String::from_utf8_lossy(origin.as_bytes()).into_owned();
         origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(&host))
@@ -419,30 +414,30 @@ fn is_no_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::CrossSite) }
 }
 
-/// Whether a proxy has sent it on, for somebody who may be anywhere.
+/// True if a proxy forwarded the request, so its client may be on any machine.
 fn is_forwarded(headers: &HeaderMap) -> bool {
-    let says_so = |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
-    headers.keys().any(|name| says_so(name.as_str()))
+    let by_proxy = |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
+    headers.keys().any(|name| by_proxy(name.as_str()))
 }
 
-/// The name that was asked for.
-fn named(headers: &HeaderMap, uri: &Uri) -> String {
-    let named = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
-    named.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default()
+/// The host and the port that the request names.
+fn requested_host(headers: &HeaderMap, uri: &Uri) -> String {
+    let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
+    host.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// Whether the name that was asked for is this machine, and not one of somebody else's that leads here.
-fn has_asked_for_this_machine(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
-    let named = named(headers, uri);
-    let host = match named.rsplit_once(':') {
+/// Refuses requests that name this machine neither by an IP address nor as `localhost` (DNS rebinding).
+fn refuse_other_hosts(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
+    let requested = requested_host(headers, uri);
+    let host = match requested.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => &named,
+        _ => &requested,
     };
     let address = host.trim_start_matches('[').trim_end_matches(']');
     if address.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok() {
         Ok(())
     } else {
-        Err(Denied::OtherHost(named))
+        Err(Denied::OtherHost(requested))
     }
 }
 
@@ -490,7 +485,7 @@ mod tests {
             assert_eq!(ask(&whole, encrypted, wrong).await, Err(Denied::NeedsToken), "{wrong:?}");
         }
         assert_eq!(ask(&whole, encrypted, Some(&right)).await, Ok(()));
-        // It may be changed at any time, and be gone.
+        // The file may change or disappear at any time.
         std::fs::write(&file, "another-token-of-ours").unwrap();
         assert_eq!(ask(&whole, encrypted, Some(&right)).await, Err(Denied::NeedsToken));
         assert_eq!(ask(&whole, encrypted, Some("bearer another-token-of-ours")).await, Ok(()));
@@ -499,7 +494,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn this_machine_is_told_unless_it_was_asked_for_under_anothers_name() {
+    async fn local_client_may_read_status_unless_host_is_another() {
         let access = Access::default();
         for local in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
             let caller = Caller::at(local.parse().unwrap(), false);
@@ -518,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_through_a_proxy_on_this_machine_is_not_of_this_machine() {
+    fn client_behind_a_proxy_counts_as_another_machine() {
         let of = |header: Option<&str>| {
             let mut request = Request::get("/v1/nodes").extension(Caller::at([127, 0, 0, 1].into(), true));
             if let Some(name) = header {
@@ -532,11 +527,11 @@ mod tests {
             assert!(!caller.is_local && caller.is_encrypted, "{header}: {caller:?}");
         }
         let (parts, ()) = Request::get("/v1/nodes").body(()).unwrap().into_parts();
-        assert!(!Caller::of(&parts).is_local, "nothing is known of who asks");
+        assert!(!Caller::of(&parts).is_local, "an unknown client counts as another machine");
     }
 
     #[test]
-    fn a_token_that_could_be_guessed_or_sent_wrongly_is_none() {
+    fn token_that_is_short_or_malformed_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         for (content, why) in [

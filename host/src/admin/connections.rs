@@ -1,4 +1,5 @@
-//! The connections to the admin endpoint: few, each for a bounded time, but for those with a stream (see `streams`).
+//! The connections to the admin endpoint. Their number and lifetime are bounded, except for those with a stream (see
+//! `streams`).
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -22,36 +23,31 @@ use super::access::{Caller, Certificate};
 use super::streams::Place;
 use crate::local_socket::is_of_this_user;
 
-/// Bound on the open connections. If one more comes, another is cut off ([`least_wanted`]): clients that open connections
-/// and ask nothing keep no probe out.
+/// Maximum number of open connections. A further one closes another ([`least_wanted`]), so clients that only open
+/// connections do not block probes.
 pub(super) const AT_ONCE: usize = 100;
 
-/// How long a request's head may take, and how long a connection may rest between two.
+/// Timeout for the head of a request, and for an idle connection.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// How long a connection is there, whatever is asked on it; and how long one with a stream is that its client does not
-/// read.
+/// Lifetime of a connection. A connection with a stream is closed if its client reads nothing for this long.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// The longest head, in bytes.
+/// Maximum size of a head, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
 
-/// The first byte of a connection that begins with TLS (RFC 8446, 5.1: the content type of a handshake). No method of
-/// HTTP begins so.
+/// The first byte of a TLS connection (RFC 8446, 5.1: the content type of a handshake). No HTTP method starts with it.
 const HANDSHAKE: u8 = 22;
 
-/// While the system lets nobody in, it is asked again after so long.
-const REFUSED: Duration = Duration::from_millis(100);
+/// Delay after the system failed to accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// A new connection.
 enum Accepted {
-    /// At the address, from this client.
     Address(TcpStream, IpAddr),
-    /// At the socket, from the host's own user.
     Socket(UnixStream),
 }
 
-/// The next connection at the address, if there is one, or at the socket, if there is one.
+/// Accepts the next connection at the address or at the socket.
 async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -> io::Result<Accepted> {
     let at_address = async {
         match listener {
@@ -63,7 +59,7 @@ async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -
         let Some(socket) = socket else { return pending().await };
         loop {
             let (stream, _) = socket.accept().await?;
-            // Every user can connect.
+            // Any user can connect to the socket.
             if is_of_this_user(&stream) {
                 return Ok(Accepted::Socket(stream));
             }
@@ -75,7 +71,7 @@ async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -
     }
 }
 
-/// Serves until it is dropped.
+/// Serves connections until the future is dropped.
 pub(super) async fn serve(
     listener: Option<TcpListener>,
     socket: Option<UnixListener>,
@@ -99,36 +95,36 @@ pub(super) async fn serve(
                     let (task, network) = match accepted {
                         Accepted::Address(stream, peer) => {
                             let tls = certificate.as_ref().map(Certificate::acceptor);
-                            let conversation = converse(stream, peer, routes, tls, Arc::clone(&place));
-                            (tasks.spawn(conversation), network(peer))
+                            let served = serve_address(stream, peer, routes, tls, Arc::clone(&place));
+                            (tasks.spawn(served), network(peer))
                         }
                         Accepted::Socket(stream) => {
-                            (tasks.spawn(converse_here(stream, routes, Arc::clone(&place))), OWN_USER)
+                            (tasks.spawn(serve_socket(stream, routes, Arc::clone(&place))), OWN_USER)
                         }
                     };
                     oldest_first.push_back(Open { task, place, network });
-                    // If its request is there already, it is answered before the next connection is accepted.
+                    // A request that has already arrived is answered before the next connection is accepted.
                     tokio::task::yield_now().await;
                 }
-                // Its client has hung up, or there are no descriptors left.
-                Err(_) => tokio::time::sleep(REFUSED).await,
+                // The client has closed the connection, or there are no descriptors left.
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
             },
             Some(_) = tasks.join_next() => {}
         }
     }
 }
 
-/// The network that clients of the socket are counted with: no client of the address has it.
+/// Stands for the network of the socket's clients: no client at the address has this one.
 const OWN_USER: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// A connection that may be cut off.
+/// A connection that a further one may close.
 struct Open {
     task: AbortHandle,
     place: Arc<Place>,
     network: IpAddr,
 }
 
-/// The network that a client is counted with: an IPv6 client may have all 2^64 addresses of its own.
+/// The network of a client. For IPv6, the /64 network, since one client may use all of its addresses.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -136,8 +132,9 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// The index of the connection to cut off. The network with the most connections loses its oldest one without a request,
-/// or its oldest one if each has sent a request. A client that keeps its requests open thus cuts off no other network.
+/// The index of the connection to close. The network with the most connections loses its oldest one without a request,
+/// or its oldest one if each has sent a request. So a client that keeps requests open cannot close other networks'
+/// connections.
 fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     let mut held: HashMap<IpAddr, usize> = HashMap::new();
     for open in oldest_first {
@@ -149,9 +146,9 @@ fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     idle.or_else(|| candidates().next()).map(|(at, _)| at)
 }
 
-/// Speaks TLS with those who do, and plain HTTP with the others, on one address.
-async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<TlsAcceptor>, place: Arc<Place>) {
-    let conversation = async {
+/// Serves a connection at the address: TLS if the client starts with a handshake, else plain HTTP.
+async fn serve_address(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<TlsAcceptor>, place: Arc<Place>) {
+    let served = async {
         let mut first = [0];
         let Ok(Ok(1..)) = timeout(HEAD, stream.peek(&mut first)).await else { return };
         match tls.filter(|_| first == [HANDSHAKE]) {
@@ -162,15 +159,14 @@ async fn converse(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<T
             }
         }
     };
-    // What is under way then is cut off.
     tokio::select! {
-        () = conversation => {}
+        () = served => {}
         () = place.ends(LIFETIME) => {}
     }
 }
 
-/// Speaks HTTP with the host's own user.
-async fn converse_here(stream: UnixStream, routes: Router, place: Arc<Place>) {
+/// Serves a connection at the socket, from the host's own user.
+async fn serve_socket(stream: UnixStream, routes: Router, place: Arc<Place>) {
     tokio::select! {
         () = answer(stream, routes.layer(Extension(Caller::own_user())), &place) => {}
         () = place.ends(LIFETIME) => {}
@@ -185,7 +181,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, pla
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
-    // What goes wrong on a connection is its client's affair.
+    // An error of a connection is the client's problem.
     let _ = http.serve_connection(TokioIo::new(stream), answers).await;
 }
 
@@ -194,7 +190,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// A list of connections from pairs of a client's address and whether it has asked.
+    /// Connections with these client addresses. The flag is true if the client has sent a request.
     async fn open(clients: &[(&str, bool)]) -> VecDeque<Open> {
         let mut tasks = JoinSet::new();
         let mut open = VecDeque::new();
@@ -210,25 +206,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_connections_of_the_busiest_network_are_cut_off_first() {
+    async fn idle_connection_of_the_busiest_network_is_closed_first() {
         let flood = [&[("10.0.0.2", false)][..], &[("10.0.0.1", true); 99]].concat();
         for (clients, cut_off) in [
             (&[][..], None),
-            // The oldest of one client.
+            // One client loses its oldest connection.
             (&[("10.0.0.1", false), ("10.0.0.1", false)], Some(0)),
-            // Not the one that has asked.
+            // A connection without a request is closed first.
             (&[("10.0.0.1", true), ("10.0.0.1", false)], Some(1)),
             (&[("10.0.0.1", true), ("10.0.0.1", true)], Some(0)),
-            // Not the probe, though it is the oldest.
+            // The probe is kept, although it is the oldest.
             (&[("10.0.0.1", false), ("10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             (&[("10.0.0.1", false), ("::ffff:10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
-            // A network has many addresses.
+            // Addresses of one /64 network count together.
             (&[("2001:db8::1", false), ("2001:db8:0:1::1", false), ("2001:db8:0:1::2", false)], Some(1)),
-            // A connection counts whether it has asked or not.
+            // Connections with and without requests count.
             (&[("10.0.0.1", true), ("10.0.0.1", true), ("10.0.0.2", false), ("10.0.0.1", false)], Some(3)),
-            // Not the probe, though all others are in the middle of a request.
+            // The probe is kept, although all others have sent requests.
             (&flood[..], Some(1)),
-            // No network has the most.
+            // No network has more than the other.
             (&[("10.0.0.1", true), ("10.0.0.2", false)], Some(1)),
         ] {
             assert_eq!(least_wanted(&open(clients).await), cut_off, "{clients:?}");

@@ -1,8 +1,8 @@
-//! What a node has said, and what coordinators print there: the last of it, and what comes.
+//! The events of this node and the output of its coordinators: past entries, and new ones.
 //!
-//! Who asks for `text/event-stream` gets events sent by the server, without an end, each with an id. Who comes back with
-//! the last id that arrived (`Last-Event-ID`) misses nothing that is still kept, and is told how much is not. The others
-//! get a list.
+//! A client that accepts `text/event-stream` gets server-sent events, each with an id. If it reconnects with the last
+//! id that it received (`Last-Event-ID`), it gets all later entries that are still kept, and the number of lost ones.
+//! Any other client gets a JSON array.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,32 +30,31 @@ use super::streams::{Place, Streams};
 use crate::telemetry::{Ring, Said};
 use baton_runtime::escape::escape;
 
-/// So many streams of events there are at a time, and so many of logs: one for each election of a host of many, and some
-/// to spare.
+/// Maximum number of streams of events, and of logs. One for each election of a large host, and some to spare.
 pub(super) const EVENT_STREAMS: usize = 64;
 pub(super) const LOG_STREAMS: usize = 64;
 
-/// A stream without news looks for them so often. Nobody who has some wakes it: they may be about to renew or to kill.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which an idle stream polls for entries. The threads that log entries do not wake it, since they may be
+/// about to renew or to kill.
+const POLL: Duration = Duration::from_millis(100);
 
-/// A stream without news says so often that it is there.
-const QUIET: Duration = Duration::from_secs(10);
+/// Interval at which an idle stream sends a sign of life.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// A stream ends after so long, and its client comes back: with the token of that time.
+/// Lifetime of a stream. Its client then reconnects, and must have the token that is valid by then.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How many entries a list has, and a stream begins with, if its client does not say.
+/// Default number of past entries.
 const TAIL: usize = 100;
 
-/// A piece of an answer is longer than this only by one entry, in bytes: it is kept until the client has read it.
+/// In bytes. A piece of an answer of this size gets no further entry. The host keeps it until the client has read it.
 const PIECE: usize = 64 << 10;
 
-/// The header with the last id that arrived.
 const LAST_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// An event or a line, as in the log.
 #[derive(Serialize, ToSchema)]
-#[allow(dead_code, reason = "it describes what the log's formatter writes")]
+#[allow(dead_code, reason = "describes what the log's formatter writes")]
 pub(super) struct Entry {
     /// Time (RFC 3339).
     ts: String,
@@ -100,14 +99,14 @@ pub(super) async fn events(
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    let told = Wanted::of(&uri, &["election", "level", "tail"]).and_then(|wanted| {
+    let parsed = Filter::of(&uri, &["election", "level", "tail"]).and_then(|wanted| {
         if let Some(election) = &wanted.election {
             asked.watched.standing(election)?;
         }
         Ok(wanted)
     });
-    match told {
-        Ok(wanted) => tell(&asked, &asked.event_streams, &asked.watched.events, wanted, has_token, place, &headers),
+    match parsed {
+        Ok(wanted) => send(&asked, &asked.event_streams, &asked.watched.events, wanted, has_token, place, &headers),
         Err(wrong) => wrong.into_response(),
     }
 }
@@ -139,28 +138,25 @@ pub(super) async fn logs(
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    let told = Wanted::of(&uri, &["level", "tail"]);
-    match told.and_then(|wanted| Ok((wanted, asked.watched.standing(&election)?))) {
-        Ok((wanted, standing)) => tell(&asked, &asked.log_streams, &standing.lines, wanted, true, place, &headers),
+    let parsed = Filter::of(&uri, &["level", "tail"]);
+    match parsed.and_then(|wanted| Ok((wanted, asked.watched.standing(&election)?))) {
+        Ok((wanted, standing)) => send(&asked, &asked.log_streams, &standing.lines, wanted, true, place, &headers),
         Err(wrong) => wrong.into_response(),
     }
 }
 
-/// Why somebody is told nothing.
-enum Wrong {
-    /// A parameter is wrong.
+enum Refused {
     Parameter(String),
-    /// The node takes no part in that election.
     NoPart(NoPart),
 }
 
-impl From<NoPart> for Wrong {
+impl From<NoPart> for Refused {
     fn from(no_part: NoPart) -> Self {
         Self::NoPart(no_part)
     }
 }
 
-impl IntoResponse for Wrong {
+impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         match self {
             Self::Parameter(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
@@ -169,24 +165,24 @@ impl IntoResponse for Wrong {
     }
 }
 
-/// What somebody wants to be told.
-struct Wanted {
+/// The entries that a client requests.
+struct Filter {
     election: Option<String>,
     level: LogLevel,
     tail: usize,
 }
 
-impl Wanted {
-    /// By the parameters of the address that was asked for, of which there may be these.
-    fn of(uri: &Uri, known: &[&str]) -> Result<Self, Wrong> {
+impl Filter {
+    /// Parses the parameters of the URL, which must be among `known`.
+    fn of(uri: &Uri, known: &[&str]) -> Result<Self, Refused> {
         let mut wanted = Self { election: None, level: LogLevel::Trace, tail: TAIL };
         for (name, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
             if !known.contains(&&*name) {
                 let known = known.join(", ");
-                return Err(Wrong::Parameter(format!("there is no parameter {}; there are: {known}", escape(&name))));
+                return Err(Refused::Parameter(format!("there is no parameter {}; there are: {known}", escape(&name))));
             }
             let value = &*value;
-            let wrong = |needs| Wrong::Parameter(format!("{name}={} is invalid: expected {needs}", escape(value)));
+            let wrong = |needs| Refused::Parameter(format!("{name}={} is invalid: expected {needs}", escape(value)));
             match &*name {
                 "election" => wanted.election = Some(value.to_owned()),
                 "level" => {
@@ -206,12 +202,12 @@ impl Wanted {
     }
 }
 
-/// Tells it, as a stream or as a list.
-fn tell(
+/// Sends entries, as a stream or as an array.
+fn send(
     asked: &Asked,
     streams: &Streams,
     ring: &Arc<Ring>,
-    wanted: Wanted,
+    wanted: Filter,
     words: bool,
     place: Option<Extension<Arc<Place>>>,
     headers: &HeaderMap,
@@ -220,7 +216,7 @@ fn tell(
     let is_stream = accepts.into_iter().any(|accept| accept.contains("text/event-stream"));
     let Extension(place) = place.unwrap_or_default();
     let incarnation = asked.watched.incarnation.clone();
-    // An id of an earlier start of this host, or of another's, is followed by all that there is.
+    // After an id of another incarnation, the client gets all entries that are kept.
     let last = headers.get(LAST_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let last = last.map(|id| match id.split_once('-') {
         Some((of, number)) if of == incarnation => number.parse().unwrap_or(0_u64),
@@ -250,7 +246,7 @@ fn tell(
             Some((Ok::<_, Infallible>(piece), reader))
         });
         let mut response = answer(StatusCode::OK, "text/event-stream", Body::from_stream(stream));
-        // Nothing else follows on its connection.
+        // The connection carries nothing after the stream.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return response;
     }
@@ -259,43 +255,42 @@ fn tell(
     answer(StatusCode::OK, "application/json", Body::from_stream(futures::stream::iter(pieces)))
 }
 
-/// Somebody who reads, and how far they are. All that is kept for them is a piece of text.
+/// The position of a client. The host buffers at most one piece for it.
 struct Reader {
     ring: Arc<Ring>,
-    wanted: Wanted,
+    wanted: Filter,
     words: bool,
     incarnation: String,
     next: u64,
     place: Arc<Place>,
     begun: bool,
     has_ended: bool,
-    /// When the stream ends.
     until: Instant,
-    /// Whether the host does.
+    /// True once the host shuts down.
     ends: Arc<AtomicBool>,
 }
 
 impl Reader {
-    /// The next of a stream, once there is something; none where it ends.
+    /// Waits for the next piece of the stream; none at its end.
     async fn piece(&mut self) -> Option<String> {
         self.place.moves();
         let mut piece = String::new();
         if !std::mem::replace(&mut self.begun, true) {
-            // After a second its client comes back, and goes on from here, even if nothing has come until then.
+            // The client reconnects after 1 s. The id lets it continue from here even before the first entry.
             let _ = write!(piece, "retry: 1000\n{}", self.mark());
         }
         let since = Instant::now();
         while Instant::now() < self.until {
-            // Asked before it is looked whether there is more.
+            // Read before the ring, so that the entries of the shutdown are not missed.
             let ends = self.ends.load(Ordering::Relaxed);
             let (lost, found) = self.take(u64::MAX);
             if lost > 0 {
                 let _ = write!(piece, "event: missed\ndata: {{\"missed\":{lost}}}\n\n");
             }
-            for (number, json) in &found.wanted {
+            for (number, json) in &found.entries {
                 let _ = write!(piece, "id: {}-{number}\ndata: {json}\n\n", self.incarnation);
             }
-            if piece.is_empty() && since.elapsed() >= QUIET {
+            if piece.is_empty() && since.elapsed() >= KEEP_ALIVE {
                 piece = self.mark();
             }
             if !piece.is_empty() {
@@ -305,7 +300,7 @@ impl Reader {
                 break;
             }
             if found.was_all {
-                sleep(LOOK).await;
+                sleep(POLL).await;
             } else {
                 tokio::task::yield_now().await;
             }
@@ -313,19 +308,19 @@ impl Reader {
         None
     }
 
-    /// Where the client is by now, though nothing has come that it wants.
+    /// An event that only updates the client's last id.
     fn mark(&self) -> String {
         format!("id: {}-{}\n\n", self.incarnation, self.next.saturating_sub(1))
     }
 
-    /// The next of a list of what was there when it was asked for; none after its end.
+    /// The next part of an array of the entries before `end`; none after the last part.
     fn part_of_list(&mut self, end: u64) -> Option<String> {
         if self.has_ended {
             return None;
         }
         let (_, found) = self.take(end);
         let mut part = String::new();
-        for (_, json) in found.wanted {
+        for (_, json) in found.entries {
             part.push(if std::mem::replace(&mut self.begun, true) { ',' } else { '[' });
             part.push_str(&json);
         }
@@ -336,10 +331,10 @@ impl Reader {
         Some(part)
     }
 
-    /// What comes next, before the one with the number `end`, and how many were lost before that.
-    fn take(&mut self, end: u64) -> (u64, Found) {
+    /// Takes the next entries before the number `end`. Returns the number of lost entries, too.
+    fn take(&mut self, end: u64) -> (u64, Batch) {
         let taken = self.ring.since(self.next);
-        let (mut found, mut length) = (Found { wanted: Vec::new(), was_all: true }, 0);
+        let (mut found, mut length) = (Batch { entries: Vec::new(), was_all: true }, 0);
         self.next = taken.next;
         for said in taken.said.iter().filter(|said| said.number < end) {
             if length >= PIECE {
@@ -350,17 +345,16 @@ impl Reader {
             if self.wanted.takes(said) {
                 let json = said.json(self.words);
                 length += json.len();
-                found.wanted.push((said.number, json));
+                found.entries.push((said.number, json));
             }
         }
         (taken.lost, found)
     }
 }
 
-/// What a reader has found.
-struct Found {
-    /// What it wants of that: numbers and JSON.
-    wanted: Vec<(u64, String)>,
-    /// Whether there was nothing more, wanted or not.
+struct Batch {
+    /// Numbers and JSON of the entries that pass the filter.
+    entries: Vec<(u64, String)>,
+    /// True if there were no more entries, whether or not they pass the filter.
     was_all: bool,
 }

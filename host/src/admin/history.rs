@@ -1,4 +1,4 @@
-//! What a node tells of the past terms of the elections that it takes part in, as the store has them.
+//! The past terms of this node's elections, as the store has them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use super::access::{MaySeeMore, Withheld};
 use super::routes::{Asked, in_pieces, text};
 use crate::cli::TermRow;
 
-/// The store is not asked for a history more often: a node tells of a term a few seconds after it began or ended.
+/// Minimum time between two reads of an election's history. Nodes report a term a few seconds after it begins or ends.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long the store may take.
+/// Timeout for reading a history.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// So many answers are there at a time, each until its client has read it.
+/// Maximum number of answers at a time. An answer counts until its client has read it.
 const ANSWERS: usize = 8;
 
-/// So many terms there are in an answer, unless another number is asked for.
+/// Default of `limit`.
 const TERMS: usize = 100;
 
-/// The histories as the store had them a moment ago.
+/// The history of each election, as of the last read.
 pub(super) struct Histories {
     store: Arc<dyn ObjectStore>,
-    /// One asks at a time, and the others take what it finds.
+    /// Locked while a request reads the store: the others wait for its result.
     last: Mutex<BTreeMap<ElectionName, (Instant, Arc<History>)>>,
     answers: Arc<Semaphore>,
 }
@@ -43,7 +43,6 @@ impl Histories {
 
     async fn now(&self, election: &ElectionName) -> Result<Arc<History>, HistoryError> {
         let mut last = self.last.lock().await;
-        // What nobody has asked for again is not kept.
         last.retain(|_, (at, _)| at.elapsed() < EVERY);
         if let Some((_, history)) = last.get(election) {
             return Ok(Arc::clone(history));
@@ -86,7 +85,7 @@ pub(super) async fn history(
         return text(StatusCode::BAD_REQUEST, format!("use ?limit=N, with N from 1 to {KEPT_TERMS}\n"));
     };
     let histories = &asked.histories;
-    let Ok(place) = Arc::clone(&histories.answers).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&histories.answers).try_acquire_owned() else {
         let why = format!("{ANSWERS} other clients are reading the history: try again\n");
         return text(StatusCode::SERVICE_UNAVAILABLE, why);
     };
@@ -97,13 +96,13 @@ pub(super) async fn history(
         }
     };
     // A reason may be the coordinator's own words.
-    let told = |row: TermRow| if has_token { row } else { TermRow { reason: None, ..row } };
-    let rows: Vec<TermRow> = history.terms.iter().rev().take(limit).cloned().map(TermRow::from).map(told).collect();
+    let shown = |row: TermRow| if has_token { row } else { TermRow { reason: None, ..row } };
+    let rows: Vec<TermRow> = history.terms.iter().rev().take(limit).cloned().map(TermRow::from).map(shown).collect();
     let Ok(body) = serde_json::to_string(&rows) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    in_pieces("application/json", body, place)
+    in_pieces("application/json", body, permit)
 }
 
-/// What `limit=` says; none where it is something else.
+/// Parses `limit=N`; none if the query is something else.
 fn limit(query: Option<&str>) -> Option<usize> {
     match query.filter(|query| !query.is_empty()) {
         None => Some(TERMS),
@@ -123,7 +122,7 @@ mod tests {
     use crate::watched::Watched;
 
     #[tokio::test]
-    async fn why_a_term_ended_is_told_only_with_the_token() {
+    async fn reason_is_shown_only_with_the_token() {
         let store = Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO)));
         let [ended, reason] = ["then", "a secret of the coordinator's"].map(|text| Some(text.to_owned()));
         let term = PastTerm { term: 1, ended, reason: reason.clone(), ..PastTerm::default() };
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_a_number() {
+    fn limit_must_be_a_number_above_zero() {
         let limits = ["", "limit=7", "limit=", "limit=-1", "limit=0", "limit=a", "limit=1&limit=2", "x=1"];
         let expected = [Some(TERMS), Some(7), None, None, None, None, None, None];
         assert_eq!(limits.map(|query| limit(Some(query))), expected);

@@ -1,5 +1,4 @@
-//! The metrics: one list, in the text that Prometheus scrapes and as what is sent to collectors, so that these say the
-//! same. They are read and written down anew each time: nothing that renews or kills waits for that.
+//! The metrics that Prometheus scrapes. They are computed for each request, on a thread that neither renews nor kills.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +14,16 @@ use crate::watched::Watched;
 use baton_runtime::{Effect, Effects, InUse, Share};
 use baton_store::Labels;
 
-/// What the text is: that of OpenMetrics 1.0.
+/// Content type of OpenMetrics 1.0.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Or the older one, which leaves out what the newer one added.
+/// Content type of the older Prometheus text format.
 pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics as OpenMetrics has them.
+/// All metrics in OpenMetrics format.
 ///
 /// # Errors
-/// None that a text in memory could have.
+/// None: writing to memory does not fail.
 pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape::of(watched)));
@@ -33,8 +32,8 @@ pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// The same as Prometheus had it before OpenMetrics: a counter is described by the name of its samples, and there are
-/// neither units nor an end.
+/// Converts a page to the Prometheus format before OpenMetrics: a counter's description has the name of its samples,
+/// and there are no units and no end marker.
 pub(super) fn as_prometheus(page: &str) -> String {
     let is_counter = |line: &str| line.starts_with("# TYPE ") && line.ends_with(" counter");
     let counters: Vec<&str> =
@@ -52,7 +51,6 @@ pub(super) fn as_prometheus(page: &str) -> String {
     old
 }
 
-/// Everything as it was at one moment.
 #[derive(Debug)]
 struct Scrape {
     node: String,
@@ -73,7 +71,7 @@ struct Election {
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Before what is known: see `Known::effects`.
+        // Read before `standing.known()`: see `Known::effects`.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
         let elections = watched.standings.iter().map(|standing| {
             let known = standing.known();
@@ -82,7 +80,7 @@ impl Scrape {
                 effects: known.effects(running.map(|(_, term, effects)| (*term, *effects))),
                 leads: known.leads(now).map(|(_, left)| left),
                 vacant: known.vacant(now),
-                // The newest, where one takes another's place.
+                // In a swap, the newest instance.
                 in_use: in_use.iter().rfind(|(election, ..)| *election == standing.election).map(|one| one.2.clone()),
                 standing: Arc::clone(standing),
                 known,
@@ -92,128 +90,40 @@ impl Scrape {
     }
 }
 
-/// One of the limits of an instance.
 type Limit = fn(&InUse) -> Share;
 
 type Written = Result<(), fmt::Error>;
 
-/// What the metrics are written on.
-enum Encoder<'a> {
-    /// A page for scrapers.
-    Text(DescriptorEncoder<'a>),
-    /// For whoever sends them elsewhere.
-    #[cfg(feature = "otel")]
-    Families(Vec<Family>),
-}
-
-/// A metric as it was at one moment: all of its samples.
-#[cfg(feature = "otel")]
-#[derive(Debug)]
-pub(crate) struct Family {
-    /// Its name, without its unit, and of a counter without `total`: scrapers see those at its end.
-    pub name: String,
-    pub help: String,
-    /// `seconds` or `bytes`, if it has one.
-    pub unit: Option<&'static str>,
-    pub samples: Vec<Sample>,
-}
-
-/// One sample of a metric.
-#[cfg(feature = "otel")]
-#[derive(Debug)]
-pub(crate) struct Sample {
-    pub labels: Vec<(String, String)>,
-    pub value: Sampled,
-}
-
-/// What was sampled.
-#[cfg(feature = "otel")]
-#[derive(Debug)]
-pub(crate) enum Sampled {
-    Gauge(f64),
-    Counter(f64),
-    /// How many there are up to each bound, the last of which is infinite, and all of them together.
-    Histogram {
-        buckets: Vec<(f64, u64)>,
-        sum: f64,
-    },
-}
-
-/// All metrics, for whoever sends them elsewhere.
-#[cfg(feature = "otel")]
-pub(crate) fn families(watched: &Watched) -> Vec<Family> {
-    let mut encoder = Encoder::Families(Vec::new());
-    // Only a page could fail to be written.
-    match (Scrape::of(watched).write(&mut encoder), encoder) {
-        (Ok(()), Encoder::Families(families)) => families,
-        _ => Vec::new(),
-    }
-}
-
-/// Describes one metric, and then writes its samples, of each election some.
-enum Metric<'a> {
-    Text(MetricEncoder<'a>),
-    #[cfg(feature = "otel")]
-    Family(&'a mut Family),
-}
+/// Writes the description of one metric, then its samples.
+struct Metric<'a>(MetricEncoder<'a>);
 
 impl<'a> Metric<'a> {
     fn new(
-        encoder: &'a mut Encoder<'_>,
+        encoder: &'a mut DescriptorEncoder<'_>,
         name: &'a str,
         unit: Option<&'a Unit>,
         kind: MetricType,
         help: &str,
     ) -> Result<Self, fmt::Error> {
-        match encoder {
-            Encoder::Text(text) => text.encode_descriptor(name, help, unit, kind).map(Self::Text),
-            #[cfg(feature = "otel")]
-            Encoder::Families(families) => {
-                let unit = unit.map(|unit| if matches!(unit, Unit::Bytes) { "bytes" } else { "seconds" });
-                families.push(Family { name: name.to_owned(), help: help.to_owned(), unit, samples: Vec::new() });
-                families.last_mut().map(Self::Family).ok_or(fmt::Error)
-            }
-        }
+        encoder.encode_descriptor(name, help, unit, kind).map(Self)
     }
 
     fn gauge(&mut self, labels: &[(&str, &str)], value: f64) -> Written {
-        match self {
-            Self::Text(text) if labels.is_empty() => text.encode_gauge(&value),
-            Self::Text(text) => text.encode_family(&labels)?.encode_gauge(&value),
-            #[cfg(feature = "otel")]
-            Self::Family(family) => family.add(labels, Sampled::Gauge(value)),
+        match labels {
+            [] => self.0.encode_gauge(&value),
+            labels => self.0.encode_family(&labels)?.encode_gauge(&value),
         }
     }
 
     fn counter(&mut self, labels: &[(&str, &str)], value: f64) -> Written {
-        match self {
-            Self::Text(text) => text.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            #[cfg(feature = "otel")]
-            Self::Family(family) => family.add(labels, Sampled::Counter(value)),
-        }
+        self.0.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 
     fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> Written {
         let buckets: Vec<(f64, u64)> = histogram.buckets().collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = histogram.sum().as_secs_f64();
-        match self {
-            Self::Text(text) => {
-                let count = buckets.iter().map(|(_, count)| count).sum();
-                text.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
-            }
-            #[cfg(feature = "otel")]
-            Self::Family(family) => family.add(labels, Sampled::Histogram { buckets, sum }),
-        }
-    }
-}
-
-#[cfg(feature = "otel")]
-impl Family {
-    /// As the text has it, where it can fail.
-    fn add(&mut self, labels: &[(&str, &str)], value: Sampled) -> Written {
-        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        self.samples.push(Sample { labels, value });
-        Ok(())
+        self.0.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 }
 
@@ -223,21 +133,17 @@ fn number(count: u64) -> f64 {
 }
 
 impl Collector for Scrape {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
-        self.write(&mut Encoder::Text(encoder))
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Written {
+        self.build(&mut encoder)?;
+        self.leadership(&mut encoder)?;
+        self.store(&mut encoder)?;
+        self.instances(&mut encoder)?;
+        self.usage(&mut encoder)
     }
 }
 
 impl Scrape {
-    fn write(&self, encoder: &mut Encoder<'_>) -> Written {
-        self.build(encoder)?;
-        self.leadership(encoder)?;
-        self.store(encoder)?;
-        self.instances(encoder)?;
-        self.usage(encoder)
-    }
-
-    fn build(&self, encoder: &mut Encoder<'_>) -> Written {
+    fn build(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let help = "Version and node of this host";
         let labels = [("version", env!("CARGO_PKG_VERSION")), ("node", &self.node)];
         Metric::new(encoder, "baton_build_info", None, MetricType::Gauge, help)?.gauge(&labels, 1.0)?;
@@ -251,7 +157,7 @@ impl Scrape {
         Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))
     }
 
-    fn leadership(&self, encoder: &mut Encoder<'_>) -> Written {
+    fn leadership(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let seconds = Some(&Unit::Seconds);
         self.gauges(encoder, "baton_leader", None, "1 if this node leads", |one| one.leads.is_some().into())?;
         let help = "1 if this node leads, under the name that client-go uses";
@@ -293,7 +199,7 @@ impl Scrape {
         Ok(())
     }
 
-    fn store(&self, encoder: &mut Encoder<'_>) -> Written {
+    fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let help = "Duration of successful renewals";
         self.histograms(encoder, "baton_renewal_duration", help, |one| &one.standing.counts.renewals)?;
         let help = "Requests to the store for the lease and the record, by operation and result";
@@ -309,7 +215,7 @@ impl Scrape {
         Ok(())
     }
 
-    fn instances(&self, encoder: &mut Encoder<'_>) -> Written {
+    fn instances(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let help = "Instances started on this node";
         self.counters(encoder, "baton_instance_starts", None, help, |one| number(one.standing.counts.starts()))?;
         let help = "Instances that ended on this node, by outcome";
@@ -338,8 +244,8 @@ impl Scrape {
         self.counters(encoder, "baton_output_lines_dropped", None, help, lost)
     }
 
-    /// Only of what runs here.
-    fn usage(&self, encoder: &mut Encoder<'_>) -> Written {
+    /// Metrics of running instances.
+    fn usage(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let bytes = Some(&Unit::Bytes);
         let running = || self.elections.iter().filter_map(|one| Some((one, one.in_use.as_ref()?)));
         let help = "Memory used by the instance";
@@ -384,7 +290,7 @@ impl Scrape {
 
     fn gauges<'a>(
         &'a self,
-        encoder: &mut Encoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         name: &str,
         unit: Option<&Unit>,
         help: &str,
@@ -396,7 +302,7 @@ impl Scrape {
 
     fn counters<'a>(
         &'a self,
-        encoder: &mut Encoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         name: &str,
         unit: Option<&Unit>,
         help: &str,
@@ -408,7 +314,7 @@ impl Scrape {
 
     fn histograms<'a>(
         &'a self,
-        encoder: &mut Encoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         name: &str,
         help: &str,
         histogram: impl Fn(&'a Election) -> &'a Histogram,
@@ -435,7 +341,7 @@ mod tests {
         open_metrics(&Watched::of_nothing()).unwrap()
     }
 
-    /// Each metric with the labels that its samples have beside the election. Those of instances have none here.
+    /// Each metric with the labels of its samples, except the election. Metrics of instances have no samples here.
     fn described(page: &str) -> BTreeMap<String, Vec<String>> {
         let mut all = BTreeMap::new();
         for line in page.lines() {
@@ -455,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_docs_have_every_metric_with_its_labels() {
+    fn docs_list_every_metric_with_its_labels() {
         let docs = include_str!("../../../docs/monitoring.md");
         let (_, table) = docs.split_once("| metric | labels | means |\n|---|---|---|\n").unwrap();
         let of_instances = [("baton_guest_usage", "limit"), ("baton_guest_limit", "limit")];
@@ -484,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_text_describes_counters_by_the_name_of_their_samples() {
+    fn older_format_describes_counters_by_name_of_samples() {
         let (new, old) = (page(), as_prometheus(&page()));
         assert!(new.contains("# TYPE baton_transitions counter\n") && new.ends_with("# EOF\n"));
         assert!(old.contains("# TYPE baton_transitions_total counter\nbaton_transitions_total{"), "{old}");

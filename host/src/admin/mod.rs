@@ -1,12 +1,12 @@
-//! The admin endpoint: what probes, load balancers and scrapers ask a node.
+//! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
-//! It has a thread of its own: a renewal waits for no request, however many there are or slow they arrive. It reads what
-//! supervisors tell of themselves ([`Standing`](crate::telemetry::Standing)), and the clock: an answer that says "this node
-//! leads" is true when it is made, whether the supervisor still turns or not. What operators ask of the nodes here
-//! (`steering`) goes through the store, as that of commands does, and this host hears of it there.
+//! It has its own thread, so a renewal waits for no request, however many or slow the requests are. It reads the status
+//! that supervisors publish ([`Standing`](crate::telemetry::Standing)), and the clock. So the answer "this node leads"
+//! is true when it is made, even if the supervisor hangs. Operators' calls (`steering`) go through the store, as
+//! commands do, and this host reads them there.
 //!
-//! Health, the way to the leader and metrics are open to everyone who reaches the address, in plain HTTP: probes and
-//! scrapers need them, and they tell who leads and what was counted. Who may see or do more is in `access`.
+//! Probes and scrapers need health, the leader and metrics, so these are open to every client that reaches the address,
+//! in plain HTTP. The module `access` decides which clients may do more.
 
 mod access;
 mod connections;
@@ -44,26 +44,26 @@ pub use url::{AdminUrl, InvalidAdminUrl};
 use crate::watched::Watched;
 use baton_store::{Store, StoreUrl};
 
-/// Where the endpoint is unless it is told: the first of these ports that is free.
+/// The default ports: the endpoint takes the first free one.
 const PORTS: Range<u16> = 7070..7170;
 
-/// How much less urgent than the rest of the host answers are, as a niceness.
-const LESS_URGENT: i32 = 10;
+/// Niceness of the endpoint's thread, relative to the rest of the host.
+const NICENESS: i32 = 10;
 
-/// How long those who read streams may take for what is left when the host ends: its end is the last that it says.
+/// Time that clients of streams have to read the last entries when the host ends. The last one reports the end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Whether they have, it is looked at so often.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval of checks whether these clients have finished.
+const LAST_WORDS_POLL: Duration = Duration::from_millis(10);
 
-/// Where the endpoint is.
+/// The address of the endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdminPlace {
-    /// Nowhere.
+    /// No endpoint.
     Off,
-    /// On the loopback, at the first free port from 7070 on.
+    /// The loopback address with the first free port from 7070.
     Free,
-    /// At this address.
+    /// This address.
     At(SocketAddr),
 }
 
@@ -77,22 +77,22 @@ impl fmt::Display for AdminPlace {
     }
 }
 
-/// Why there is no endpoint.
+/// The error if the endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The address that was given cannot be had.
+    /// The given address cannot be bound.
     #[error("--admin {address}: cannot listen on this address; give another address, or none")]
     Taken {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// A file cannot be used.
     #[error(transparent)]
     File(#[from] UnusableFile),
-    /// None on the loopback can.
+    /// No loopback port can be bound.
     #[error(
         "cannot start the admin endpoint: no port of {} is free; give an address with --admin, or none",
         Ipv4Addr::LOCALHOST
@@ -101,7 +101,7 @@ pub enum AdminError {
 }
 
 impl AdminError {
-    /// Whether it says something about this machine at this moment, and nothing about the settings.
+    /// True if the error may be temporary: the address is in use, or not available yet.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use io::ErrorKind::{AddrInUse, AddrNotAvailable};
@@ -109,22 +109,22 @@ impl AdminError {
     }
 }
 
-/// How the endpoint is to be.
+/// The settings of the admin endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdminSettings {
-    /// Where it is.
+    /// The address.
     pub place: AdminPlace,
-    /// The file of the token that other machines need.
+    /// File of the token, which other machines need.
     pub token_file: Option<PathBuf>,
-    /// The certificate that they know it by.
+    /// The endpoint's certificate and key; none for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Where others find it; none to tell them its own address, if that is of use to them.
+    /// URL to announce; none to announce the endpoint's own address.
     pub advertise: Option<AdminUrl>,
 }
 
 impl AdminSettings {
-    /// What others are told: where they find the endpoint that has this address. None where that would be of no use: on
-    /// the loopback of a machine that is not the store's, or on all addresses of a machine.
+    /// The URL to announce for an endpoint at this address. If the address is a loopback or unspecified one, it only
+    /// helps nodes of this machine: then none unless all nodes run on it.
     #[must_use]
     pub fn advertised(&self, address: SocketAddr, store: &StoreUrl) -> Option<AdminUrl> {
         if let Some(url) = &self.advertise {
@@ -137,13 +137,13 @@ impl AdminSettings {
             true if is_everywhere => (Ipv4Addr::LOCALHOST, address.port()).into(),
             true | false => address,
         };
-        // From this machine it is asked as probes ask.
+        // Clients of this machine use plain HTTP, as probes do.
         let scheme = if self.tls.is_some() && !address.ip().is_loopback() { "https" } else { "http" };
         format!("{scheme}://{address}").parse().ok()
     }
 }
 
-/// Whether all nodes of a store run on the machine that it is on, so that its loopback is theirs.
+/// True if all nodes of a store run on the same machine, and so share its loopback.
 #[must_use]
 pub fn is_of_one_machine(store: &StoreUrl) -> bool {
     match store {
@@ -155,7 +155,7 @@ pub fn is_of_one_machine(store: &StoreUrl) -> bool {
     }
 }
 
-/// An endpoint that answers nothing yet, and has its address.
+/// An endpoint that is bound to its address and does not answer yet.
 pub struct Listening {
     listener: TcpListener,
     access: Access,
@@ -163,10 +163,10 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Takes the address, so that nobody else has it; none if it is to be nowhere.
+    /// Binds the address. None if the settings turn the endpoint off.
     ///
     /// # Errors
-    /// [`AdminError`] where it cannot be had, or a file is not what it must be.
+    /// [`AdminError`] if the address cannot be bound, or a file cannot be used.
     pub fn with(settings: &AdminSettings) -> Result<Option<Self>, AdminError> {
         let AdminSettings { place, token_file, tls, .. } = settings;
         if let Some(file) = token_file {
@@ -177,7 +177,7 @@ impl Listening {
         Ok(bind(*place)?.map(|listener| Self { listener, access, certificate }))
     }
 
-    /// The certificate by which it is known; none without TLS.
+    /// The endpoint's certificate; none without TLS.
     #[must_use]
     pub fn certificate(&self) -> Option<Certificate> {
         self.certificate.clone()
@@ -186,20 +186,21 @@ impl Listening {
     /// The address.
     ///
     /// # Errors
-    /// None that a listener could have.
+    /// None for a bound socket.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 }
 
-/// Connections that the kernel keeps until they are accepted. With the 128 of the standard library, a client that opens
-/// connections as fast as it can has those of probes dropped, which are tried again a second later.
+/// Maximum number of connections that the kernel queues until they are accepted. With the standard library's 128, the
+/// kernel drops probes' connections while another client opens connections as fast as it can. A dropped connection
+/// costs a second.
 const BACKLOG: i32 = 4096;
 
 fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     let listener = listen(place)?;
     if let Some(listener) = &listener {
-        // The socket listens already: this call only changes its backlog.
+        // The socket already listens: this call only changes its backlog.
         let _ = rustix::net::listen(listener, BACKLOG);
     }
     Ok(listener)
@@ -211,7 +212,7 @@ fn listen(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
         AdminPlace::At(address) => {
             TcpListener::bind(address).map(Some).map_err(|source| AdminError::Taken { address, source })
         }
-        // Where all are taken, any.
+        // If all ports of the range are taken, the system chooses one.
         AdminPlace::Free => PORTS
             .into_iter()
             .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
@@ -221,7 +222,7 @@ fn listen(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     }
 }
 
-/// The endpoint at work: the owner of its thread.
+/// A running endpoint. Owns its thread.
 #[derive(Debug)]
 pub struct Admin {
     stop: oneshot::Sender<()>,
@@ -229,10 +230,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers from now on, at the address and at the socket for the host's own user. None without both.
+    /// Starts to answer, at the address and at the socket for the host's own user. None if there is neither.
     ///
     /// # Errors
-    /// What the system says where it has no thread to give.
+    /// The system's error if it cannot start a thread.
     pub fn start(
         listening: Option<Listening>,
         socket: Option<UnixListener>,
@@ -250,39 +251,40 @@ impl Admin {
         let asked = Asked::about(watched, store, access);
         let routes = routes::all(Arc::clone(&asked));
         let last_words = async move {
-            // Whoever sends it is gone where that fails: then it is the end, too.
+            // An error means that the sender was dropped: then the endpoint ends, too.
             let _ = stopped.await;
             asked.ends.store(true, Ordering::Relaxed);
-            let told = async {
+            let streams_end = async {
                 while asked.event_streams.are_open() || asked.log_streams.are_open() {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(LAST_WORDS_POLL).await;
                 }
             };
-            let _ = tokio::time::timeout(LAST_WORDS, told).await;
+            let _ = tokio::time::timeout(LAST_WORDS, streams_end).await;
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            // Whoever asks has the processors that renewals leave. Linux takes it for this thread, and those that it starts.
-            let _ = nice(LESS_URGENT);
+            // Clients get only the CPU time that renewals leave. On Linux, this applies to this thread and to those
+            // that it starts.
+            let _ = nice(NICENESS);
             runtime.block_on(async {
                 let listener = listener.map(tokio::net::TcpListener::from_std).transpose();
                 let socket = socket.map(tokio::net::UnixListener::from_std).transpose();
-                // Both listen already, and the runtime is there: only a lack of memory could fail here.
+                // Both already listen, and the runtime exists: this fails only without memory.
                 let (Ok(listener), Ok(socket)) = (listener, socket) else { return };
                 tokio::select! {
                     () = connections::serve(listener, socket, routes, certificate) => {}
                     () = last_words => {}
                 }
             });
-            // Nobody can end a file's reading or a name's lookup that hangs, and the end of the host waits for none.
+            // The host's end does not wait for a file read or a lookup that hangs, since nothing can end it.
             runtime.shutdown_background();
         })?;
         Ok(Some(Self { stop, thread }))
     }
 
-    /// Answers nothing more. Whatever is under way is cut off, streams a moment later.
+    /// Stops the endpoint. Aborts requests at once, and streams at most 500 ms later.
     pub fn shutdown(self) {
         let _ = self.stop.send(());
-        // One that panicked has nothing more to say here.
+        // A panic of the thread was already reported.
         let _ = self.thread.join();
     }
 }
@@ -298,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_had_now_is_no_wrong_setting() {
+    fn address_in_use_or_not_available_may_pass() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(error_at(taken.local_addr().unwrap()).may_pass());
-        // Of an interface that is not up yet.
+        // An address of an interface that is not up yet.
         assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());

@@ -85,7 +85,7 @@ pub(super) struct Version {
     signed: bool,
     /// `on-probation`, `good` or `rejected`; null if it has not run long enough.
     verdict: Option<String>,
-    /// Why it was rejected; null without the token, since it may be the coordinator's own words.
+    /// Reason for the rejection; null without the token, since it may be the coordinator's own words.
     reason: Option<String>,
     /// The node that rejected it.
     rejected_by: Option<String>,

@@ -1,7 +1,7 @@
-//! The page for people: one file, which asks the same paths as everybody, and no other host.
+//! The page for people: one file, which requests the same paths as other clients, and no other host.
 //!
-//! It tells nothing by itself, and so is for all who reach the address. Its policy lets the browser run this script alone,
-//! and ask this endpoint alone; no text can become markup in it, whoever has written that.
+//! The page itself contains no data, so every client that reaches the address may load it. Its policy lets the browser
+//! run only this script and request only this endpoint. No text can become markup in it, whatever its source.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ const SKELETON: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Keeps pages that this one leads to, or that lead to it, apart from it.
+/// Isolates the page from pages that it opens or that open it.
 const OPENER: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
@@ -33,12 +33,11 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
         hash(SCRIPT),
         hash(STYLE)
     );
-    // It is of printable ASCII characters.
+    // Cannot fail: the policy has only printable ASCII characters.
     let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
     (page.into(), policy)
 });
 
-/// Shows it.
 pub(super) async fn page() -> Response {
     let (page, policy) = &*PAGE;
     let headers = [
@@ -59,21 +58,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_whole_and_asks_nobody_else() {
+    fn page_is_complete_and_requests_no_other_host() {
         let page = std::str::from_utf8(&PAGE.0).unwrap();
         assert!(page.contains(STYLE) && page.contains(SCRIPT));
-        // What ends the script in the middle would be no part of what was hashed.
+        // A second end tag would end the script early, and the hash would not match.
         assert_eq!((page.matches("</script").count(), page.matches("</style").count()), (1, 1));
         let others = page.split("http").skip(1).filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
         let others: Vec<&str> = others.map(|rest| rest.split('\'').next().unwrap_or_default()).collect();
-        assert_eq!(others, ["://www.w3.org/2000/svg"], "the name of a language, which nobody asks");
+        assert_eq!(others, ["://www.w3.org/2000/svg"], "the name of an XML namespace, which browsers do not request");
         for way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "setHTML", "srcdoc"] {
             assert!(!page.contains(way), "{way} makes markup of text");
         }
     }
 
     #[test]
-    fn its_policy_names_this_script_and_this_style_alone() {
+    fn policy_allows_only_this_script_and_style() {
         let policy = PAGE.1.to_str().unwrap();
         assert_eq!(policy.matches("sha256-").count(), 2, "{policy}");
         assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");

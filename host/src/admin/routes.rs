@@ -1,4 +1,4 @@
-//! What can be asked, and the answers.
+//! The routes of the admin endpoint, and its OpenAPI document.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,27 +33,26 @@ use baton_runtime::escape::escape;
 const PATHS: &str =
     "The paths are: / (the page), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
 
-/// So many pages of metrics are there at a time, each until its client has read it: one of a thousand elections takes
-/// ten megabytes, and a client may read slowly or not at all.
+/// Maximum number of metrics pages at a time. A page counts until its client has read it, and a client may never do so.
+/// A page of 1000 elections has 10 MB.
 const PAGES: usize = 8;
 
-/// In bytes. The next piece of a page is handed out when the client has read most of the one before.
+/// Size of a piece of a page, in bytes. The next piece is sent once the client has read most of the previous one.
 const PIECE: usize = 16 << 10;
 
-/// What the answers are made of.
 pub(super) struct Asked {
     pub(super) watched: Arc<Watched>,
     pub(super) access: Access,
     pub(super) nodes: Nodes,
     pub(super) store: Arc<dyn Store>,
-    /// Places for calls that change something.
+    /// Permits for calls that make changes.
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
     pub(super) versions: Versions,
-    /// Those of events, which need no token here, take no place of those of logs, which do.
+    /// Separate from the streams of logs: a local client needs no token for events, and must not end streams of logs.
     pub(super) event_streams: Streams,
     pub(super) log_streams: Streams,
-    /// Whether the host ends: nothing more comes.
+    /// True once the host shuts down and logs nothing more.
     pub(super) ends: Arc<AtomicBool>,
     pages: Arc<Semaphore>,
 }
@@ -82,7 +81,6 @@ fn probed<H: Handler<T, Arc<Asked>>, T: 'static>(handler: H) -> MethodRouter<Arc
     on(MethodFilter::GET.or(MethodFilter::OPTIONS), handler)
 }
 
-/// All paths.
 pub(super) fn all(asked: Arc<Asked>) -> Router {
     Router::new()
         .route("/", get(page::page))
@@ -104,7 +102,7 @@ pub(super) fn all(asked: Arc<Asked>) -> Router {
         .with_state(asked)
 }
 
-/// An answer that nobody keeps, since the next may be another.
+/// A response that must not be cached.
 pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")];
     (status, headers, body.into()).into_response()
@@ -114,7 +112,7 @@ pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Response {
     answer(status, "text/plain; charset=utf-8", body.into())
 }
 
-/// What is well, or all that is not, a line each.
+/// `ok`, or one line for each problem.
 fn verdict(problems: &[String]) -> Response {
     if problems.is_empty() {
         return text(StatusCode::OK, "ok\n");
@@ -139,7 +137,7 @@ async fn ready(State(asked): State<Arc<Asked>>) -> Response {
     verdict(&asked.watched.lacks())
 }
 
-/// The node takes no part in that election.
+/// The error if the node is not in the election.
 pub(super) struct NoPart(pub(super) String);
 
 impl IntoResponse for NoPart {
@@ -192,7 +190,7 @@ async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -
     responses((status = 200, body = String), (status = 503, description = "too many other clients read the metrics"))
 )]
 async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Response {
-    let Ok(place) = Arc::clone(&asked.pages).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&asked.pages).try_acquire_owned() else {
         let why = format!("{PAGES} other clients are reading the metrics: try again\n");
         return text(StatusCode::SERVICE_UNAVAILABLE, why);
     };
@@ -205,16 +203,16 @@ async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Respons
     } else {
         (metrics::PROMETHEUS, metrics::as_prometheus(&page))
     };
-    in_pieces(kind, page, place)
+    in_pieces(kind, page, permit)
 }
 
-/// A long answer, whose place is another's once its client has read it.
-pub(super) fn in_pieces(kind: &'static str, page: impl Into<Bytes>, place: OwnedSemaphorePermit) -> Response {
+/// A long response in pieces. Releases the permit once its client has read it.
+pub(super) fn in_pieces(kind: &'static str, page: impl Into<Bytes>, permit: OwnedSemaphorePermit) -> Response {
     let page = page.into();
     let length = page.len();
     let pieces = (0..length).step_by(PIECE).map(move |from| {
-        // Until the last of them is handed out.
-        let _ = &place;
+        // The closure holds the permit until the last piece is sent.
+        let _ = &permit;
         Ok::<_, Infallible>(page.slice(from..length.min(from + PIECE)))
     });
     let mut response = answer(StatusCode::OK, kind, Body::from_stream(futures::stream::iter(pieces)));
@@ -222,7 +220,6 @@ pub(super) fn in_pieces(kind: &'static str, page: impl Into<Bytes>, place: Owned
     response
 }
 
-/// The paths and their answers, as OpenAPI has them.
 async fn described() -> Json<OpenApi> {
     Json(Described::openapi())
 }
@@ -262,7 +259,7 @@ async fn only_reads() -> Response {
 }
 
 impl Watched {
-    /// What is known of that election, or the answer that there is nothing.
+    /// The status of an election, or an error if the node is not in it.
     pub(super) fn standing(&self, election: &str) -> Result<&Standing, NoPart> {
         if let Some(standing) = self.standings.iter().find(|one| one.election.as_str() == election) {
             return Ok(standing);
@@ -298,7 +295,7 @@ mod tests {
     use crate::telemetry::{Event, Ring};
 
     #[tokio::test]
-    async fn pages_that_nobody_reads_are_few() {
+    async fn number_of_unread_metrics_pages_is_bounded() {
         let asked = Asked::of_nothing();
         let scrape = || scraped(State(Arc::clone(&asked)), HeaderMap::new());
         let mut unread = Vec::new();
@@ -314,7 +311,6 @@ mod tests {
         assert_eq!(asked.pages.available_permits(), PAGES);
     }
 
-    /// What the endpoint answers to somebody of this machine, or of another.
     async fn get(asked: &Arc<Asked>, path: &str, is_local: bool) -> (StatusCode, Bytes) {
         let address = if is_local { [127, 0, 0, 1] } else { [10, 0, 0, 7] };
         let routes = all(Arc::clone(asked)).layer(axum::Extension(Caller::at(address.into(), false)));
@@ -323,14 +319,12 @@ mod tests {
         (answer.status(), answer.into_body().collect().await.unwrap().to_bytes())
     }
 
-    /// What the paths and their answers are said to be.
     async fn document(asked: &Arc<Asked>) -> Value {
         let (status, described) = get(asked, "/v1/openapi.json", false).await;
         assert_eq!(status, StatusCode::OK, "what there is is no secret");
         serde_json::from_slice(&described).unwrap()
     }
 
-    /// The schema that is meant.
     fn resolved<'a>(schema: &'a Value, described: &'a Value) -> &'a Value {
         match schema["$ref"].as_str() {
             Some(name) => described.pointer(name.trim_start_matches('#')).unwrap(),
@@ -338,7 +332,6 @@ mod tests {
         }
     }
 
-    /// All properties of an object of that schema.
     fn properties<'a>(schema: &'a Value, described: &'a Value) -> BTreeMap<&'a String, &'a Value> {
         let schema = resolved(schema, described);
         let parts = schema["allOf"].as_array().into_iter().flatten();
@@ -346,18 +339,18 @@ mod tests {
         own.chain(parts.flat_map(|part| properties(part, described))).collect()
     }
 
-    /// What an object of that schema may have besides.
-    fn besides<'a>(schema: &'a Value, described: &'a Value) -> Option<&'a Value> {
+    /// The schema of an object's additional properties, if it may have any.
+    fn extras<'a>(schema: &'a Value, described: &'a Value) -> Option<&'a Value> {
         let schema = resolved(schema, described);
         let mut parts = schema["allOf"].as_array().into_iter().flatten();
-        schema.get("additionalProperties").or_else(|| parts.find_map(|part| besides(part, described)))
+        schema.get("additionalProperties").or_else(|| parts.find_map(|part| extras(part, described)))
     }
 
     fn is_required(schema: &Value, property: &str) -> bool {
         schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == property))
     }
 
-    /// Checks that the value has what its schema says: each property, and no other unless there may be more.
+    /// Checks that a value fits its schema: has each property, and no others unless the schema allows additional ones.
     fn fits(value: &Value, schema: &Value, described: &Value) {
         let schema = resolved(schema, described);
         match value {
@@ -366,16 +359,16 @@ mod tests {
                 values.iter().for_each(|value| fits(value, &schema["items"], described));
             }
             Value::Object(values) => {
-                let (properties, besides) = (properties(schema, described), besides(schema, described));
-                for name in properties.keys().filter(|name| besides.is_none() || is_required(schema, name)) {
+                let (properties, extras) = (properties(schema, described), extras(schema, described));
+                for name in properties.keys().filter(|name| extras.is_none() || is_required(schema, name)) {
                     assert!(values.contains_key(*name), "{name} is missing in {value}");
                 }
                 for (name, value) in values {
                     match properties.get(name) {
                         Some(schema) => fits(value, schema, described),
-                        // What may be there besides may be anything, unless its kind is said.
-                        None if besides.is_some_and(|schema| schema["type"].is_null()) => {}
-                        None => fits(value, besides.unwrap_or_else(|| panic!("{name} is not in {schema}")), described),
+                        // Additional properties without a type may be anything.
+                        None if extras.is_some_and(|schema| schema["type"].is_null()) => {}
+                        None => fits(value, extras.unwrap_or_else(|| panic!("{name} is not in {schema}")), described),
                     }
                 }
             }
@@ -398,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_path_answers_as_it_is_described() {
+    async fn responses_fit_the_openapi_document() {
         let store = Arc::new(baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO)));
         let election = ElectionName::new("job").unwrap();
         let text = || Some("text".to_owned());
@@ -437,7 +430,7 @@ mod tests {
             let (elsewhere, _) = get(&asked, &path.replace("{election}", "job"), false).await;
             let expected = if path.starts_with("/v1/") { StatusCode::FORBIDDEN } else { status };
             assert_eq!(elsewhere, expected, "{path} asked from another machine");
-            // Who has no token is told nothing, not even that.
+            // A client without the token does not learn whether the election exists.
             let needs_token = path.ends_with("/logs");
             assert_eq!(status == StatusCode::FORBIDDEN, needs_token, "{path}");
             if path.contains("{election}") && !needs_token {
@@ -449,8 +442,8 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Sends a change of the election `job`, or of another, from this machine or over TLS from another, with these
-    /// headers. What is answered to who is let in is as it is described.
+    /// Sends a call with these headers, from this machine or over TLS from another. Checks that the response fits the
+    /// OpenAPI document unless the call was refused.
     async fn change(
         asked: &Arc<Asked>,
         path: &str,
@@ -477,7 +470,7 @@ mod tests {
         status
     }
 
-    /// Each operation that the document has, by its path, but for those that only read.
+    /// The path of each operation in the document that makes changes.
     async fn changing(asked: &Arc<Asked>) -> Vec<String> {
         let described = document(asked).await;
         let docs = include_str!("../../../docs/monitoring.md");
@@ -500,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_changed_without_the_token() {
+    async fn change_without_the_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         std::fs::write(&file, TOKEN).unwrap();
@@ -524,7 +517,7 @@ mod tests {
                     assert_eq!(answer, StatusCode::UNAUTHORIZED, "{path} with {wrong:?}");
                 }
                 assert_eq!(change(&whole, &path, is_local, &[json], body).await, StatusCode::UNAUTHORIZED, "{path}");
-                // What a page in a browser may send along.
+                // The headers that a browser adds for a page of another site.
                 for (name, value) in [
                     ("origin", "https://evil.example"),
                     ("origin", "null"),
@@ -543,7 +536,7 @@ mod tests {
                 (answer.status(), &answer.headers()[ALLOW]),
                 (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().unwrap())
             );
-            // With the token it comes to the body, and to the election: there is nothing to steer.
+            // The token is accepted. The store has no such election, so calls may still fail.
             for (is_local, site) in [(true, "none"), (false, "same-origin")] {
                 let headers = [json, right, ("sec-fetch-site", site), ("origin", "http://127.0.0.1:7070")];
                 let answer = change(&whole, &path, is_local, &headers, body).await;

@@ -1,4 +1,4 @@
-//! What a node tells of the elections that it takes part in, and of the nodes that take part with it.
+//! The status of this node's elections, and of the nodes in them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::telemetry::Standing;
 use crate::watched::Watched;
 use baton_runtime::InUse;
 
-/// The store is not asked for nodes more often: they say something new each minute.
+/// Minimum time between two reads of the nodes. Each node announces itself at each change and once a minute.
 const NODES_EVERY: Duration = Duration::from_secs(5);
 
-/// How long the store may take to tell of all nodes.
+/// Timeout for reading all nodes.
 const NODES_WITHIN: Duration = Duration::from_secs(10);
 
 /// An election as one node sees it.
@@ -56,7 +56,7 @@ pub(super) struct ElectionStatus {
     ready: bool,
     /// Time without a leader that this node saw, in seconds.
     leaderless_s: f64,
-    /// Why this node may not lead, and at whose request; null if it may.
+    /// Reason for which this node may not lead, and who requested it; null if it may lead.
     ineligible: Option<String>,
     /// The node at the other end of this node's link, and since when; null if it only polls the store.
     #[schema(value_type = Option<Object>)]
@@ -116,16 +116,15 @@ impl NodeStatus {
         let said = Said::from(&announced);
         let Announcement { source, holds, term, admin, .. } = announced;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
-        // Whoever writes to the store could have put anything there.
+        // The announcement is untrusted: any client that writes to the store can forge it.
         let admin = admin.parse::<AdminUrl>().ok().map(|url| url.to_string());
         Self { election: election.to_string(), said, source, holds, term, admin }
     }
 }
 
-/// The nodes as the store had them a moment ago.
 pub(super) struct Nodes {
     store: Arc<dyn ObjectStore>,
-    /// One asks at a time, and the others take what it finds.
+    /// Locked while a request reads the store: the others wait for its result.
     last: Mutex<Option<(Instant, Vec<NodeStatus>)>>,
 }
 
@@ -161,7 +160,7 @@ impl Nodes {
 #[utoipa::path(get, path = "/v1/elections", responses(Withheld, (status = 200, body = Vec<ElectionStatus>)))]
 pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
-    // Once for all: each instance's process is looked at.
+    // Read once for all elections: it reads the process of each instance.
     let in_use = watched.running.in_use();
     Json(watched.standings.iter().map(|standing| ElectionStatus::of(watched, standing, &in_use)).collect())
 }

@@ -1,6 +1,6 @@
-//! The calls that change something: what operators ask of an election's nodes, as the commands do.
+//! The calls that make changes: they steer an election's nodes, as the commands do.
 //!
-//! They need the token always, and answer no page in a browser but one of this endpoint's own.
+//! They always need the token, and refuse browser pages that are not the endpoint's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,18 +27,19 @@ use crate::steering::operator::{Called, NoEffect, Operator, Steered, check_reaso
 use crate::steering::rollback;
 use crate::telemetry::Event;
 
-/// The longest body, in bytes.
+/// In bytes.
 const LONGEST: usize = 4 << 10;
 
-/// How long a body may take.
+/// Timeout for reading a body.
 const BODY: Duration = Duration::from_secs(5);
 
-/// So many calls are waited for at a time.
+/// Maximum number of calls in progress.
 pub(super) const AT_ONCE: usize = 8;
 
-/// How long a call is waited for unless it says otherwise, and at the most: a connection lasts a minute.
-const PATIENCE: u64 = 30;
-const LONGEST_PATIENCE: u64 = 50;
+/// Default time to wait for the effect of a call, in seconds.
+const DEFAULT_TIMEOUT_S: u64 = 30;
+/// Maximum time to wait, in seconds: a connection lasts a minute.
+const LONGEST_TIMEOUT_S: u64 = 50;
 
 /// Makes the leader release the lease.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -88,7 +89,7 @@ pub(super) struct TransferCall {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RollbackCall {
-    /// At least 8 digits of the version's digest; by default the newest other version that was not rejected.
+    /// Digest of the version, or its first 8 or more digits; by default the newest other version that was not rejected.
     digest: Option<String>,
     /// Reason, for the log of this node; at most 500 bytes.
     reason: Option<String>,
@@ -103,24 +104,24 @@ pub(super) struct CameOf {
     result: String,
 }
 
-/// The answers to a call that the nodes follow.
+/// The responses to a steering call.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "it describes what others answer")]
+#[expect(dead_code, reason = "only describes responses")]
 enum Effect {
     /// the call has taken effect
     #[response(status = 200)]
     Done(CameOf),
     /// the call does not apply now, and nothing was requested
     #[response(status = 409)]
-    Senseless(CameOf),
+    NotApplicable(CameOf),
     /// the request is stored, or may be, and had no effect in time as far as the store shows
     #[response(status = 504)]
     NotYet(CameOf),
 }
 
-/// The answers where nothing was changed, to whatever call.
+/// The responses to any call that changed nothing.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "it describes what others answer")]
+#[expect(dead_code, reason = "only describes responses")]
 enum Refusal {
     /// the store does not answer, too many other calls are in progress, or (as text) the token file cannot be read
     #[response(status = 503)]
@@ -142,7 +143,7 @@ enum Refusal {
     NotJson(CameOf),
 }
 
-/// What a body is when it is refused.
+/// A refused call: the status and the reason.
 pub(super) struct Unusable(StatusCode, String);
 
 impl IntoResponse for Unusable {
@@ -157,7 +158,6 @@ impl Unusable {
     }
 }
 
-/// All of these paths.
 pub(super) fn routes() -> Router<Arc<Asked>> {
     let path = |what: &str| format!("/v1/elections/{{election}}/{what}");
     let changes = |route: MethodRouter<Arc<Asked>>| route.fallback(only_posts);
@@ -288,18 +288,17 @@ pub(super) async fn roll_back(
             if let Ok(standing) = asked.watched.standing(call.election.as_str()) {
                 standing.tidings.look();
             }
-            let told = rollback::told(&rolled_back, &call.election);
+            let result = rollback::told(&rolled_back, &call.election);
             asked
                 .watched
-                .says(&call.election, Event::RolledBack { by: call.by, reason: call.reason, result: told.clone() });
-            Ok(steered(StatusCode::OK, true, told))
+                .says(&call.election, Event::RolledBack { by: call.by, reason: call.reason, result: result.clone() });
+            Ok(steered(StatusCode::OK, true, result))
         }
         Err(error) if error.is::<RollbackError>() => Ok(steered(StatusCode::CONFLICT, false, format!("{error:#}"))),
         Err(error) => Ok(steered(StatusCode::SERVICE_UNAVAILABLE, false, format!("{error:#}"))),
     }
 }
 
-/// One call, checked.
 struct Call<'a> {
     asked: &'a Asked,
     election: ElectionName,
@@ -318,9 +317,9 @@ impl<'a> Call<'a> {
         if let Some(reason) = &reason {
             check_reason(reason).map_err(|why| Unusable::because(format!("reason: {why}")))?;
         }
-        let patience = timeout_s.unwrap_or(PATIENCE);
-        if patience > LONGEST_PATIENCE {
-            let why = format!("timeout_s must be at most {LONGEST_PATIENCE}: a connection does not last longer");
+        let patience = timeout_s.unwrap_or(DEFAULT_TIMEOUT_S);
+        if patience > LONGEST_TIMEOUT_S {
+            let why = format!("timeout_s must be at most {LONGEST_TIMEOUT_S}: a connection does not last longer");
             return Err(Unusable::because(why));
         }
         let by = format!("the endpoint of {}", asked.watched.node);
@@ -328,16 +327,16 @@ impl<'a> Call<'a> {
     }
 
     async fn answer(self, what: &Steered) -> Response {
-        let Ok(_place) = self.asked.changes.try_acquire() else {
-            let told = format!("{AT_ONCE} other calls are in progress: try again\n");
-            return steered(StatusCode::SERVICE_UNAVAILABLE, false, told);
+        let Ok(_permit) = self.asked.changes.try_acquire() else {
+            let why = format!("{AT_ONCE} other calls are in progress: try again\n");
+            return steered(StatusCode::SERVICE_UNAVAILABLE, false, why);
         };
         let Self { asked, election, by, reason, patience } = self;
         let standing = asked.watched.standing(election.as_str()).ok();
         let called = standing.map_or(Called::Nobody, |standing| Called::Node(&standing.tidings));
         let operator = Operator { store: &*asked.store, election: &election, by, reason, patience, called };
         match operator.steer(what).await {
-            Ok(told) => steered(StatusCode::OK, true, told),
+            Ok(result) => steered(StatusCode::OK, true, result),
             Err(error) => {
                 let status = match &error {
                     NoEffect::Unknown(_) => StatusCode::NOT_FOUND,
@@ -353,21 +352,21 @@ impl<'a> Call<'a> {
     }
 }
 
-fn steered(status: StatusCode, done: bool, told: String) -> Response {
-    (status, Json(CameOf { done, result: told.trim_end().to_owned() })).into_response()
+fn steered(status: StatusCode, done: bool, result: String) -> Response {
+    (status, Json(CameOf { done, result: result.trim_end().to_owned() })).into_response()
 }
 
-/// The election, if this node takes part in it.
+/// The election's name, if this node is in the election.
 fn known(asked: &Asked, election: &str) -> Result<ElectionName, Unusable> {
     let standing = asked.watched.standing(election);
     standing.map(|standing| standing.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
 }
 
-/// What the body says; none is as good as an empty object.
+/// Parses the body. An empty body counts as an empty object.
 async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    // A page of another site could send other kinds without asking first.
+    // A page of another site can send other content types without a preflight request.
     if !kind.eq_ignore_ascii_case("application/json") {
         let why = "send JSON, with the header Content-Type: application/json".to_owned();
         return Err(Unusable(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
@@ -383,7 +382,7 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
         }
     };
     let json = if bytes.is_empty() { "{}".into() } else { bytes };
-    // Serde would take a list for the values of an object's keys, in their order.
+    // Serde would accept an array as the values of the fields, in their order.
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Unusable::because("the body is not a JSON object"));
     }

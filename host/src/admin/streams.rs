@@ -1,7 +1,7 @@
-//! Answers that have no end: how many there are, and what becomes of those that nobody reads.
+//! Streams: their maximum number, and the end of streams that no client reads.
 //!
-//! A stream does not count among the connections that are cut off when one more comes: it would always be the oldest. It
-//! has a place among the streams instead, of which there are few, too. One more, and the oldest ends.
+//! A connection with a stream does not count among the connections that a further one may close, since it would always
+//! be the oldest. Instead, the number of streams is bounded: a further stream ends the oldest one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,39 +11,37 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// A connection, as those see it who answer on it and who keep it.
+/// The state of a connection, shared by its handler and the list of connections.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     has_asked: AtomicBool,
     is_stream: AtomicBool,
-    /// How often more was wanted for its client.
+    /// Counts how often the client has read all that was sent.
     moves: AtomicU64,
     cut: Notify,
 }
 
 impl Place {
-    /// True if the head of a request has arrived on it.
     pub(super) fn has_asked(&self) -> bool {
         self.has_asked.load(Ordering::Relaxed)
     }
 
-    /// The head of a request has arrived.
+    /// Records that the head of a request has arrived.
     pub(super) fn asks(&self) {
         self.has_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there is a stream on it.
     pub(super) fn is_stream(&self) -> bool {
         self.is_stream.load(Ordering::Relaxed)
     }
 
-    /// Its client has taken what there was, and wants more.
+    /// Records that the client has read all that was sent.
     pub(super) fn moves(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection is to end: after this lifetime, or, if there is a stream on it, once its client has
-    /// taken nothing for as long; or another needs its place.
+    /// Waits until the connection must end: after the lifetime or, if it carries a stream, once its client has read
+    /// nothing for as long, or a further stream ends this one.
     pub(super) async fn ends(&self, lifetime: Duration) {
         loop {
             let before = self.moves.load(Ordering::Relaxed);
@@ -55,7 +53,6 @@ impl Place {
     }
 }
 
-/// The streams of one kind.
 #[derive(Debug)]
 pub(super) struct Streams {
     most: usize,
@@ -63,18 +60,16 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// There are to be so many at a time.
     pub(super) fn at_most(most: usize) -> Self {
         Self { most, oldest_first: Mutex::default() }
     }
 
-    /// Whether there are any.
     pub(super) fn are_open(&self) -> bool {
         let open = self.oldest_first.lock().unwrap_or_else(PoisonError::into_inner);
         open.iter().any(|one| one.strong_count() > 0)
     }
 
-    /// One more begins there; perhaps the oldest ends.
+    /// Starts a stream on a connection. Ends the oldest stream if there are too many.
     pub(super) fn begin(&self, place: &Arc<Place>) {
         place.is_stream.store(true, Ordering::Relaxed);
         let mut open = self.oldest_first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,13 +90,13 @@ mod tests {
     const LIFETIME: Duration = Duration::from_millis(20);
 
     #[tokio::test]
-    async fn one_more_ends_the_oldest_and_who_takes_nothing_ends_too() {
+    async fn stream_ends_for_a_further_one_or_if_unread() {
         let streams = Streams::at_most(2);
         let places: Vec<Arc<Place>> = (0..3).map(|_| Arc::default()).collect();
         places.iter().for_each(|place| streams.begin(place));
-        // Another needs its place.
+        // The third stream ends the first.
         places[0].ends(Duration::MAX).await;
-        // Its client has taken nothing.
+        // The second client reads nothing.
         places[1].ends(LIFETIME).await;
         let reading = async {
             let begun = tokio::time::Instant::now();
@@ -113,9 +108,9 @@ mod tests {
         tokio::select! {
             biased;
             () = reading => {}
-            () = places[2].ends(LIFETIME) => panic!("its client reads"),
+            () = places[2].ends(LIFETIME) => panic!("a stream ended although its client reads"),
         }
-        // What is no stream has its lifetime, whatever moves.
+        // A connection without a stream ends after its lifetime, even if the client reads.
         let other = Place::default();
         let moving = async {
             loop {
@@ -130,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_have_ended_take_no_place() {
+    fn ended_streams_do_not_count() {
         let streams = Streams::at_most(1);
         for _ in 0..100 {
             streams.begin(&Arc::default());

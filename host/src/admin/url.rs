@@ -1,4 +1,4 @@
-//! Where a node's admin endpoint is found, as nodes tell each other.
+//! The URL of an admin endpoint, as nodes announce it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,14 @@ use std::str::FromStr;
 use baton_store::address::{is_certainly_loopback, without_user};
 use url::Url;
 
-/// Longer ones are a mistake, or worse.
+/// In bytes. A longer URL is a mistake, or an attack.
 const LONGEST: usize = 2048;
 
-/// The address of an admin endpoint: `http://HOST:PORT` or `https://HOST:PORT`, with a path where a proxy has it below
-/// one.
+/// The URL of an admin endpoint: `http://HOST:PORT` or `https://HOST:PORT`, with a path if a proxy serves it under one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AdminUrl(Url);
 
-/// It is none.
+/// The error if a text is not such a URL.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not the address of an admin endpoint: {why}; write it like https://web-3.example:7070")]
 pub struct InvalidAdminUrl {
@@ -50,19 +49,19 @@ impl FromStr for AdminUrl {
 }
 
 impl AdminUrl {
-    /// Whether nobody reads what goes there: it does not leave this machine, or is encrypted.
+    /// True if no other machine can read the requests: they stay on this machine, or are encrypted.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.is_encrypted() || self.0.host().is_some_and(|host| is_certainly_loopback(&host))
     }
 
-    /// Whether TLS is spoken there.
+    /// True if the endpoint uses TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.0.scheme() == "https"
     }
 
-    /// Its host, as it is looked up and certified, and its port.
+    /// The host, as DNS and certificates name it, and the port.
     #[must_use]
     pub fn place(&self) -> (String, u16) {
         let host = self.0.host_str().unwrap_or_default();
@@ -70,13 +69,13 @@ impl AdminUrl {
         (host.to_owned(), self.0.port_or_known_default().unwrap_or_default())
     }
 
-    /// The host and the port, as the header `Host` has them.
+    /// The host and the port, as in the header `Host`.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.0.authority()
     }
 
-    /// What is asked for there for a path, which begins with a slash.
+    /// The request target for a path, which starts with a slash.
     #[must_use]
     pub fn target(&self, path: &str) -> String {
         format!("{}{path}", self.0.path().trim_end_matches('/'))
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_where_others_find_it() {
+    fn url_is_parsed_into_host_port_and_target() {
         for (text, shown, host, port, is_private) in [
             ("http://127.0.0.1:7070", "http://127.0.0.1:7070", "127.0.0.1", 7070, true),
             ("http://web-3:7070/", "http://web-3:7070", "web-3", 7070, false),
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn text_that_is_not_an_endpoint_is_refused() {
         for text in [
             "",
             "web-3:7070",

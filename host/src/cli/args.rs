@@ -1,4 +1,4 @@
-//! The command line as clap reads it. Values stay texts: `config` parses them, whichever source they come from.
+//! The command line as clap reads it. Values stay text: `config` parses the values of all sources.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,9 @@ use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 
 use super::doctor::DoctorArguments;
+use super::flags::{Flags, Selection};
 use super::generate::Completions;
-
-/// Headings of `baton run --help`.
-const LEADERSHIP: &str = "Leadership";
-const COORDINATOR: &str = "Coordinator";
-const VERSIONS: &str = "Versions";
-const LIMITS: &str = "Limits";
-const ENDPOINT: &str = "Admin endpoint";
-const MACHINES: &str = "Machines and links";
-const DIAGNOSIS: &str = "Diagnosis";
+use crate::config::Key;
 
 /// Runs the one job of a fleet that must run in exactly one place at a time
 ///
@@ -93,12 +86,8 @@ Example:
         /// File of the component
         #[arg(value_hint = clap::ValueHint::FilePath)]
         module: PathBuf,
-        /// CPU time limit for compiling it [default: 60s]
-        #[arg(long, value_name = "DURATION")]
-        compile_timeout: Option<String>,
-        /// Configuration file [default: baton.toml, if it exists]
-        #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
-        config: Option<String>,
+        #[command(flatten)]
+        flags: Flags<CheckFlags>,
         #[command(flatten)]
         output: Output,
     },
@@ -195,16 +184,10 @@ Example:
         /// Election
         election: String,
         #[command(flatten)]
-        store: Store,
-        /// Create the container of an Azure store if it does not exist [default: false]
-        #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-        create: Option<String>,
+        flags: Flags<PushFlags>,
         /// The module's minisign signature [default: MODULE.minisig, if it exists]
         #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         signature: Option<PathBuf>,
-        /// CPU time limit for compiling it, as on the nodes [default: 60s]
-        #[arg(long, value_name = "DURATION")]
-        compile_timeout: Option<String>,
     },
     /// List the versions of an election's module, the newest first
     ///
@@ -315,9 +298,6 @@ Examples:
         /// CPU time that it may take
         #[arg(long, value_parser = humantime::parse_duration)]
         cpu: std::time::Duration,
-        /// Make code for a runner that is profiled
-        #[arg(long)]
-        profile: bool,
         /// Describe the module under this name instead of writing code
         #[arg(long)]
         inspect: Option<String>,
@@ -328,15 +308,6 @@ Examples:
         /// Process id of the host
         #[arg(long)]
         parent: u32,
-    },
-    /// Carry the links of a host (started by a host)
-    #[command(name = crate::links::CARRY_LINKS, hide = true)]
-    CarryLinks {
-        /// Process id of the host
-        #[arg(long)]
-        parent: u32,
-        /// Folder of the sockets, if any
-        folder: Option<PathBuf>,
     },
 }
 
@@ -367,222 +338,22 @@ Examples:
   baton run store://nightly-report --store azure://myaccount/leases --lease 30s
   baton run --config /etc/baton.toml --print-config")]
 pub(super) struct Run {
-    /// Component to run: a file, store://ELECTION or oci://REGISTRY/REPOSITORY:TAG *
-    pub module: Option<String>,
-    /// Election to contend in * [default: the module's name]
-    #[arg(long, value_name = "NAME")]
-    pub election: Option<String>,
     #[command(flatten)]
-    pub store: Store,
-    /// Create the container of an Azure store if it does not exist [default: false]
-    ///
-    /// Baton always creates the folder of an SQLite store.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
-    pub create: Option<String>,
-    /// Id of this node [default: the host name and a slot number]
-    #[arg(long, value_name = "ID")]
-    pub node: Option<String>,
-    /// Format of log lines: text, json [default: text]
-    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], hide_possible_values = true)]
-    pub log_format: Option<String>,
+    pub flags: Flags<AllFlags>,
     /// Print each setting and its origin, with secrets hidden, and exit
     #[arg(long)]
     pub print_config: bool,
-    #[command(flatten)]
-    pub settings: Settings,
-    /// Address that serves the page, the probes and the metrics [default: 127.0.0.1:7070 (or the next free port)]
-    ///
-    /// `none` disables the endpoint. Every client that reaches the address may read /livez, /readyz, /leader/ELECTION
-    /// and /metrics.
-    #[arg(long, value_name = "ADDRESS:PORT", help_heading = ENDPOINT)]
-    pub admin: Option<String>,
-    /// File with the token for logs and steering [default: none]
-    ///
-    /// Requests from other machines need the token and TLS, except for probes and metrics. The host reads the file on
-    /// every request.
-    #[arg(long, value_name = "PATH", help_heading = ENDPOINT, value_hint = clap::ValueHint::FilePath)]
-    pub admin_token_file: Option<String>,
-    /// Certificates of the endpoint (PEM), its own first [default: none]
-    #[arg(long, value_name = "PATH", help_heading = ENDPOINT, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
-    pub admin_tls_cert: Option<String>,
-    /// Private key of that certificate (PEM) [default: none]
-    #[arg(long, value_name = "PATH", help_heading = ENDPOINT, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
-    pub admin_tls_key: Option<String>,
-    /// URL at which other machines reach the endpoint; `own`: the address of --admin [default: own]
-    ///
-    /// The node announces it in the store. It announces a loopback address only if the store is one of this machine.
-    #[arg(long, value_name = "URL", help_heading = ENDPOINT, hide_short_help = true)]
-    pub admin_advertise: Option<String>,
-    /// Label of this node, such as zone=west; repeatable
-    ///
-    /// `baton nodes`, `baton status` and the metrics show it. In baton.toml: label = { zone = "west" }.
-    #[arg(long, value_name = "K=V", help_heading = MACHINES, hide_short_help = true)]
-    pub label: Vec<String>,
-    /// Maximum number of elections that this host leads; off for no limit [default: off]
-    ///
-    /// The host leads more only if no other node takes a lease within 10 s.
-    #[arg(long, value_name = "NUMBER", help_heading = MACHINES, hide_short_help = true)]
-    pub max_leaderships: Option<String>,
-    /// Take the lease of a dead host of this machine before it expires [default: true]
-    ///
-    /// The kernel reports whether the holder and its runners are dead. On Azure, the host also needs the note with the
-    /// lease id that the holder wrote to the state folder. Set this to false if processes are checkpointed and restored
-    /// (CRIU): the kernel cannot know that such a process returns.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
-    pub reclaim: Option<String>,
-    /// Exchange hints with the other hosts, so that standbys poll less [default: true]
-    ///
-    /// Hosts of an SQLite store use sockets in its folder. Hosts of different machines need --peer.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
-    pub links: Option<String>,
-    /// Address on which to listen for hosts on other machines; off to disable [default: off]
-    ///
-    /// Uses TLS with a fresh key at each start. A client that can write to the store can pose as a node there. Port 0
-    /// lets the system choose one.
-    #[arg(long, value_name = "ADDRESS:PORT", help_heading = MACHINES, hide_short_help = true)]
-    pub peer: Option<String>,
-    /// Address at which other machines reach --peer; `own`: the address of --peer [default: own]
-    #[arg(long, value_name = "HOST:PORT", help_heading = MACHINES, hide_short_help = true)]
-    pub peer_advertise: Option<String>,
-    /// Source of maintenance events: auto (on Azure), off, or http://HOST [default: auto]
-    ///
-    /// The node steps down before its machine is frozen, rebooted, redeployed, preempted or terminated, and
-    /// acknowledges the event.
-    #[arg(long, value_name = "WHERE", help_heading = MACHINES, hide_short_help = true)]
-    pub scheduled_events: Option<String>,
-    /// Run even if this kernel cannot isolate coordinators fully [default: false]
-    ///
-    /// Without Landlock, the kernel does not stop a coordinator that escapes its sandbox from leaving the granted
-    /// folders.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = MACHINES, hide_short_help = true)]
-    pub allow_weaker_isolation: Option<String>,
 }
 
-/// The settings of a coordinator.
-#[derive(Args, Debug)]
-pub(super) struct Settings {
-    /// Lifetime of the lease without a renewal * [default: 15s]
-    #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
-    pub lease: Option<String>,
-    /// Time that the coordinator has to stop when asked * [default: 5s]
-    #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
-    pub grace: Option<String>,
-    /// Delay before taking a free lease: none (100) to 3.25 s (0) * [default: 100]
-    #[arg(long, value_name = "NUMBER", help_heading = LEADERSHIP)]
-    pub priority: Option<String>,
-    /// Hand over to a healthy node with a higher priority * [default: false]
-    ///
-    /// The other node must be eligible and have the same module ready. An operator's transfer to this node stays in
-    /// force.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = LEADERSHIP)]
-    pub preempt: Option<String>,
-    /// Step down after this long without progress * [default: off]
-    #[arg(long, value_name = "DURATION", help_heading = LEADERSHIP)]
-    pub stall_after: Option<String>,
-    /// Run again when done: always, on-failure * [default: always]
-    ///
-    /// With on-failure, a coordinator that is done does not run again until a new version or `baton rerun`. A
-    /// coordinator that failed is always restarted.
-    #[arg(long, value_name = "POLICY", help_heading = COORDINATOR, value_parser = ["always", "on-failure"], hide_possible_values = true)]
-    pub restart: Option<String>,
-    /// Time to wait, once done, before the next term * [default: 60s]
-    #[arg(long, value_name = "DURATION", help_heading = COORDINATOR)]
-    pub restart_delay: Option<String>,
-    /// Server that the coordinator may reach over HTTP; repeatable *
-    ///
-    /// Scheme, host, and optionally port and start of the path: https://api.example.com/v1. https://*.example.com is
-    /// all subdomains. With #private, the name may resolve to private addresses: http://worker:8080#private.
-    #[arg(long, value_name = "URL", help_heading = COORDINATOR)]
-    pub allow_http: Vec<String>,
-    /// Host folder that the coordinator may use, and its path there; repeatable *
-    ///
-    /// With `:ro`, access is read-only. In baton.toml: dir = ["/srv/data::/data"]. Writes that the system
-    /// accepted before the term ended still take effect.
-    #[arg(long, value_name = "HOST::GUEST[:ro]", help_heading = COORDINATOR)]
-    pub dir: Vec<String>,
-    /// Environment variable of the coordinator; repeatable *
-    ///
-    /// The coordinator sees no other variables. Flags, BATON_ENV and the table `env` in baton.toml are merged by name.
-    #[arg(short, long, value_name = "K=V", help_heading = COORDINATOR)]
-    pub env: Vec<String>,
-    /// Configuration variable of the coordinator; repeatable *
-    ///
-    /// The coordinator sees it as a variable and through wasi:config/store. Merged like --env.
-    #[arg(long, value_name = "K=V", help_heading = COORDINATOR)]
-    pub config_var: Vec<String>,
-    /// Secret: K=file:PATH or K=env:VARIABLE; repeatable *
-    ///
-    /// The coordinator reads a secret in the same way as a variable of --config-var. Baton never shows its value, and
-    /// reads the file again for each term. In baton.toml: secret = { token = { file = "PATH" } }.
-    #[arg(long, value_name = "K=SOURCE", help_heading = COORDINATOR)]
-    pub secret: Vec<String>,
-    /// Argument that a WASI command receives; repeatable *
-    ///
-    /// The first argument is always the election. In baton.toml: arg = ["--verbose", "report.csv"].
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = COORDINATOR, hide_short_help = true)]
-    pub arg: Vec<String>,
-    /// Additional CA certificates for servers of --allow-http (PEM) * [default: none]
-    #[arg(long, value_name = "PATH", help_heading = COORDINATOR, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
-    pub http_ca: Option<String>,
-    /// Time in which a failing new version is rolled back * [default: 30s]
-    #[arg(long, value_name = "DURATION", help_heading = VERSIONS)]
-    pub probation: Option<String>,
-    /// Only run the module with this digest; repeatable *
-    ///
-    /// In baton.toml: pin = ["sha256:…"]. `baton check` prints a module's digest.
-    #[arg(long, value_name = "DIGEST", help_heading = VERSIONS, hide_short_help = true)]
-    pub pin: Vec<String>,
-    /// Only run modules signed (minisign) by a key in this file; repeatable *
-    ///
-    /// A file such as minisign.pub, which may hold several keys. In baton.toml: trust = ["minisign.pub"].
-    #[arg(long, value_name = "KEYFILE", help_heading = VERSIONS, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
-    pub trust: Vec<String>,
-    /// CPU time limit for compiling a module * [default: 60s]
-    ///
-    /// Counts all threads of the compiler. If a busy machine needs ten times as long, and at least ten minutes, the
-    /// host tries again later.
-    #[arg(long, value_name = "DURATION", help_heading = VERSIONS, hide_short_help = true)]
-    pub compile_timeout: Option<String>,
-    /// Folder for compiled modules, for this user only; off for none [default: ~/.cache/baton]
-    #[arg(long, value_name = "DIR", help_heading = VERSIONS, hide_short_help = true, value_hint = clap::ValueHint::DirPath)]
-    pub cache: Option<String>,
-    /// Maximum memory of the instance * [default: 256MiB]
-    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
-    pub max_memory: Option<String>,
-    /// Maximum size of the coordinator's state, keys and values * [default: 4MiB]
-    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
-    pub max_state: Option<String>,
-    /// Maximum size of a value of the state * [default: 1MiB]
-    #[arg(long, value_name = "SIZE", help_heading = LIMITS, hide_short_help = true)]
-    pub max_state_value: Option<String>,
-    /// Maximum number of HTTP requests in flight * [default: 64]
-    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
-    pub max_requests: Option<String>,
-    /// Maximum number of lines that the coordinator prints and logs per second * [default: 500]
-    #[arg(long, value_name = "LINES", help_heading = LIMITS, hide_short_help = true)]
-    pub max_output: Option<String>,
-    /// Maximum number of open files, folders and listings * [default: 256]
-    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
-    pub max_files: Option<String>,
-    /// Maximum number of handles, such as streams, files and timers * [default: 10000]
-    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
-    pub max_handles: Option<String>,
-    /// Maximum number of elements in all WebAssembly tables together * [default: 1000000]
-    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
-    pub max_table_elements: Option<String>,
-    /// Maximum number of core instances, and of memories and tables each * [default: 1000]
-    #[arg(long, value_name = "NUMBER", help_heading = LIMITS, hide_short_help = true)]
-    pub max_instances: Option<String>,
-    /// Folder for core dumps of instances that trap; off for none * [default: off]
-    ///
-    /// A dump is named ELECTION-TERM.coredump. The host keeps the 5 newest dumps of each election.
-    #[arg(long, value_name = "DIR", help_heading = DIAGNOSIS, hide_short_help = true, value_hint = clap::ValueHint::DirPath)]
-    pub coredump: Option<String>,
-    /// File for the last instance's profile, in the format of the Firefox Profiler; off for none * [default: off]
-    ///
-    /// A profile covers at most an hour of computing and 32 MiB of memory. If it is cut short, the log says so.
-    #[arg(long, value_name = "FILE", help_heading = DIAGNOSIS, hide_short_help = true, value_hint = clap::ValueHint::FilePath)]
-    pub profile: Option<String>,
+#[derive(Debug)]
+pub(super) struct AllFlags;
+
+impl Selection for AllFlags {
+    const RUNS: bool = true;
+
+    fn takes(_: Key) -> bool {
+        true
+    }
 }
 
 /// Build and run a coordinator, and swap in each new build
@@ -607,17 +378,27 @@ pub(super) struct Dev {
     /// Output of the build [default: by its Cargo.toml, else `module` in baton.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
-    /// Election to contend in [default: the module's file name, with hyphens for underscores]
-    #[arg(long, value_name = "NAME")]
-    pub election: Option<String>,
-    /// Configuration file [default: baton.toml, if it exists]
-    #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
-    pub config: Option<String>,
-    /// Format of log lines: text, json [default: text, shortened]
-    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], hide_possible_values = true)]
-    pub log_format: Option<String>,
     #[command(flatten)]
-    pub settings: Settings,
+    pub flags: Flags<DevFlags>,
+}
+
+/// The settings of a coordinator, and those of the host that matter while it is developed.
+#[derive(Debug)]
+pub(super) struct DevFlags;
+
+impl Selection for DevFlags {
+    const RUNS: bool = true;
+
+    fn takes(key: Key) -> bool {
+        key != Key::Module && (key.is_per_coordinator() || [Key::Config, Key::Cache, Key::LogFormat].contains(&key))
+    }
+
+    fn shown_default(key: Key) -> Option<&'static str> {
+        match key {
+            Key::LogFormat => Some("text, shortened"),
+            key => AllFlags::shown_default(key),
+        }
+    }
 }
 
 /// Show or change a coordinator's state.
@@ -818,18 +599,34 @@ fn level(text: &str) -> Result<LogLevel, String> {
     level.map_err(|_: serde::de::value::Error| "expected trace, debug, info, warn, error or critical".to_owned())
 }
 
-#[derive(Args, Debug)]
-pub(super) struct Store {
-    /// Lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite
-    ///
-    /// All nodes of a fleet need the same store. The default is an SQLite store in the user's state folder, which the
-    /// nodes of one user on one machine share. A URL such as https://ACCOUNT.blob.core.windows.net/CONTAINER works as
-    /// well.
-    #[arg(short, long, value_name = "URL")]
-    pub store: Option<String>,
-    /// Configuration file [default: baton.toml, if it exists]
-    #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
-    pub config: Option<String>,
+/// The flags `--store` and `--config`, for commands that only need the store.
+pub(super) type Store = Flags<StoreFlags>;
+
+#[derive(Debug)]
+pub(super) struct StoreFlags;
+
+impl Selection for StoreFlags {
+    fn takes(key: Key) -> bool {
+        [Key::Store, Key::Config].contains(&key)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct PushFlags;
+
+impl Selection for PushFlags {
+    fn takes(key: Key) -> bool {
+        StoreFlags::takes(key) || [Key::Create, Key::CompileTimeout].contains(&key)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CheckFlags;
+
+impl Selection for CheckFlags {
+    fn takes(key: Key) -> bool {
+        [Key::Config, Key::CompileTimeout].contains(&key)
+    }
 }
 
 #[cfg(test)]
@@ -837,7 +634,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn definition_passes_the_checks_of_clap() {
         super::Arguments::command().debug_assert();
     }
 }

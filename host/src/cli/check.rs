@@ -1,4 +1,4 @@
-//! What `baton check` prints for people.
+//! The output of `baton check`.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use super::{columns, print, print_json};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, ModuleKind, Wrapped};
 
-/// Prints what was found out about a module, as a JSON object or for people.
+/// Prints the inspection of a module, as a JSON object or for people.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -15,7 +15,6 @@ pub fn print_inspection(found: &Inspection, json: bool) -> io::Result<()> {
     if json { print_json(found) } else { print(&(Text(found).to_string().trim_end().to_owned() + "\n")) }
 }
 
-/// An inspection as people read it.
 struct Text<'a>(&'a Inspection);
 
 impl fmt::Display for Text<'_> {
@@ -24,7 +23,7 @@ impl fmt::Display for Text<'_> {
         let verdict = if found.runs { "runs here" } else { "cannot run here" };
         writeln!(f, "{}: {verdict}", escape(&found.module))?;
         let facts = [
-            ["  kind".to_owned(), what_it_is(found.kind, found.wrapped)],
+            ["  kind".to_owned(), kind_of(found.kind, found.wrapped)],
             ["  world".to_owned(), found.world.clone().unwrap_or("-".to_owned())],
             ["  digest".to_owned(), found.digest.to_string()],
             ["  size".to_owned(), format!("{} bytes", found.size)],
@@ -50,7 +49,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-fn what_it_is(kind: Option<ModuleKind>, wrapped: Option<Wrapped>) -> String {
+fn kind_of(kind: Option<ModuleKind>, wrapped: Option<Wrapped>) -> String {
     let kind = match kind {
         Some(ModuleKind::Coordinator) => "coordinator",
         Some(ModuleKind::Command) => "command",

@@ -1,4 +1,4 @@
-//! What `baton doctor` is told, and what it prints.
+//! The arguments and the output of `baton doctor`.
 
 use std::fmt::Write as _;
 use std::io;
@@ -6,7 +6,8 @@ use std::io;
 use clap::Args;
 use serde::Serialize;
 
-use super::args::{Output, Store};
+use super::args::{Output, PushFlags};
+use super::flags::{Flags, Selection};
 use super::{Doctor, Tone, print_json, print_styled, table};
 use crate::config::{self, ConfigError, Environment, Key};
 use baton_runtime::escape::escape;
@@ -15,8 +16,8 @@ use baton_runtime::escape::escape;
 ///
 /// Uses an election of its own with a random name, and removes it at the end. Checks that the store answers, what the
 /// credentials may do, that leases, conditional writes and expiry behave, and how long renewals take. Then checks this
-/// machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. Takes about three lease durations: 45 s on
-/// Azure. Exits with 1 if something would break a promise.
+/// machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. Takes about three lease
+/// durations: 45 s on Azure. Exits with 1 if something would break a promise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -28,16 +29,7 @@ pub(super) struct DoctorArguments {
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub module: Option<std::path::PathBuf>,
     #[command(flatten)]
-    pub store: Store,
-    /// Create the container of an Azure store if it does not exist [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub create: Option<String>,
-    /// Length of the hosts' lease [default: 15s]
-    #[arg(long, value_name = "DURATION")]
-    pub lease: Option<String>,
-    /// CPU time that compiling the module may take [default: 60s]
-    #[arg(long, value_name = "DURATION")]
-    pub compile_timeout: Option<String>,
+    pub flags: Flags<DoctorFlags>,
     /// Skip the checks that wait for a lease to expire
     #[arg(long)]
     pub quick: bool,
@@ -45,25 +37,33 @@ pub(super) struct DoctorArguments {
     pub output: Output,
 }
 
+#[derive(Debug)]
+pub(super) struct DoctorFlags;
+
+impl Selection for DoctorFlags {
+    fn takes(key: Key) -> bool {
+        PushFlags::takes(key) || key == Key::Lease
+    }
+}
+
 impl DoctorArguments {
-    /// What is to be looked at.
+    /// Resolves the settings and checks the arguments.
     pub fn command(self, around: &Environment) -> Result<Doctor, ConfigError> {
-        let flags = self.store.layer().flag(Key::Create, self.create).flag(Key::Lease, self.lease);
-        let examined = config::resolve_examined(&flags.flag(Key::CompileTimeout, self.compile_timeout), around)?;
+        let examined = config::resolve_examined(&self.flags.layer()?, around)?;
         let module = self.module.map(super::module_argument).transpose()?;
         Ok(Doctor { examined, module, quick: self.quick, json: self.output.is_json() })
     }
 }
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// It is as it should be.
+    /// Nothing to do.
     Ok,
-    /// It breaks no promise, and costs something.
+    /// Has a cost, but breaks no promise.
     Warning,
-    /// It would break a promise, or nobody could lead.
+    /// Would break a promise, or would keep every node from leading.
     Problem,
 }
 
@@ -80,25 +80,25 @@ impl Level {
 /// One finding. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub check: &'static str,
-    /// How much it matters.
+    /// The severity.
     pub level: Level,
-    /// What was found.
+    /// The result of the check.
     pub found: String,
-    /// What follows from that.
+    /// The consequence, if any.
     pub means: Option<String>,
-    /// What to do.
+    /// Advice, if any.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    /// That it is as it should be.
+    /// A finding with nothing to do.
     pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
         Self { check, level: Level::Ok, found: found.into(), means: None, remedy: None }
     }
 
-    /// That it costs something.
+    /// A finding that has a cost, but breaks no promise.
     pub fn warning(
         check: &'static str,
         found: impl Into<String>,
@@ -108,7 +108,7 @@ impl Finding {
         Self { level: Level::Warning, ..Self::problem(check, found, means, remedy) }
     }
 
-    /// That it would break a promise.
+    /// A finding that would break a promise.
     pub fn problem(
         check: &'static str,
         found: impl Into<String>,
@@ -120,37 +120,37 @@ impl Finding {
     }
 }
 
-/// How long renewals took.
+/// Duration of renewals.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
-    /// How many there were.
+    /// Number of renewals.
     pub renewals: usize,
-    /// As long as half of them took at most, in milliseconds.
+    /// Median, in milliseconds.
     pub median_ms: f64,
-    /// As long as all of them took, but for one in a hundred.
+    /// 99th percentile, in milliseconds.
     pub p99_ms: f64,
 }
 
-/// All that was found. The keys of its JSON are an interface.
+/// The result of `baton doctor`. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Diagnosis {
     /// The store.
     pub store: String,
-    /// Whether nothing would break a promise.
+    /// True if no finding is a problem.
     pub passed: bool,
-    /// Whether it came to its end: else it was interrupted.
+    /// True if all checks ran; false if the command was interrupted.
     pub complete: bool,
-    /// How long renewals took; none if there were none.
+    /// Duration of renewals; none if there were none.
     pub latency: Option<Latency>,
-    /// The shortest lease that goes with that; none if none does.
+    /// The shortest lease that suits the duration of renewals; none if no lease does.
     pub recommended_lease: Option<String>,
-    /// How long after a lease had run out another could take it, in milliseconds; none if that was not measured.
+    /// Time from the expiry of a lease until another client could acquire it, in milliseconds; none if not measured.
     pub free_after_ms: Option<f64>,
-    /// Each finding, in the order in which they were made.
+    /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,
 }
 
-/// Prints what was found, as a JSON object or for people.
+/// Prints the diagnosis, as a JSON object or for people.
 ///
 /// # Errors
 /// As for [`print_json`].
@@ -177,9 +177,9 @@ fn text(Diagnosis { store, complete, findings, .. }: &Diagnosis) -> String {
     let _ = writeln!(text, "{}", lines.next().unwrap_or_default());
     for (row, finding) in lines.zip(findings) {
         let _ = writeln!(text, "{row}");
-        for (what, said) in [("it means", &finding.means), ("to do", &finding.remedy)] {
-            if let Some(said) = said {
-                let _ = writeln!(text, "    {what}: {}", escape(said));
+        for (what, advice) in [("it means", &finding.means), ("to do", &finding.remedy)] {
+            if let Some(advice) = advice {
+                let _ = writeln!(text, "    {what}: {}", escape(advice));
             }
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_read_each_finding_with_what_it_means_and_what_to_do() {
+    fn text_shows_consequence_and_advice_of_each_finding() {
         let diagnosis = Diagnosis {
             store: "sqlite:/x".to_owned(),
             passed: false,

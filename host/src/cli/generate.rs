@@ -10,11 +10,12 @@ use clap_complete::{ArgValueCandidates, CompletionCandidate, Shell};
 use serde_json::{Value, json};
 
 use super::args::Arguments;
-use crate::config::{Key, Shape};
+use crate::config::{Key, Setting, Shape};
 
 /// Print a script that completes commands, flags, elections and nodes in a shell
 ///
-/// The script asks this program, which reads the elections and nodes from the store that variables and baton.toml name.
+/// The script calls this program, which reads the elections and nodes from the store that variables and baton.toml
+/// name.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -29,10 +30,10 @@ pub(super) struct Completions {
 /// The variable that makes the program complete a command line instead.
 const COMPLETE: &str = "BATON_COMPLETE";
 
-/// The candidates of one kind of value.
+/// Lists the candidates of one kind of value.
 pub type Candidates = fn() -> Vec<String>;
 
-/// Completes the command line in the environment of a shell's script, and ends the process. Returns if no script asks.
+/// Completes the command line and exits, if a shell's completion script started this process. Returns otherwise.
 pub fn complete(elections: Candidates, nodes: Candidates) {
     let values =
         move |of: Candidates| ArgValueCandidates::new(move || of().into_iter().map(CompletionCandidate::new).collect());
@@ -49,7 +50,7 @@ pub fn complete(elections: Candidates, nodes: Candidates) {
     CompleteEnv::with_factory(definition).var(COMPLETE).complete();
 }
 
-/// The commands for people. Hosts start the others.
+/// The command line without the hidden commands, which only hosts start.
 fn shown() -> Command {
     let all = Arguments::command();
     let parts = all.get_subcommands().filter(|part| !part.is_hide_set()).cloned();
@@ -66,10 +67,10 @@ fn shown() -> Command {
     shown.subcommands(parts)
 }
 
-/// The script that completes the command line in that shell.
+/// Returns the completion script of a shell.
 ///
 /// # Errors
-/// None, as long as memory can be had.
+/// None: writing to memory does not fail.
 pub fn completions(shell: Shell) -> io::Result<Vec<u8>> {
     let mut script = Vec::new();
     let shells = Shells::builtins();
@@ -79,32 +80,31 @@ pub fn completions(shell: Shell) -> io::Result<Vec<u8>> {
     Ok(script)
 }
 
-/// The manual page of the program as a whole.
+/// Returns the manual page of the program.
 ///
 /// # Errors
-/// None, as long as memory can be had.
+/// None: writing to memory does not fail.
 pub fn manual() -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     clap_mangen::Man::new(shown()).render(&mut page)?;
     Ok(page)
 }
 
-/// Writes the manual page of each command into a folder, which is made: `baton.1`, `baton-run.1` and so on.
+/// Creates a folder and writes the manual page of each command into it: `baton.1`, `baton-run.1` and so on.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error if a file cannot be written.
 pub fn write_manuals(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     clap_mangen::generate_to(shown(), folder)
 }
 
-/// The JSON Schema of `baton.toml`. Each setting has the help of its flag as its description.
+/// The JSON Schema of `baton.toml`.
 #[must_use]
 pub fn schema() -> Value {
-    let run = shown().find_subcommand("run").cloned().unwrap_or_default();
     let of = |keys: &dyn Fn(Key) -> bool| -> serde_json::Map<String, Value> {
-        let keys = Key::ALL.into_iter().filter(|key| keys(*key));
-        keys.map(|key| (key.name().to_owned(), schema_of(key, &run))).collect()
+        let keys = Key::ALL.iter().copied().filter(|key| keys(*key));
+        keys.map(|key| (key.name().to_owned(), schema_of(key))).collect()
     };
     let mut top = of(&|key| key != Key::Config);
     let table = json!({
@@ -125,8 +125,7 @@ pub fn schema() -> Value {
     })
 }
 
-/// The schema of one setting, described by its flag of `run`.
-fn schema_of(key: Key, run: &Command) -> Value {
+fn schema_of(key: Key) -> Value {
     let text = json!({ "type": "string" });
     let mut schema = match key.shape() {
         Shape::Text => text,
@@ -146,19 +145,10 @@ fn schema_of(key: Key, run: &Command) -> Value {
             "additionalProperties": false,
         } }),
     };
-    let is_its = |argument: &&Arg| match key {
-        Key::Module => argument.get_id() == "module",
-        key => argument.get_long() == Some(key.name()),
-    };
-    if let Some(argument) = run.get_arguments().find(is_its) {
-        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-        // The star is explained in the help of `run` alone.
-        schema["description"] = help.replace(" *", "").into();
-        let values: Vec<String> =
-            argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
-        if key.shape() == Shape::Text && !values.is_empty() {
-            schema["enum"] = values.into();
-        }
+    let Setting { help, values, .. } = key.setting();
+    schema["description"] = json!(help);
+    if !values.is_empty() {
+        schema["enum"] = json!(values);
     }
     schema
 }
@@ -171,7 +161,7 @@ mod tests {
     fn schema_describes_every_setting() {
         let schema = schema();
         let coordinator = &schema["properties"]["coordinators"]["additionalProperties"]["properties"];
-        for key in Key::ALL.into_iter().filter(|key| *key != Key::Config) {
+        for key in Key::ALL.iter().copied().filter(|key| *key != Key::Config) {
             let described = |properties: &Value| {
                 properties[key.name()]["description"]
                     .as_str()

@@ -1,4 +1,4 @@
-//! What `baton history` prints.
+//! The output of `baton history`.
 
 use std::io;
 
@@ -12,28 +12,30 @@ use super::status::short;
 use super::{columns, print, print_json};
 use baton_store::PastTerm;
 
-/// A term. The keys of its JSON are an interface.
+/// A past or current term. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct TermRow {
-    /// Its number.
+    /// Number of the term.
     pub term: u64,
     /// The node that served it.
     pub node: String,
-    /// This start of it.
+    /// The host's incarnation, which names this start of it.
     pub incarnation: String,
-    /// The digest of what ran; null where nothing is known of it.
+    /// Digest of the module that ran; null if unknown.
     pub module: Option<String>,
-    /// When it began, in RFC 3339.
+    /// Start of the term (RFC 3339).
     pub began: String,
-    /// When its instance was gone, in RFC 3339; null where that is not told yet.
+    /// Time at which its instance had exited (RFC 3339); null until a node reports it.
     pub ended: Option<String>,
-    /// The end of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has reported none.
+    /// Outcome of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has not
+    /// reported one.
     pub outcome: Option<String>,
-    /// Why it ended, as the log had it; null where the outcome says it all.
+    /// Reason for its end, as logged; null if the outcome says it all.
     pub reason: Option<String>,
-    /// How long nobody had led before, as its node saw it, in seconds; null where that is not known, or somebody had.
+    /// Time without a leader before the term, as its node saw it, in seconds; null if unknown, or if there was none.
     pub leaderless_s: Option<f64>,
-    /// The node that took over and told of its end, which is then no later than `ended`; null where its own node has told.
+    /// The node that took over and reported the end; null if the term's own node did. With it, `ended` is an upper
+    /// bound.
     pub closed_by: Option<String>,
 }
 
@@ -41,7 +43,7 @@ impl From<PastTerm> for TermRow {
     fn from(past: PastTerm) -> Self {
         let PastTerm { term, node, incarnation, module, begun, ended, outcome, reason, leaderless_ms, closed_by } =
             past;
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds are exact for longer than anything lasts")]
+        #[expect(clippy::cast_precision_loss, reason = "an f64 holds milliseconds exactly for 285,000 years")]
         let leaderless_s = leaderless_ms.map(|time| time as f64 / 1e3);
         Self { term, node, incarnation, module, began: begun, ended, outcome, reason, leaderless_s, closed_by }
     }
@@ -64,9 +66,9 @@ fn table(rows: &[TermRow]) -> String {
     let mut lines = vec![head.map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
-        // What another node tells of its end is a bound.
+        // The time of a takeover is an upper bound.
         let bound = if row.closed_by.is_some() { "<" } else { "" };
-        let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", length(&row.began, ended)?)));
+        let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", elapsed(&row.began, ended)?)));
         lines.push([
             row.term.to_string(),
             row.node.clone(),
@@ -81,7 +83,7 @@ fn table(rows: &[TermRow]) -> String {
     columns(&lines)
 }
 
-/// A person does not miss the microseconds. What is no time stays as it is.
+/// A time without its microseconds. A text that is not a time in UTC stays as it is.
 fn to_the_second(time: &str) -> String {
     match (time.split_once('.'), OffsetDateTime::parse(time, &Rfc3339)) {
         (Some((seconds, _)), Ok(at)) if at.offset().is_utc() => format!("{seconds}Z"),
@@ -89,8 +91,9 @@ fn to_the_second(time: &str) -> String {
     }
 }
 
-/// From one time to another, to the second; none where they are not told, or a clock was set back.
-fn length(from: &str, to: &str) -> Option<String> {
+/// The time between two times, rounded down to seconds. None if one of the texts is not a time, or if the second is
+/// earlier: the clocks of two nodes may differ.
+fn elapsed(from: &str, to: &str) -> Option<String> {
     let [from, to] = [from, to].map(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let time: std::time::Duration = (to? - from?).try_into().ok()?;
     if time.as_secs() == 0 {
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_harmless() {
+    fn table_is_aligned_and_escapes_control_characters() {
         assert_eq!(
             table(&rows()),
             "TERM  NODE   MODULE               BEGAN                 LED     LEADERLESS  OUTCOME  REASON\n\

@@ -1,9 +1,10 @@
-//! The command line: from arguments to a [`Command`] whose settings are checked, and from results to
-//! what is printed. Results go to stdout; everything else goes to stderr.
+//! The command line: parses arguments into a [`Command`] with checked settings, and prints results. Results go to
+//! stdout, everything else to stderr.
 
 mod args;
 mod check;
 mod doctor;
+mod flags;
 mod generate;
 mod history;
 mod modules;
@@ -54,49 +55,49 @@ use baton_store::{DigestPrefix, InvalidPrefix};
 /// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
 pub const WRONG_CONFIGURATION: u8 = 2;
 
-/// What to do.
+/// A parsed command line.
 #[derive(Debug)]
 pub enum Command {
     /// Contend for elections and run coordinators.
     Run(Box<Config>),
     /// Build a coordinator, run it, and swap it for each new build.
     Dev(Box<Development>),
-    /// Show the settings and where they came from: print this table.
+    /// Print this table of the settings and their origins.
     PrintConfig(String),
-    /// Show who leads.
+    /// Show the leaders.
     Status {
-        /// Only in this election; none for all.
+        /// Only this election; none for all.
         election: Option<ElectionName>,
-        /// Where the lease store is.
+        /// The lease store.
         store: StoreUrl,
-        /// As JSON.
+        /// Print JSON.
         json: bool,
-        /// How often to look again; none for once.
+        /// Interval of refreshes; none to print once.
         watch: Option<Duration>,
     },
     /// Show the last terms of an election.
     History {
         /// The election.
         election: ElectionName,
-        /// Where the store is.
+        /// The lease store.
         store: StoreUrl,
-        /// So many at the most.
+        /// Maximum number of terms.
         limit: usize,
-        /// As JSON.
+        /// Print JSON.
         json: bool,
     },
-    /// Show what the leader's host has to tell, and perhaps go on with what comes.
+    /// Print events or logs of the leader's host, and optionally continue with new entries.
     Told(Told),
-    /// Say whether a component would run here.
+    /// Report whether a component would run here.
     Check {
         /// The component's file.
         module: PathBuf,
-        /// How long compiling it may take.
+        /// CPU time that compiling it may take.
         compile_timeout: Duration,
-        /// As JSON.
+        /// Print JSON.
         json: bool,
     },
-    /// Find out whether store and machine keep what Baton rests on.
+    /// Check whether store and machine behave as Baton requires.
     Doctor(Box<Doctor>),
     /// Publish a module.
     Push(Push),
@@ -104,38 +105,38 @@ pub enum Command {
     Modules {
         /// The election.
         election: ElectionName,
-        /// Where the store is.
+        /// The lease store.
         store: StoreUrl,
-        /// As JSON.
+        /// Print JSON.
         json: bool,
     },
     /// Make an earlier version the current one.
     Rollback {
         /// The election.
         election: ElectionName,
-        /// Which; none for the newest other that is not rejected.
+        /// The version; none for the newest version that is neither current nor rejected.
         digest: Option<DigestPrefix>,
-        /// Where the store is.
+        /// The lease store.
         store: StoreUrl,
     },
     /// Remove old versions and modules.
     Prune {
-        /// Of these elections; none for all.
+        /// Only versions of these elections; empty for all.
         elections: Vec<ElectionName>,
-        /// How many of the newest versions stay.
+        /// Number of newest versions to keep for each election.
         keep: usize,
-        /// Only say what would be removed.
+        /// Only print what would be removed.
         dry_run: bool,
-        /// Where the store is.
+        /// The lease store.
         store: StoreUrl,
     },
-    /// Look at a coordinator's state, or change it.
+    /// Show or change a coordinator's state.
     State {
-        /// Whose it is.
+        /// The coordinator's election.
         election: ElectionName,
-        /// Where the store is.
+        /// The lease store.
         store: StoreUrl,
-        /// What to do.
+        /// The action.
         action: StateAction,
     },
     /// Make a token.
@@ -147,128 +148,121 @@ pub enum Command {
     Rerun {
         /// The election.
         election: ElectionName,
-        /// Where the lease store is.
+        /// The lease store.
         store: StoreUrl,
     },
-    /// Ask an election's nodes for something.
+    /// Send a steering command to an election's nodes.
     Steer(Steer),
     /// List the nodes of an election.
     Nodes {
         /// The election.
         election: ElectionName,
-        /// Where the store is.
+        /// The lease store.
         store: StoreUrl,
-        /// As JSON.
+        /// Print JSON.
         json: bool,
     },
     /// Compile a module for the host that started this process.
     CompileModule(Assignment),
     /// Fork the processes that run instances, for the host that started this process.
     MakeRunners {
-        /// The number of its process.
+        /// Process id of the host.
         parent: u32,
-    },
-    /// Carry what the host that started this process and others tell each other.
-    CarryLinks {
-        /// The number of its process.
-        parent: u32,
-        /// The folder of the sockets, where there is one.
-        folder: Option<PathBuf>,
     },
     /// Print the schema of `baton.toml`.
     Schema,
-    /// Print what completes the command line.
+    /// Print a shell's completion script.
     Completions(clap_complete::Shell),
     /// Print the manual page, or write all of them into a folder.
     Manual(Option<PathBuf>),
-    /// Write a project to start from.
+    /// Write a new coordinator project.
     New {
-        /// Its folder and its election.
+        /// Name of the folder and the election.
         name: ElectionName,
-        /// What it is written in.
+        /// Language of the project.
         lang: Lang,
     },
 }
 
-/// What is looked at, and how.
+/// The arguments of `baton doctor`.
 #[derive(Debug)]
 pub struct Doctor {
     /// The store and the machine.
     pub examined: Examined,
-    /// A component's file; none for no module.
+    /// File of a component to check, if any.
     pub module: Option<PathBuf>,
-    /// Leave out what waits for a lease to run out.
+    /// Skip the checks that wait for a lease to expire.
     pub quick: bool,
-    /// As JSON.
+    /// Print JSON.
     pub json: bool,
 }
 
-/// What the leader's host has to tell.
+/// The arguments of `baton events` and `baton logs`.
 #[derive(Debug)]
 pub struct Told {
-    /// Whether it is what the coordinator prints, or what the host says.
+    /// True for the coordinator's output (`logs`), false for the host's events (`events`).
     pub is_output: bool,
-    /// Of this election; none for all.
+    /// Only this election; none for all.
     pub election: Option<ElectionName>,
-    /// Where the store is.
+    /// The lease store.
     pub store: StoreUrl,
-    /// Go on with what comes.
+    /// Continue with new entries.
     pub follow: bool,
-    /// How many of those that are there to begin with.
+    /// Number of past entries to print first.
     pub tail: usize,
     /// Only this level and above.
     pub level: LogLevel,
-    /// The file of the nodes' token.
+    /// File with the nodes' admin token.
     pub token_file: Option<PathBuf>,
-    /// Whom the nodes must be certified by; none for whom the system trusts.
+    /// CA certificates used to verify nodes; none for those of the system.
     pub ca: Option<PathBuf>,
-    /// As lines of JSON.
+    /// Print one JSON object a line.
     pub json: bool,
 }
 
-/// A module on its way into the store.
+/// The arguments of `baton push`.
 #[derive(Debug)]
 pub struct Push {
     /// The component's file.
     pub module: PathBuf,
-    /// How long compiling it may take.
+    /// CPU time that compiling it may take.
     pub compile_timeout: Duration,
     /// The election.
     pub election: ElectionName,
-    /// Where the store is.
+    /// The lease store.
     pub store: StoreUrl,
-    /// Make what the store needs, such as its container.
+    /// Create the store's container if it does not exist.
     pub create: bool,
-    /// The file of its signature; none for the one beside it, if there is one.
+    /// File of the signature; none for the file next to the module, if it exists.
     pub signature: Option<PathBuf>,
-    /// Who pushes it, `USER@HOST`.
+    /// The user that pushes it, `USER@HOST`.
     pub by: String,
 }
 
-/// What is developed. Settings follow from what is found there.
+/// The arguments of `baton dev`. The settings are resolved later, from the files in the folder.
 pub struct Development {
     /// The project's folder.
     pub folder: PathBuf,
-    /// The command line that builds it, or `off`; none where the project tells.
+    /// The command line that builds it, or `off`; none to detect it from the project's files.
     pub build: Option<String>,
-    /// What that makes, as seen from the folder; none where the project or the settings tell.
+    /// Output of the build, relative to the folder; none to detect it from the project's files or the settings.
     pub module: Option<PathBuf>,
-    /// What the command line says otherwise.
+    /// The settings on the command line.
     pub settings: Layer,
-    /// What else there is to find settings in.
+    /// The environment, with the folder as the working folder.
     pub around: Environment,
 }
 
 impl fmt::Debug for Development {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, build, module, .. } = self;
-        // The rest may hold secrets.
+        // The other fields may hold secrets.
         let mut shown = f.debug_struct("Development");
         shown.field("folder", folder).field("build", build).field("module", module).finish_non_exhaustive()
     }
 }
 
-/// What to do with a coordinator's state. `force`: also while a coordinator leads.
+/// An action on a coordinator's state. `force` allows a change while a coordinator leads.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the arguments of the commands of these names")]
 pub enum StateAction {
@@ -279,7 +273,7 @@ pub enum StateAction {
     Get {
         key: String,
     },
-    /// Without a value, it is read from standard input.
+    /// Reads the value from standard input if `value` is none.
     Put {
         key: String,
         value: Option<String>,
@@ -290,17 +284,17 @@ pub enum StateAction {
         force: bool,
     },
     Export,
-    /// Without a file, the state is read from standard input.
+    /// Reads the state from standard input if `from` is none.
     Import {
         from: Option<PathBuf>,
         force: bool,
     },
 }
 
-/// Why there is no command to carry out.
+/// The error of a command line that yields no [`Command`].
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// The arguments do not make one, or ask for help or the version.
+    /// The arguments are wrong, or request help or the version.
     #[error(transparent)]
     Usage(#[from] clap::Error),
     /// The configuration is wrong.
@@ -309,11 +303,11 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Says it where it belongs and gives the exit status.
+    /// Prints the error, the help or the version, and returns the exit status.
     #[must_use]
     pub fn report(&self) -> ExitCode {
         match self {
-            // Help that nobody reads is no failure.
+            // A closed stdout does not make `--help` fail.
             Self::Usage(error) => {
                 let _ = report_usage(error);
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
@@ -326,8 +320,8 @@ impl Stop {
     }
 }
 
-/// Prints what the parser says: in colours, unless an argument is quoted that could do something to the terminal. Names
-/// of files, which others may have given, come as arguments too.
+/// Prints an error of the parser. Drops the colors and escapes the text if the error quotes an argument with control
+/// characters: arguments may be file names that another user chose.
 fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     let quoted = error.context().flat_map(|(_, value)| match value {
         ContextValue::String(text) => std::slice::from_ref(text),
@@ -339,46 +333,46 @@ fn report_usage(error: &clap::Error) -> std::io::Result<()> {
         return error.print();
     }
     let styled =
-        harmful.iter().fold(error.render().ansi().to_string(), |said, text| said.replace(*text, &escape(text)));
-    // The parser's own styles are left.
+        harmful.iter().fold(error.render().ansi().to_string(), |rendered, text| rendered.replace(*text, &escape(text)));
+    // Only the parser's own escape sequences remain: drop them.
     let mut parts = styled.split('\u{1b}');
     let first = parts.next().unwrap_or_default();
     let plain: String = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text)).collect();
     std::io::stderr().write_all(escape_lines(&format!("{first}{plain}")).as_bytes())
 }
 
-/// All commands with their arguments, for what is compared with them.
+/// All commands with their arguments, for tests that compare the docs with them.
 #[cfg(test)]
 pub(crate) fn definition() -> clap::Command {
     <Arguments as clap::CommandFactory>::command()
 }
 
-/// Finds out what to do. `arguments` begin with the program's name.
+/// Parses the command line. `arguments` start with the program's name.
 ///
 /// # Errors
-/// [`Stop`] where there is nothing to do, or not like that.
+/// [`Stop`] if the arguments or the settings are wrong, or if they request help or the version.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
-    Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_todays_name)?.command {
+    Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_current_name)?.command {
         Subcommand::Run(run) => {
             let print_config = run.print_config;
-            let config = config::resolve(&run.layer()?, around)?;
+            let config = config::resolve(&run.flags.layer()?, around)?;
             if print_config { Command::PrintConfig(config.table()) } else { Command::Run(Box::new(config)) }
         }
         Subcommand::Dev(dev) => {
             let (build, module) = (dev.build.clone(), dev.module.clone().map(module_argument).transpose()?);
             let folder = dev.path.clone().unwrap_or_else(|| PathBuf::from("."));
             let around = around.within(&folder);
-            Command::Dev(Box::new(Development { folder, build, module, settings: dev.layer()?, around }))
+            Command::Dev(Box::new(Development { folder, build, module, settings: dev.flags.layer()?, around }))
         }
         Subcommand::Status { election, store, output, watch } => Command::Status {
             election: election.as_deref().map(election_argument).transpose()?,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
             json: output.is_json(),
             watch: watch.as_deref().map(status::seconds).transpose()?,
         },
         Subcommand::History { election, limit, store, output } => Command::History {
             election: election_argument(&election)?,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
             limit,
             json: output.is_json(),
         },
@@ -389,23 +383,22 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         Subcommand::Logs { election, told } => {
             Command::Told(told.of(true, Some(election_argument(&election)?), around)?)
         }
-        Subcommand::Check { module, compile_timeout, config, output } => {
-            let flags = Layer::new().flag(Key::CompileTimeout, compile_timeout).flag(Key::Config, config);
+        Subcommand::Check { module, flags, output } => {
             let module = module_argument(module)?;
             Command::Check {
                 module,
-                compile_timeout: config::resolve_compile_timeout(&flags, around)?,
+                compile_timeout: config::resolve_compile_timeout(&flags.layer()?, around)?,
                 json: output.is_json(),
             }
         }
         Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),
-        Subcommand::Push { module, election, store, create, signature, compile_timeout } => {
+        Subcommand::Push { module, election, flags, signature } => {
             if election.ends_with(".wasm") {
                 let problem = format!("`{election}` looks like a module: name the module first, then the election");
                 return Err(ConfigError::of_argument("ELECTION", problem).into());
             }
             let (module, election) = (module_argument(module)?, election_argument(&election)?);
-            let flags = store.layer().flag(Key::Create, create).flag(Key::CompileTimeout, compile_timeout);
+            let flags = flags.layer()?;
             let (store, create) = config::resolve_store_to_fill(&flags, around)?;
             let compile_timeout = config::resolve_compile_timeout(&flags, around)?;
             let by = around.user_at_host();
@@ -413,47 +406,44 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         }
         Subcommand::Modules { election, store, output } => Command::Modules {
             election: election_argument(&election)?,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
             json: output.is_json(),
         },
         Subcommand::Rollback { election, digest, store } => Command::Rollback {
             election: election_argument(&election)?,
             digest: digest.as_deref().map(digest_argument).transpose()?,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
         },
         Subcommand::Prune { elections, keep, dry_run, store } => Command::Prune {
             elections: elections.iter().map(|election| election_argument(election)).collect::<Result<_, _>>()?,
             keep,
             dry_run,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
         },
         Subcommand::State(state) => {
             let (of, action) = state.action();
             Command::State {
                 election: election_argument(&of.election)?,
-                store: config::resolve_store(&of.store.layer(), around)?,
+                store: config::resolve_store(&of.store.layer()?, around)?,
                 action,
             }
         }
         Subcommand::Rerun { election, store } => Command::Rerun {
             election: election_argument(&election)?,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
         },
         Subcommand::Steer(asked) => steering::command(asked, around)?,
         Subcommand::Nodes { election, store, output } => Command::Nodes {
             election: election_argument(&election)?,
-            store: config::resolve_store(&store.layer(), around)?,
+            store: config::resolve_store(&store.layer()?, around)?,
             json: output.is_json(),
         },
         Subcommand::Token { file } => Command::Token { file },
         Subcommand::Schema => Command::Schema,
         Subcommand::Completions(of) => Command::Completions(of.shell),
         Subcommand::Man { folder } => Command::Manual(folder),
-        Subcommand::CompileModule { size, cpu, profile, inspect } => {
-            Command::CompileModule(Assignment { size, cpu, profile, inspect })
-        }
+        Subcommand::CompileModule { size, cpu, inspect } => Command::CompileModule(Assignment { size, cpu, inspect }),
         Subcommand::MakeRunners { parent } => Command::MakeRunners { parent },
-        Subcommand::CarryLinks { parent, folder } => Command::CarryLinks { parent, folder },
         Subcommand::New { name, lang } => {
             let name = config::election(&name).map_err(|problem| ConfigError::of_argument("NAME", problem))?;
             Command::New { name, lang }
@@ -461,8 +451,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
     })
 }
 
-/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap takes a value of a switch only after
-/// `=`, since else `--preempt MODULE` would take the module.
+/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap accepts a switch's value only
+/// after `=`, since `--preempt MODULE` would otherwise consume the module.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
@@ -490,7 +480,7 @@ fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Other names of commands: those that they had before 0.1.0, and those that people know from other tools.
+/// Other names of commands: names from before 0.1.0, and names that other tools use.
 const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("start", "rerun"),
     ("break", "break-lease"),
@@ -503,8 +493,8 @@ const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("init", "new"),
 ];
 
-/// Adds the name that a flag or command has today to the error that there is none of the given name.
-fn with_todays_name(mut error: clap::Error) -> clap::Error {
+/// Adds the current name of a flag or command to the error about an unknown one.
+fn with_current_name(mut error: clap::Error) -> clap::Error {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -535,7 +525,7 @@ fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
 }
 
-/// The file of a module. What is at an address only a host fetches, which trusts none of it.
+/// The file of a module. Refuses addresses such as `oci://…`: only a host fetches modules.
 fn module_argument(module: PathBuf) -> Result<PathBuf, ConfigError> {
     match module.to_str().filter(|text| !is_path(text)) {
         Some(address) => {
@@ -550,83 +540,10 @@ fn digest_argument(text: &str) -> Result<DigestPrefix, ConfigError> {
     text.parse().map_err(|error: InvalidPrefix| ConfigError::of_argument("DIGEST", error.to_string()))
 }
 
-impl args::Run {
-    fn layer(self) -> Result<Layer, ConfigError> {
-        let layer = Layer::new()
-            .flag(Key::Module, self.module)
-            .flag(Key::Election, self.election)
-            .flag(Key::Store, self.store.store)
-            .flag(Key::Config, self.store.config)
-            .flag(Key::Create, self.create)
-            .flag(Key::AllowWeakerIsolation, self.allow_weaker_isolation)
-            .flag(Key::Node, self.node)
-            .flag(Key::LogFormat, self.log_format)
-            .flag(Key::Admin, self.admin)
-            .flag(Key::AdminTokenFile, self.admin_token_file)
-            .flag(Key::AdminTlsCert, self.admin_tls_cert)
-            .flag(Key::AdminTlsKey, self.admin_tls_key)
-            .flag(Key::AdminAdvertise, self.admin_advertise)
-            .flag(Key::ScheduledEvents, self.scheduled_events)
-            .flag(Key::Reclaim, self.reclaim)
-            .flag(Key::Links, self.links)
-            .flag(Key::Peer, self.peer)
-            .flag(Key::PeerAdvertise, self.peer_advertise)
-            .flag(Key::MaxLeaderships, self.max_leaderships)
-            .flag_pairs(Key::Label, &self.label)?;
-        self.settings.add_to(layer)
-    }
-}
-
-impl args::Dev {
-    fn layer(self) -> Result<Layer, ConfigError> {
-        let layer = Layer::new()
-            .flag(Key::Election, self.election)
-            .flag(Key::Config, self.config)
-            .flag(Key::LogFormat, self.log_format);
-        self.settings.add_to(layer)
-    }
-}
-
-impl args::Settings {
-    fn add_to(self, layer: Layer) -> Result<Layer, ConfigError> {
-        layer
-            .flag(Key::Priority, self.priority)
-            .flag(Key::Preempt, self.preempt)
-            .flag(Key::Lease, self.lease)
-            .flag(Key::Grace, self.grace)
-            .flag(Key::RestartDelay, self.restart_delay)
-            .flag(Key::Restart, self.restart)
-            .flag(Key::StallAfter, self.stall_after)
-            .flag(Key::Probation, self.probation)
-            .flag(Key::Coredump, self.coredump)
-            .flag(Key::Profile, self.profile)
-            .flags(Key::AllowHttp, &self.allow_http)
-            .flag(Key::HttpCa, self.http_ca)
-            .flag(Key::MaxRequests, self.max_requests)
-            .flag(Key::MaxMemory, self.max_memory)
-            .flag(Key::MaxTableElements, self.max_table_elements)
-            .flag(Key::MaxInstances, self.max_instances)
-            .flag(Key::MaxHandles, self.max_handles)
-            .flag(Key::MaxFiles, self.max_files)
-            .flag(Key::MaxOutput, self.max_output)
-            .flag(Key::MaxState, self.max_state)
-            .flag(Key::MaxStateValue, self.max_state_value)
-            .flags(Key::Pin, &self.pin)
-            .flags(Key::Trust, &self.trust)
-            .flag(Key::CompileTimeout, self.compile_timeout)
-            .flag(Key::Cache, self.cache)
-            .flag_arguments(&self.arg)
-            .flag_pairs(Key::Env, &self.env)?
-            .flag_pairs(Key::ConfigVar, &self.config_var)?
-            .flag_pairs(Key::Secret, &self.secret)?
-            .flag_pairs(Key::Dir, &self.dir)
-    }
-}
-
 impl args::Told {
     fn of(self, is_output: bool, election: Option<ElectionName>, around: &Environment) -> Result<Told, ConfigError> {
         let Self { store, follow, tail, level, token_file, ca, output } = self;
-        let flags = store.layer().flag(Key::AdminTokenFile, token_file);
+        let flags = store.layer()?.flag(Key::AdminTokenFile, token_file);
         let (store, token_file) = config::resolve_store_and_token(&flags, around)?;
         Ok(Told { is_output, election, store, follow, tail, level, token_file, ca, json: output.is_json() })
     }
@@ -645,12 +562,6 @@ impl args::StateCommand {
     }
 }
 
-impl args::Store {
-    fn layer(self) -> Layer {
-        Layer::new().flag(Key::Store, self.store).flag(Key::Config, self.config)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -662,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_lead_to_todays() {
+    fn unknown_name_error_suggests_the_current_name() {
         for (arguments, name) in [
             (&["start", "job"][..], "baton rerun"),
             (&["break", "job"], "baton break-lease"),
@@ -678,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn short_flags_mean_the_same_in_all_commands() {
+    fn short_flag_means_the_same_in_all_commands() {
         let arguments = Arguments::command();
         let flags = arguments.get_subcommands().flat_map(clap::Command::get_arguments);
         let short: BTreeSet<_> = flags.filter_map(|flag| Some((flag.get_short()?, flag.get_long()?))).collect();
@@ -696,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_take_their_values_with_and_without_an_equals_sign() {
+    fn switch_takes_its_value_with_or_without_equals_sign() {
         let joined = |arguments: &[&str]| {
             let joined = with_joined_switches(arguments.iter().map(OsString::from));
             joined.into_iter().map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>().join(" ")
@@ -706,7 +617,7 @@ mod tests {
             joined(&["baton", "push", "x.wasm", "job", "--create", "yes"]),
             "baton push x.wasm job --create=yes"
         );
-        // The module stays an argument of its own, and so does the value of another flag.
+        // MODULE and the values of other flags remain separate arguments.
         assert_eq!(joined(&["baton", "run", "--preempt", "x.wasm"]), "baton run --preempt x.wasm");
         assert_eq!(joined(&["baton", "run", "--node", "on", "x.wasm"]), "baton run --node on x.wasm");
     }

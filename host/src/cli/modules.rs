@@ -1,4 +1,4 @@
-//! What `baton modules` prints.
+//! The output of `baton modules`.
 
 use std::io;
 
@@ -15,27 +15,27 @@ use baton_store::{Announcement, Digest, SILENT};
 /// One version. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ModuleRow {
-    /// What it is.
+    /// Digest of the module.
     pub digest: Digest,
-    /// Its size in bytes; none if only nodes tell of it.
+    /// Size in bytes; none if only nodes' announcements name the version.
     pub size: Option<u64>,
-    /// Whether it is what every node should run.
+    /// True if every node should run it.
     pub current: bool,
-    /// Whether it was pushed; else it is from a file or a registry.
+    /// True if it was pushed; otherwise it is from a file or a registry.
     pub pushed: bool,
-    /// Who pushed it.
+    /// The user that pushed it, `USER@HOST`.
     pub by: Option<String>,
-    /// When, in RFC 3339.
+    /// Time of the push (RFC 3339).
     pub at: Option<String>,
-    /// Whether a signature goes along.
+    /// True if it has a signature.
     pub signed: bool,
-    /// What has become of it: `on-probation`, `good` or `rejected`; none if it has not run long enough to tell.
+    /// `on-probation`, `good` or `rejected`; none if it has not run long enough.
     pub verdict: Option<&'static str>,
-    /// Why it was rejected.
+    /// Reason for the rejection.
     pub reason: Option<String>,
-    /// The node that found out.
+    /// The node that rejected it.
     pub rejected_by: Option<String>,
-    /// When, in RFC 3339.
+    /// Time of the rejection (RFC 3339).
     pub rejected_at: Option<String>,
     /// The nodes that have it.
     pub nodes: Vec<NodeRow>,
@@ -44,16 +44,16 @@ pub struct ModuleRow {
 /// A node that has a version.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NodeRow {
-    /// Its id.
+    /// The node's id.
     pub node: String,
-    /// Whether its instance is of this version; else it holds it ready.
+    /// True if its instance runs this version; otherwise it could start it at once.
     pub runs: bool,
-    /// When it said so last, in RFC 3339.
+    /// Time of the node's announcement (RFC 3339).
     pub at: String,
 }
 
 impl ModuleRow {
-    /// What the store says, the newest version first; then modules that were never pushed.
+    /// The rows: pushed versions, the newest first, then modules that were never pushed.
     #[must_use]
     pub fn of(control: &VersionList, announcements: &[Announcement]) -> Vec<Self> {
         let current = control.current().map(|entry| entry.digest);
@@ -136,7 +136,7 @@ fn text(rows: &[ModuleRow], now: OffsetDateTime) -> String {
     let mut lines = vec![["VERSION", "DIGEST", "BYTES", "PUSHED", "BY", "VERDICT", "NODES"].map(String::from)];
     let dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or("-".to_owned());
     for row in rows {
-        let nodes: Vec<String> = row.nodes.iter().map(|node| said(node, now)).collect();
+        let nodes: Vec<String> = row.nodes.iter().map(|node| node_cell(node, now)).collect();
         lines.push([
             match (row.current, row.pushed) {
                 (true, _) => "current".to_owned(),
@@ -171,7 +171,7 @@ fn verdict(row: &ModuleRow) -> String {
     }
 }
 
-/// How long ago that was; none where it is no time.
+/// The age of a time; none if the text is not a time.
 pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
     Some(match age.whole_minutes() {
@@ -183,7 +183,7 @@ pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     })
 }
 
-fn said(node: &NodeRow, now: OffsetDateTime) -> String {
+fn node_cell(node: &NodeRow, now: OffsetDateTime) -> String {
     let is_old = OffsetDateTime::parse(&node.at, &Rfc3339).is_ok_and(|at| now - at > SILENT);
     let age = age(&node.at, now).filter(|_| is_old);
     match (node.runs, age) {
@@ -194,7 +194,7 @@ fn said(node: &NodeRow, now: OffsetDateTime) -> String {
     }
 }
 
-/// A person does not miss the microseconds. What is no time stays as it is.
+/// A time without its microseconds. A text that is not a time stays as it is.
 fn to_the_second(at: &str) -> String {
     match OffsetDateTime::parse(at, &Rfc3339).map(OffsetDateTime::unix_timestamp).map(u64::try_from) {
         Ok(Ok(seconds)) => rfc3339(std::time::Duration::from_secs(seconds)).replace(".000000", ""),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_runs_where_and_what_was_wrong() {
+    fn table_shows_nodes_and_verdict_of_each_version() {
         let digest = |name: &str| short(&Digest::of(name.as_bytes()).to_string());
         let (a, b, c, d, e) = (digest("a"), digest("b"), digest("c"), digest("d"), digest("e"));
         let now = OffsetDateTime::parse("2026-11-21T12:10:00Z", &Rfc3339).unwrap();

@@ -1,4 +1,4 @@
-//! What `baton nodes` prints.
+//! The output of `baton nodes`.
 
 use std::io;
 
@@ -17,20 +17,20 @@ use baton_store::{Announcement, Labels, Listens};
 /// One node of an election. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NodeStatusRow {
-    /// What it has said of itself.
+    /// The node's announcement.
     #[serde(flatten)]
     pub said: Said,
     /// `leader` or `standby`.
     pub role: &'static str,
-    /// Whether it could start a module at once; none if it has not announced itself.
+    /// True if it could start a module at once; none if it has not announced itself.
     pub ready: Option<bool>,
-    /// True if the kernel of this machine says that the node's host has ended. Its announcement may stay.
+    /// True if the kernel of this machine reports that the node's host has exited. Its announcement may remain.
     pub exited: bool,
 }
 
 impl NodeStatusRow {
-    /// The leader first, which may not have announced itself yet. `exited` says of an incarnation whether it has, as far as
-    /// this machine knows.
+    /// The rows, the leader first. A leader without an announcement gets a row, too. `exited` is true for an
+    /// incarnation that has exited, as far as this machine knows.
     #[must_use]
     pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);
@@ -112,8 +112,8 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
             dash(said.runs.map(|digest| short(&digest.to_string()))),
             dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
-            dash(said.link.as_ref().map(|listens| hears(listens, now))),
-            dash(in_one(&said.labels)),
+            dash(said.link.as_ref().map(|listens| link(listens, now))),
+            dash(in_one_cell(&said.labels)),
             row.state(),
         ]);
     }
@@ -124,15 +124,15 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime)
     text
 }
 
-fn hears(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
+fn link(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
     match age(since, now) {
         Some(since) => format!("{to}, opened {since}"),
         None => to.clone(),
     }
 }
 
-/// Labels in one cell; none where there are none.
-pub(super) fn in_one(labels: &Labels) -> Option<String> {
+/// The labels as the text of one cell; none without labels.
+pub(super) fn in_one_cell(labels: &Labels) -> Option<String> {
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if labels.is_empty() { None } else { Some(labels.join(",")) }
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_who_could_lead_and_why_not() {
+    fn table_shows_why_a_node_cannot_lead() {
         let now = OffsetDateTime::parse("2026-11-21T12:00:30Z", &Rfc3339).unwrap();
         let [id, by, at] = ["1", "ann@desk\x1b[2J", "2026-11-21T12:00:10Z"].map(str::to_owned);
         let order = Order { id, by, at, reason: Some("maintenance".to_owned()) };
@@ -211,7 +211,7 @@ suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
     }
 
     #[test]
-    fn a_leader_that_has_not_announced_itself_is_there_all_the_same() {
+    fn leader_is_listed_before_it_announces_itself() {
         let record = Record { incarnation: "x".to_owned(), ..leader_record() };
         let snapshot =
             Snapshot::Object { lease: LeaseState::Held, version: Version(String::new()), record: Some(record.clone()) };

@@ -1,4 +1,4 @@
-//! What goes to stdout.
+//! Printing to stdout and stderr.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -6,42 +6,42 @@ use serde::Serialize;
 
 use baton_runtime::escape::{escape, escape_json, escape_lines};
 
-/// Prints a result of lines that others may have written: only their ends reach a terminal as they are. A reader
-/// that has read enough and went away (`baton status | head -1`) is no error.
+/// Prints lines of a result, and escapes all control characters except the ends of the lines. A closed stdout, as in
+/// `baton status | head -1`, is not an error.
 ///
 /// # Errors
-/// What the system says, of a full disk for instance.
+/// The system's error, of a full disk for example.
 pub fn print(text: &str) -> io::Result<()> {
     write(escape_lines(text).as_bytes())
 }
 
-/// Says a line on stderr, beside what is printed. Tells whether somebody may read it; nothing else depends on that.
+/// Prints a line to stderr. Returns false if stderr is closed.
 pub fn say(line: &str) -> bool {
     writeln!(io::stderr(), "{}", escape(line)).is_ok()
 }
 
-/// The same of what is wrong.
+/// Prints an error to stderr. Returns false if stderr is closed.
 pub fn say_error(error: &str) -> bool {
     say(&format!("error: {error}"))
 }
 
-/// Prints a result as JSON, in which what could harm a terminal is written as `\uXXXX`.
+/// Prints a result as JSON, with control characters as `\uXXXX`.
 ///
 /// # Errors
-/// As for [`print()`], or if it cannot be JSON.
+/// As for [`print()`], or if the result cannot be JSON.
 pub fn print_json(result: &impl Serialize) -> io::Result<()> {
     print_json_again(result).map(drop)
 }
 
-/// The same, one of many; tells whether somebody reads it.
+/// Prints one of many results as JSON. Returns false if stdout is closed.
 pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
-    // The ends of lines are no part of its texts.
+    // Pretty-printed JSON ends lines only between tokens, so the ends need no escape.
     let json = serde_json::to_string_pretty(result)?;
     let lines: Vec<String> = json.lines().map(|line| escape_json(line.to_owned())).collect();
     write_all((lines.join("\n") + "\n").as_bytes())
 }
 
-/// Prints a value that somebody saved: as it is, but to a terminal as lines of harmless text.
+/// Prints a stored value: unchanged, or to a terminal with control characters escaped.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -49,10 +49,10 @@ pub fn print_value(value: &[u8]) -> io::Result<()> {
     if !io::stdout().is_terminal() {
         return write(value);
     }
-    write(harmless(value).as_bytes())
+    write(escaped(value).as_bytes())
 }
 
-/// Prints what this program has made itself, as it is.
+/// Prints bytes of this program's own making, unchanged.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -60,8 +60,8 @@ pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     write(bytes)
 }
 
-/// Bytes that are no text are written as `\xHH`.
-fn harmless(value: &[u8]) -> String {
+/// Escapes control characters, and writes bytes that are not UTF-8 as `\xHH`.
+fn escaped(value: &[u8]) -> String {
     let mut text = String::new();
     for part in value.utf8_chunks() {
         text.push_str(&escape_lines(part.valid()));
@@ -70,7 +70,7 @@ fn harmless(value: &[u8]) -> String {
     text
 }
 
-/// Prints more of a result that has no end, as by [`print()`]. Says whether somebody still reads.
+/// Prints part of an endless result, as [`print()`] does. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -82,7 +82,7 @@ fn write(bytes: &[u8]) -> io::Result<()> {
     write_all(bytes).map(drop)
 }
 
-/// Writes a result, and tells whether somebody reads it.
+/// Writes bytes to stdout. Returns false if stdout is closed.
 pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -92,7 +92,7 @@ pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Lines in aligned columns, made harmless for a terminal.
+/// Formats rows of cells as aligned columns, with control characters escaped.
 #[must_use]
 pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     let mut text = String::new();
@@ -103,7 +103,7 @@ pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     text
 }
 
-/// Their cells, harmless for a terminal and each as wide as its column.
+/// The cells with control characters escaped, each padded to the width of its column.
 pub(super) fn padded<const N: usize>(lines: &[[String; N]]) -> Vec<[String; N]> {
     let lines: Vec<_> = lines.iter().map(|line| line.each_ref().map(|cell| escape(cell))).collect();
     let mut widths = [0; N];
@@ -123,9 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_harmless_to_a_terminal() {
+    fn value_is_escaped_for_a_terminal() {
         let value = "{\n  \"key\": \"\u{1b}[2J\u{9b}\u{202e}é\"\n}\n".as_bytes();
-        assert_eq!(harmless(value), "{\n  \"key\": \"\\u{1b}[2J\\u{9b}\\u{202e}é\"\n}\n");
-        assert_eq!(harmless(b"a\xff\x9b2J\xc0\xae\r"), r"a\xff\x9b2J\xc0\xae\r");
+        assert_eq!(escaped(value), "{\n  \"key\": \"\\u{1b}[2J\\u{9b}\\u{202e}é\"\n}\n");
+        assert_eq!(escaped(b"a\xff\x9b2J\xc0\xae\r"), r"a\xff\x9b2J\xc0\xae\r");
     }
 }

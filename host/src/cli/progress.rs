@@ -1,4 +1,4 @@
-//! What is under way, for who waits at a terminal: one line on stderr, which is gone before anything else is printed.
+//! Progress of a command at a terminal: one line on stderr, erased before the command prints anything else.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write as _};
@@ -9,40 +9,39 @@ use tokio::time::{Instant, interval_at};
 
 use baton_runtime::escape::escape;
 
-/// Nobody is told of what takes less.
+/// Work that takes less shows no line.
 const AFTER: Duration = Duration::from_secs(1);
-/// How often the line changes.
 const EVERY: Duration = Duration::from_millis(250);
-/// How wide a terminal is that does not say so.
-const USUAL_WIDTH: usize = 80;
-/// What moves, so that it is seen that this program still does.
-const TURNS: [char; 4] = ['|', '/', '-', '\\'];
+/// Columns of a terminal that does not report its width.
+const DEFAULT_WIDTH: usize = 80;
+/// Frames of the spinner, which shows that this program still runs.
+const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// Shows it if stderr is a terminal that can move its cursor, and nothing anywhere else.
+/// The progress line. It is shown only if stderr is a terminal that can move its cursor.
 #[derive(Debug)]
 pub struct Progress {
     shows: bool,
     is_shown: Cell<bool>,
 }
 
-/// Whether that is a terminal which can draw over what it shows.
+/// True if the stream is a terminal that can overwrite its text.
 pub(super) fn moves_its_cursor(stream: &impl IsTerminal) -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     stream.is_terminal() && !is_dumb
 }
 
 impl Progress {
-    /// For this process.
+    /// The progress line on stderr.
     #[must_use]
     pub fn on_terminal() -> Self {
         Self { shows: moves_its_cursor(&io::stderr()), is_shown: Cell::new(false) }
     }
 
-    /// Waits for something, and shows what it is and how long it has taken, once that is a second.
+    /// Waits for `work`. Once that takes a second, shows `what` and the time so far.
     pub async fn during<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         let (mut work, began) = (pin!(work), Instant::now());
         let mut ticks = interval_at(began + AFTER, EVERY);
-        let mut turns = TURNS.into_iter().cycle();
+        let mut spinner = SPINNER.into_iter().cycle();
         loop {
             tokio::select! {
                 biased;
@@ -51,27 +50,26 @@ impl Progress {
                     return output;
                 }
                 now = ticks.tick() => {
-                    let turn = turns.next().unwrap_or_default();
-                    self.show(&format!("{turn} {what}, {} s", (now - began).as_secs()));
+                    let frame = spinner.next().unwrap_or_default();
+                    self.show(&format!("{frame} {what}, {} s", (now - began).as_secs()));
                 }
             }
         }
     }
 
-    /// Shows this, instead of what was shown.
+    /// Replaces the line.
     pub fn show(&self, what: &str) {
         if self.shows {
-            // A line that is longer than the terminal would stay.
+            // A line longer than the terminal is wide would wrap, and only its last row could be erased.
             let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-            // Some terminals do not say.
-            let width = if width == 0 { USUAL_WIDTH } else { width };
+            let width = if width == 0 { DEFAULT_WIDTH } else { width };
             let line: String = escape(what).chars().take(width - 1).collect();
             self.write(&line);
             self.is_shown.set(true);
         }
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub fn clear(&self) {
         if self.is_shown.take() {
             self.write("");
@@ -79,7 +77,7 @@ impl Progress {
     }
 
     fn write(&self, line: &str) {
-        // Nobody depends on it.
+        // A closed stderr does not make the command fail.
         let _ = write!(io::stderr().lock(), "\r\u{1b}[K{line}");
     }
 }

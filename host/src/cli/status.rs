@@ -1,4 +1,4 @@
-//! What `baton status` prints.
+//! The output of `baton status`.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
-use super::nodes::in_one;
+use super::nodes::in_one_cell;
 use super::print::{print_json, print_json_again, say_error};
 use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
@@ -17,29 +17,30 @@ use baton_store::clock::rfc3339;
 use baton_store::steering::Order;
 use baton_store::{Digest, Labels, StoreUrl};
 
-/// Whether the lease is held.
+/// The state of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseWord {
-    /// By the node of the record.
+    /// Held by the node of the record.
     Held,
-    /// By nobody: never held, or released.
+    /// Never acquired, or released.
     Free,
-    /// Its time ran out.
+    /// Expired.
     Expired,
-    /// Broken by an operator, with some of its time still to go.
+    /// Broken by an operator, but not yet expired.
     Breaking,
     /// Broken by an operator.
     Broken,
-    /// By something that is no host of Baton.
+    /// Held by a client other than Baton.
     Outside,
 }
 
 impl LeaseWord {
-    /// A lease without an end, or on an object that is no host's, is held by an outside client.
+    /// Classifies a lease. An infinite lease, or one on an object without a record, is held by a client other than
+    /// Baton.
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            // That its holder is gone is for those to know who may take it.
+            // Only the nodes that may take the lease need to know that its holder has exited.
             LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } if has_record => {
                 Self::Held
             }
@@ -54,7 +55,6 @@ impl LeaseWord {
         }
     }
 
-    /// How a cell with such a word is shown.
     fn tone(word: &str) -> Tone {
         match word {
             "held" => Tone::Good,
@@ -79,40 +79,40 @@ impl LeaseWord {
 /// One election. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct StatusRow {
-    /// Its name.
+    /// The election's name.
     pub election: String,
-    /// Whether its lease is held.
+    /// The state of its lease.
     pub lease: LeaseWord,
-    /// The highest term begun; none if the store has no record.
+    /// The highest term that began; none if the store has no record.
     pub term: Option<Term>,
     /// The node that began it.
     pub node: Option<String>,
-    /// When: wall-clock time since the Unix epoch; RFC 3339 in JSON.
+    /// Start of the term, as wall-clock time since the Unix epoch; RFC 3339 in JSON.
     #[serde(serialize_with = "as_rfc3339")]
     pub since: Option<Duration>,
     /// The digest of the module that ran.
     pub module: Option<String>,
-    /// How the election ended, where it has.
+    /// The outcome of a finished election.
     pub outcome: Option<String>,
     /// Failures in a row, over all nodes; none if the store has no record.
     pub failures: Option<u32>,
-    /// Who has suspended it; none where nobody has, or that cannot be read.
+    /// The suspension; none if the election is not suspended, or if the steering object cannot be read.
     pub suspended: Option<SuspendedRow>,
-    /// What people know that node by; empty where it says nothing.
+    /// Labels of the node; empty if it has announced none.
     pub labels: Labels,
-    /// What its instance uses; none if no host of this user on this machine runs it.
+    /// Usage of its instance; none if no host of this user on this machine runs it.
     #[serde(rename = "usage")]
     pub in_use: Option<InUse>,
 }
 
-/// That nobody leads until it is resumed. The keys of its JSON are an interface.
+/// A suspension: no node leads until the election is resumed. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SuspendedRow {
-    /// Who has said so.
+    /// The user that suspended the election, `USER@HOST`.
     pub by: String,
-    /// When, in RFC 3339.
+    /// Time of the suspension (RFC 3339).
     pub at: String,
-    /// Why.
+    /// The reason, if one was given.
     pub reason: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl From<Order> for SuspendedRow {
 }
 
 impl StatusRow {
-    /// From one reading of the store; none if there is no such election.
+    /// Makes the row from one reading of the store; none if there is no such election.
     #[must_use]
     pub fn of(election: &ElectionName, snapshot: Snapshot) -> Option<Self> {
         let Snapshot::Object { lease, record, .. } = snapshot else {
@@ -150,7 +150,7 @@ impl StatusRow {
                 election,
                 lease,
                 term: Some(record.term),
-                // A record that was created and never held says when it was created.
+                // `since` of a record that was never held is the time at which the record was created.
                 since: record.node.is_some().then_some(record.since),
                 node: record.node,
                 module: record.module,
@@ -184,8 +184,8 @@ pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-/// Prints what was read of a store at a time, and why the rest could not be, or nothing: on a terminal in the place of what
-/// was printed before, anywhere else below it. Tells whether somebody reads it.
+/// Prints the rows that were read of a store at a time, and the errors of the elections that could not be read. A
+/// terminal shows them instead of the previous output, any other stdout below it. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print_json`].
@@ -196,7 +196,7 @@ pub fn print_again(
     json: bool,
 ) -> io::Result<bool> {
     if json {
-        // What cannot be read is no status.
+        // Stdout has only rows. Errors go to stderr.
         return match read {
             Ok((rows, unread)) => {
                 for error in unread {
@@ -207,27 +207,26 @@ pub fn print_again(
             Err(error) => Ok(say_error(error)),
         };
     }
-    // A person does not miss the microseconds.
     let at = rfc3339(Duration::from_secs(at.as_secs())).replace(".000000", "");
-    let said = match read {
+    let body = match read {
         Ok((rows, unread)) => {
             let errors = unread.iter().map(|error| format!("error: {error}\n")).collect::<String>();
             text(rows) + &escape_lines(&errors)
         }
         Err(error) => escape_lines(&format!("error: {error}\n")).into_owned(),
     };
-    let text = format!("{at}  {}\n\n{said}", escape(&place.to_string()));
+    let text = format!("{at}  {}\n\n{body}", escape(&place.to_string()));
     if !moves_its_cursor(&io::stdout()) {
         return print_styled(&(text + "\n"));
     }
-    // Each line takes away what is left of the one before, and the end all that is below.
+    // Each line erases the rest of the line that it overwrites. The last one erases everything below it.
     const HOME: &str = "\u{1b}[H";
     const REST_OF_LINE: &str = "\u{1b}[K\n";
     const BELOW: &str = "\u{1b}[J";
     print_drawing(&format!("{HOME}{}{BELOW}", on_stdout(&text).replace('\n', REST_OF_LINE)))
 }
 
-/// The time between two looks, of a text in seconds.
+/// Parses the interval of refreshes, in seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {
@@ -244,7 +243,7 @@ fn text(rows: &[StatusRow]) -> String {
         vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME", "LABELS"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
     for row in rows {
-        // Nobody leads under a free lease, whoever did before.
+        // No node leads while the lease is free. The record still names the last leader.
         let leads = !matches!(row.lease, LeaseWord::Free | LeaseWord::Expired | LeaseWord::Broken);
         let node = row.node.as_ref().map(|node| if leads { node.clone() } else { format!("(last: {node})") });
         lines.push([
@@ -252,7 +251,6 @@ fn text(rows: &[StatusRow]) -> String {
             row.lease.as_str().to_string(),
             dash(row.term.map(|term| term.to_string())),
             dash(node),
-            // A person does not miss the microseconds.
             dash(
                 row.since
                     .filter(|_| leads)
@@ -260,7 +258,7 @@ fn text(rows: &[StatusRow]) -> String {
             ),
             dash(row.module.as_deref().map(short)),
             dash(row.outcome.clone().or(row.failures.and_then(in_a_row))),
-            dash(in_one(&row.labels)),
+            dash(in_one_cell(&row.labels)),
         ]);
     }
     let mut text = table(&lines, |column, cell| if column == 1 { LeaseWord::tone(cell) } else { Tone::Plain });
@@ -286,7 +284,7 @@ fn used(in_use: &InUse) -> String {
     let of = |share: &Share, what: &str| format!("{} of {} {what}", share.used, share.limit);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let mut parts = vec![format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit))];
-    // A person needs to know which limit is near; JSON has all of them.
+    // Only limits of which more than half is used: JSON has all of them.
     let near = [
         (table_elements, "table elements"),
         (instances, "instances"),
@@ -315,7 +313,7 @@ fn in_a_row(failures: u32) -> Option<String> {
     }
 }
 
-/// Enough of a digest to tell modules apart.
+/// A digest, shortened to as many digits as tell modules apart.
 pub(super) fn short(digest: &str) -> String {
     digest.chars().take("sha256:".len() + Digest::SHOWN).collect()
 }
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_harmless() {
+    fn table_is_aligned_and_escapes_control_characters() {
         assert_eq!(
             anstream::adapter::strip_str(&text(&rows())).to_string(),
             "ELECTION   LEASE    TERM  NODE            SINCE                 MODULE               OUTCOME                  LABELS\n\
@@ -374,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_follows_from_what_the_store_says() {
+    fn row_is_made_from_lease_and_record() {
         let name = ElectionName::new("job").unwrap();
         let record = baton_election::Record {
             term: 3,

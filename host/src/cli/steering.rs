@@ -1,4 +1,4 @@
-//! The commands that steer: from arguments to what is asked.
+//! Parses the steering commands.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use super::{Command, Stop, election_argument};
 use crate::config::{self, ConfigError, Environment};
 use crate::steering::operator::{Steered, check_reason};
 
-/// What is asked of an election's nodes.
+/// A steering command for an election's nodes.
 #[derive(Debug)]
 pub struct Steer {
-    /// Which election.
+    /// The election.
     pub election: ElectionName,
-    /// Where the store is.
+    /// The lease store.
     pub store: StoreUrl,
-    /// What is asked.
+    /// The command.
     pub what: Steered,
-    /// Why, for people.
+    /// Reason that the log, `baton status` and the coordinator show.
     pub reason: Option<String>,
-    /// How long it is waited for.
+    /// Maximum time to wait for the command to take effect.
     pub timeout: Duration,
-    /// Who asks, `USER@HOST`.
+    /// The user that runs the command, `USER@HOST`.
     pub by: String,
 }
 
-/// The command that such arguments make.
+/// Checks the arguments of a steering command.
 ///
 /// # Errors
-/// [`Stop`] where they are wrong.
+/// [`Stop`] if an argument is wrong.
 pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<Command, Stop> {
     let (of, reason, what) = match arguments {
         SteerCommand::StepDown { of, stays_out, reason } => {
@@ -53,7 +53,7 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
     let SteeringOf { election, store, timeout } = of;
     Ok(Command::Steer(Steer {
         election: election_argument(&election)?,
-        store: config::resolve_store(&store.layer(), around)?,
+        store: config::resolve_store(&store.layer()?, around)?,
         what,
         reason,
         timeout: duration("--timeout", &timeout)?,

@@ -1,4 +1,4 @@
-//! What `baton events` and `baton logs` print.
+//! The output of `baton events` and `baton logs`.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::print_on;
 use baton_runtime::escape::{escape, escape_json};
 
-/// What a node tells of what was said.
+/// An event or a line of output, as the admin endpoint sends it.
 #[derive(Deserialize)]
 struct Entry {
     ts: String,
@@ -28,7 +28,7 @@ struct Entry {
     line: Option<String>,
 }
 
-/// Prints an entry, as a line of text or of JSON. Says whether somebody still reads.
+/// Prints an entry, as a line of text or of JSON. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print_on`].
@@ -41,7 +41,7 @@ fn text(entry: &Value) -> String {
     let Ok(Entry { ts, level, event, election, term, text: message, stream, context, line }) =
         Entry::deserialize(entry)
     else {
-        // Of a later host, perhaps.
+        // A later version of the host may send entries without these fields.
         return escape(&entry.to_string()).into_owned();
     };
     let level = match (stream.as_deref(), &*level) {
@@ -51,13 +51,13 @@ fn text(entry: &Value) -> String {
         (_, level) => level.to_ascii_uppercase(),
     };
     let election = election.unwrap_or("-".to_owned());
-    let who = term.map_or(election.clone(), |term| format!("{election} term {term}"));
-    let said = match (line, context) {
+    let source = term.map_or(election.clone(), |term| format!("{election} term {term}"));
+    let message = match (line, context) {
         (Some(line), Some(context)) => format!("| {context}: {line}"),
         (Some(line), None) => format!("| {line}"),
         (None, _) => format!("{event}: {}", message.unwrap_or_default()),
     };
-    escape(&format!("{ts} {level:>5} {who}  {said}")).into_owned()
+    escape(&format!("{ts} {level:>5} {source}  {message}")).into_owned()
 }
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_reads_as_in_the_log() {
+    fn entry_prints_as_a_line_of_the_log() {
         for (entry, line) in [
             (
                 json!({"ts": "T", "level": "warn", "event": "ended", "node": "n", "election": "job", "term": 7, "text": "failed"}),

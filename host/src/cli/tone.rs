@@ -1,5 +1,4 @@
-//! Tables in colours, where they are read on a terminal that has some: `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are
-//! heeded, as by the parser's own help.
+//! Colored tables. As clap does for help, respects the terminal, `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`.
 
 use std::io;
 
@@ -7,16 +6,16 @@ use anstyle::{AnsiColor, Style};
 
 use super::print::{padded, write_all};
 
-/// How a cell is shown.
+/// The style of a table cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
-    /// Like all else.
+    /// No color.
     Plain,
-    /// It is as it should be.
+    /// Green: nothing to do.
     Good,
-    /// Somebody may want to look.
+    /// Yellow: may need attention.
     Doubtful,
-    /// Somebody should look.
+    /// Red: needs attention.
     Bad,
 }
 
@@ -31,8 +30,8 @@ impl Tone {
     }
 }
 
-/// A table below its heads, with a tone for each cell by its column and text. It is harmless for a terminal but for these
-/// colours: print it with [`print_styled`].
+/// Formats a table. The first row is the header, and `tone` chooses the tone of each other cell by its column and text.
+/// Apart from the colors, control characters are escaped: print the table with [`print_styled`].
 #[must_use]
 pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -> Tone) -> String {
     let mut text = String::new();
@@ -52,8 +51,8 @@ pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -
     text
 }
 
-/// Prints a text that is harmless but for its colours, which are left out where nobody sees them. Tells whether somebody
-/// reads it.
+/// Prints a text in which everything but the colors is escaped. Drops the colors if stdout does not show them. Returns
+/// false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print()`](super::print()).
@@ -61,7 +60,7 @@ pub fn print_styled(text: &str) -> io::Result<bool> {
     print_drawing(&on_stdout(text))
 }
 
-/// The text as stdout would have it: with its colours or without.
+/// The text with or without its colors, as stdout requires.
 pub(super) fn on_stdout(text: &str) -> String {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
@@ -69,7 +68,7 @@ pub(super) fn on_stdout(text: &str) -> String {
     }
 }
 
-/// Prints what moves a terminal's cursor. What others have written in it was made harmless before.
+/// Prints text that moves a terminal's cursor. The caller has escaped text from other sources.
 ///
 /// # Errors
 /// As for [`print()`](super::print()).

@@ -1,4 +1,4 @@
-//! Asks hosts at their admin endpoints, or at their sockets on this machine.
+//! A client for hosts' admin endpoints, and for their local sockets on this machine.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,38 +31,32 @@ use crate::local_socket;
 use baton_runtime::read_file;
 use baton_store::StoreUrl;
 
-/// The flag of the commands that names the file of the nodes' token.
 const TOKEN_FILE: &str = "--token-file";
 
-/// How long a node may take to answer.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Longest wait for the head of a node's response.
+const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A stream that says nothing for so long has ended: a node says three times as often that it is there.
+/// Longest silence of a stream before it counts as broken: three times the interval of a node's keep-alives.
 const SILENT: Duration = Duration::from_secs(30);
 
-/// The longest answer that is no stream, in bytes: a node keeps a mebibyte of each kind, which escapes make longer.
+/// Largest response that is not a stream, in bytes: a node keeps 1 MiB of each kind of entry, before JSON escapes.
 const LONGEST: usize = 32 << 20;
 
-/// So much is read of an answer that explains itself, in bytes.
+/// Most that is read of an error response's explanation, in bytes.
 const LONGEST_REASON: usize = 4 << 10;
 
-/// The largest file of certificates, in bytes.
+/// Largest file of CA certificates, in bytes.
 const LARGEST_PEM: u64 = 16 << 20;
 
-/// The place where a host answers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Endpoint {
-    /// The socket for its own user, on this machine, of the host with this incarnation.
+    /// The local socket of the host with this incarnation, which serves only the host's own user.
     Here(String),
-    /// The URL of its admin endpoint.
     Url(AdminUrl),
 }
 
 impl Endpoint {
-    /// The socket of the host with this incarnation.
-    ///
-    /// # Errors
-    /// If no such host runs on this machine as this user.
+    /// The local socket of a host. Fails if no such host runs on this machine as this user.
     pub(super) async fn here(incarnation: &str) -> std::io::Result<Self> {
         local_socket::connect(incarnation).await.map(|_| Self::Here(incarnation.to_owned()))
     }
@@ -77,25 +71,23 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Asks a host of this user on this machine for a document.
+/// Requests a document from a host that runs on this machine as this user.
 pub(super) async fn ask_here(incarnation: &str, path: &str) -> Result<Vec<u8>, AskError> {
     let stream = local_socket::connect(incarnation).await.map_err(AskError::failed)?;
     let request = Request::get(path).header(HOST, LOCALHOST).body(Body::empty()).map_err(AskError::failed)?;
     let (status, answer) =
-        timeout(ANSWER, send(stream, request)).await.map_err(AskError::failed)?.map_err(AskError::failed)?;
+        timeout(RESPONSE_WITHIN, send(stream, request)).await.map_err(AskError::failed)?.map_err(AskError::failed)?;
     if status == StatusCode::OK { answer.whole().await } else { Err(AskError::Failed(status.to_string())) }
 }
 
-/// The name of this machine in requests to a socket.
 const LOCALHOST: &str = "localhost";
 
-/// Why a node has not told.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    /// Asking again is of no use until somebody mends something.
+    /// A retry fails until somebody fixes the cause.
     #[error("{0}")]
     Refused(String),
-    /// It may be of use.
+    /// A retry may succeed.
     #[error("{0}")]
     Failed(String),
 }
@@ -106,31 +98,29 @@ impl AskError {
     }
 }
 
-/// What asks, with what it needs for that.
+/// Sends requests to nodes, with the token and the CA certificates.
 pub(super) struct Client {
     token_file: Option<PathBuf>,
     ca: Option<PathBuf>,
-    /// The users of this machine whose processes are given the token without TLS.
+    /// The users whose processes on this machine may receive the token without TLS.
     trusted: BTreeSet<u32>,
 }
 
-/// What a node answers: the pieces, as they come.
 pub(super) struct Answer {
     pieces: std::pin::Pin<Box<dyn Stream<Item = Result<Bytes, axum::Error>> + Send>>,
-    /// What carries it. It ends with this value.
+    /// Drives the connection. The connection ends when this value is dropped.
     _carrier: JoinSet<()>,
 }
 
 impl Client {
-    /// One that has these files, and asks nodes of that store.
     pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>, store: &StoreUrl) -> anyhow::Result<Self> {
         let mut trusted = BTreeSet::from([0, geteuid().as_raw()]);
-        // The hosts of an embedded store are of the user whose it is, who can have them do anything.
+        // The owner of a SQLite store's folder can control its hosts anyway.
         if let StoreUrl::Sqlite(folder) = store {
             trusted.extend(std::fs::metadata(folder).map(|folder| folder.uid()));
         }
         let client = Self { token_file: token_file.map(Path::to_owned), ca: ca.map(Path::to_owned), trusted };
-        // What is wrong with them is said before anybody is asked. They may be other files later.
+        // Report errors in the files before the first request, although each request reads the files again.
         if let Some(file) = &client.token_file {
             token(TOKEN_FILE, file).map_err(WrongConfiguration::new)?;
         }
@@ -140,12 +130,11 @@ impl Client {
         Ok(client)
     }
 
-    /// Whether there is a token to ask with.
     pub(super) fn has_token(&self) -> bool {
         self.token_file.is_some()
     }
 
-    /// What the node answers to this path: what it accepts, and after which id it goes on.
+    /// Requests a path. `accepts` is the media type, and `after` the id of the last event that the caller has.
     pub(super) async fn ask(
         &self,
         endpoint: &Endpoint,
@@ -153,12 +142,11 @@ impl Client {
         accepts: &'static str,
         after: Option<&str>,
     ) -> Result<Answer, AskError> {
-        let asked = self.ask_at_length(endpoint, path, accepts, after);
-        let asked = timeout(ANSWER, asked).await;
-        asked.unwrap_or_else(|_| Err(AskError::Failed(format!("no response within {ANSWER:?}"))))
+        let response = timeout(RESPONSE_WITHIN, self.send_request_to(endpoint, path, accepts, after)).await;
+        response.unwrap_or_else(|_| Err(AskError::Failed(format!("no response within {RESPONSE_WITHIN:?}"))))
     }
 
-    async fn ask_at_length(
+    async fn send_request_to(
         &self,
         endpoint: &Endpoint,
         path: &str,
@@ -196,7 +184,7 @@ impl Client {
                     send(tls.connect(name, stream).await.map_err(AskError::failed)?, request).await
                 } else {
                     if self.token_file.is_some() {
-                        self.is_trusted(&stream).await?;
+                        self.check_listener_is_trusted(&stream).await?;
                     }
                     send(stream, request).await
                 }
@@ -206,16 +194,16 @@ impl Client {
         if status == StatusCode::OK {
             return Ok(answer);
         }
-        let said = answer.beginning(LONGEST_REASON).await;
-        let said = format!("{status}: {}", String::from_utf8_lossy(&said).trim());
+        let explanation = answer.beginning(LONGEST_REASON).await;
+        let why = format!("{status}: {}", String::from_utf8_lossy(&explanation).trim());
         Err(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => AskError::Refused(said),
-            _ => AskError::Failed(said),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => AskError::Refused(why),
+            _ => AskError::Failed(why),
         })
     }
 
-    /// That who answers here is given the token: another user may have taken the port of a host that is gone.
-    async fn is_trusted(&self, stream: &TcpStream) -> Result<(), AskError> {
+    /// Checks the listener's user, since another user may have taken the port of a host that has exited.
+    async fn check_listener_is_trusted(&self, stream: &TcpStream) -> Result<(), AskError> {
         let who = match user_behind(stream).await.map_err(AskError::failed)? {
             Some(user) if self.trusted.contains(&user) => return Ok(()),
             Some(user) => format!("a process of user {user} listens there"),
@@ -230,7 +218,7 @@ impl Client {
         )))
     }
 
-    /// Whom to trust.
+    /// The TLS settings, with the CA certificates from `--ca` or from the system.
     fn tls(&self) -> Result<TlsConnector, UntrustedTls> {
         let mut roots = RootCertStore::empty();
         let mut why = None;
@@ -258,7 +246,6 @@ impl Client {
     }
 }
 
-/// Nobody is trusted who could certify a node.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: no CA certificates to verify nodes with: {why}")]
 struct UntrustedTls {
@@ -266,14 +253,13 @@ struct UntrustedTls {
     why: String,
 }
 
-/// Sends a request on a new connection.
 async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Body>,
 ) -> Result<(StatusCode, Answer), hyper::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut carrier = JoinSet::new();
-    // What goes wrong with it, the reader of the answer is told.
+    // The reader of the response sees the connection's errors, too.
     carrier.spawn(async move { drop(connection.await) });
     let (head, body) = sender.send_request(request).await?.into_parts();
     let pieces = Box::pin(Body::new(body).into_data_stream());
@@ -291,7 +277,6 @@ impl Answer {
         }
     }
 
-    /// All of it.
     pub(super) async fn whole(mut self) -> Result<Vec<u8>, AskError> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece().await? {
@@ -305,7 +290,7 @@ impl Answer {
         Ok(whole)
     }
 
-    /// No more than so much of it, as far as it comes.
+    /// Reads up to `longest` bytes, and stops at the first error.
     async fn beginning(mut self, longest: usize) -> Vec<u8> {
         let mut beginning = Vec::new();
         while beginning.len() < longest
@@ -329,19 +314,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_token_goes_to_no_process_of_another_user() {
+    async fn token_is_not_sent_to_a_process_of_another_user() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         std::fs::write(&file, "0123456789abcdef").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = Endpoint::Url(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-        let heard = Arc::new(Mutex::new(String::new()));
-        let hears = Arc::clone(&heard);
+        let received = Arc::new(Mutex::new(String::new()));
+        let server_received = Arc::clone(&received);
         let _answers = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let mut asked = [0; 1024];
-                let length = stream.read(&mut asked).await.unwrap();
-                hears.lock().unwrap().push_str(&String::from_utf8_lossy(&asked[..length]));
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).await.unwrap();
+                server_received.lock().unwrap().push_str(&String::from_utf8_lossy(&request[..length]));
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]").await;
             }
         });
@@ -349,16 +334,16 @@ mod tests {
         let other = Client { trusted: BTreeSet::from([12_345]), ..client(Some(&file)) };
         let refused = other.ask(&node, "/v1/events", "application/json", None).await.err().unwrap();
         let own = geteuid().as_raw();
-        let says = format!("a process of user {own} listens there, but only users 12345 may receive it");
-        assert!(matches!(&refused, AskError::Refused(why) if why.contains(&says)), "{refused}");
-        assert_eq!(*heard.lock().unwrap(), "", "it was not even asked");
-        // Without a token there is nothing to hide, and this user's own process may have it.
+        let reason = format!("a process of user {own} listens there, but only users 12345 may receive it");
+        assert!(matches!(&refused, AskError::Refused(why) if why.contains(&reason)), "{refused}");
+        assert_eq!(*received.lock().unwrap(), "", "nothing was sent at all");
+        // Without a token there is no secret to protect. With one, a process of this user may receive it.
         for (client, has_token) in
             [(Client { trusted: BTreeSet::new(), ..client(None) }, false), (client(Some(&file)), true)]
         {
             client.ask(&node, "/v1/events", "application/json", None).await.unwrap().whole().await.unwrap();
-            let asked = std::mem::take(&mut *heard.lock().unwrap());
-            assert_eq!(asked.contains("0123456789abcdef"), has_token, "{asked}");
+            let request = std::mem::take(&mut *received.lock().unwrap());
+            assert_eq!(request.contains("0123456789abcdef"), has_token, "{request}");
         }
     }
 }

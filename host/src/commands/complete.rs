@@ -1,4 +1,4 @@
-//! Candidates for completions in a shell that only the store knows.
+//! Candidates for shell completions that need the store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::open_store;
 use crate::config::{self, Environment, Layer};
 use baton_store::{ModuleStore as _, Store};
 
-/// Longest time that the store may take: the user waits for the shell.
+/// Longest wait for the store. The user waits at the shell's prompt.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The elections of the store that variables and baton.toml name; none if it cannot be read in time.
+/// The elections of the store that the environment and baton.toml name. Empty if the store cannot be read in time.
 #[must_use]
 pub fn elections() -> Vec<String> {
     ask(async |store| names(store).await.into_iter().map(|election| election.to_string()).collect())
 }
 
-/// The nodes of all these elections; none if they cannot be read in time.
+/// The nodes of all elections of that store. Empty if the store cannot be read in time.
 #[must_use]
 pub fn nodes() -> Vec<String> {
     ask(async |store| {
@@ -42,7 +42,7 @@ fn ask(question: impl AsyncFnOnce(&dyn Store) -> Vec<String>) -> Vec<String> {
         let Ok(store) = open_store(&place) else { return Vec::new() };
         timeout(ANSWERED_WITHIN, question(&*store)).await.unwrap_or_default()
     });
-    // A request to a store that hangs must not keep the shell.
+    // A request that hangs must not block the shell.
     runtime.shutdown_background();
     answer
 }

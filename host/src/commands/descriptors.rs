@@ -1,45 +1,46 @@
-//! Descriptors: as many as this process needs for its coordinators, and as many as each of their processes may use.
+//! Raises the limit of file descriptors to what this process and its runners need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use baton_runtime::Policy;
 
-/// What the host itself opens: its threads, the module that it reads, the caches, the status, the admin endpoint's
-/// connections, pipes to its children.
+/// Descriptors of the host: threads, the module that it reads, caches, status, admin connections, pipes to children.
 const HOST: u64 = 450;
 
-/// What it opens for each coordinator: connections to the store, lookups, code, and the ways to its runners: of one that
-/// runs and of two that are ready.
+/// Descriptors for each coordinator: store connections, name lookups, code, channels to 1 running and 2 prepared
+/// runners.
 const EACH: u64 = 72;
 
-/// More descriptors are needed than the system grants a process.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a process of this host needs up to {needed} file descriptors for its coordinators, but the system allows \
-     {granted}: raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`), or lower `--max-files` or `--max-requests`"
+     {granted}: raise the limit (LimitNOFILE= in systemd, `ulimit -Hn`), or lower `--max-requests`"
 )]
 pub(super) struct TooFew {
     needed: u64,
     granted: u64,
 }
 
-/// Has the system grant as many as coordinators with these policies need, and at least as many as before.
+/// Raises the soft limit to the need of coordinators with these policies, and of up to `links` links. It never lowers
+/// the limit. Returns the number of links for which there is room.
 ///
 /// # Errors
-/// [`TooFew`] if it does not.
-pub(super) fn grant<'a>(policies: impl Iterator<Item = &'a Policy>) -> Result<(), TooFew> {
-    // Of this process, and the most of any runner, which has this one's limit.
+/// [`TooFew`] if the hard limit is too low even without links.
+pub(super) fn grant<'a>(policies: impl Iterator<Item = &'a Policy>, links: usize) -> Result<usize, TooFew> {
+    // `own` is the need of this process. `theirs` is the largest need of a runner, which inherits the limit of this
+    // process.
     let (own, theirs) =
         policies.fold((HOST, 0), |(own, theirs), policy| (own + EACH, policy.descriptors().max(theirs)));
     let needed = own.max(theirs);
+    let wanted = needed.max(own.saturating_add(links as u64));
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let granted = maximum.unwrap_or(u64::MAX);
-    if current.is_none_or(|current| current >= needed) {
-        return Ok(());
+    if current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: Some(wanted.min(granted)), maximum };
+        if needed > granted || setrlimit(Resource::Nofile, raised).is_err() {
+            return Err(TooFew { needed, granted });
+        }
     }
-    let raised = Rlimit { current: Some(needed), maximum };
-    match setrlimit(Resource::Nofile, raised) {
-        Ok(()) if needed <= granted => Ok(()),
-        _ => Err(TooFew { needed, granted }),
-    }
+    let room = current.map_or(u64::MAX, |current| current.max(wanted.min(granted))).saturating_sub(own);
+    Ok(links.min(usize::try_from(room).unwrap_or(usize::MAX)))
 }

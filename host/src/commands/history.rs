@@ -1,4 +1,4 @@
-//! `baton history`: what has become of an election's terms.
+//! `baton history`: lists an election's terms, and how each ended.
 
 use std::process::ExitCode;
 
@@ -17,13 +17,13 @@ pub(super) async fn history(
 ) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let cannot = || format!("cannot read the history of {election}");
-    let told = in_time(read_history(&*store, election)).await.with_context(cannot)?.with_context(cannot)?;
+    let stored = in_time(read_history(&*store, election)).await.with_context(cannot)?.with_context(cannot)?;
     let snapshot = read(&*store, election).await?;
-    if told.is_none() && snapshot == Snapshot::Nothing {
+    if stored.is_none() && snapshot == Snapshot::Nothing {
         return Err(unheard_of(election, place, &*store).await);
     }
-    let mut history = told.unwrap_or_default();
-    // The term that has just begun is told of in a few seconds.
+    let mut history = stored.unwrap_or_default();
+    // The historian adds a new term only after a few seconds, so take it from the record.
     if let Snapshot::Object { record: Some(record), .. } = &snapshot {
         history.note(record);
         history.close();

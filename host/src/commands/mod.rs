@@ -1,4 +1,4 @@
-//! Carries commands out: here the parts of the host meet.
+//! Carries out commands. This module connects the parts of the host.
 
 mod client;
 mod complete;
@@ -31,7 +31,6 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::cli::{self, Command, Progress, WRONG_CONFIGURATION};
-use crate::links::carry_links;
 use baton_modules::{Compiler, PrepareError, compile_for_parent};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance};
@@ -42,14 +41,13 @@ pub(crate) use follow::READER as SENT_EVENTS;
 pub(crate) use state::KeyRow;
 pub(crate) use status::READER as STATUS;
 
-/// How long a command waits for each answer of the store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it asks where it learns nothing, and how long it waits in between.
+/// Attempts at a request whose outcome is unknown, and the pause between them.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
-/// Carries a command out and gives the exit status of the process.
+/// Carries out a command.
 #[must_use]
 pub fn run(command: Command) -> ExitCode {
     let result = match command {
@@ -76,22 +74,21 @@ pub fn run(command: Command) -> ExitCode {
         Command::Manual(Some(folder)) => manuals(&folder),
         Command::CompileModule(assignment) => Ok(compile_for_parent(assignment)),
         Command::MakeRunners { parent } => Ok(make_runners(parent, run_instance)),
-        Command::CarryLinks { parent, folder } => Ok(carry_links(parent, folder.as_deref())),
         Command::New { name, lang } => new::new(&name, lang),
         Command::Token { file } => token::token(file.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Rerun { election, store } => block_on(rerun::rerun(&election, &store)),
     };
     result.unwrap_or_else(|error| {
         let status = if error.is::<WrongConfiguration>() { WRONG_CONFIGURATION } else { 1 };
-        // What others have written is quoted in it.
-        let said: Vec<_> = format!("{error:#}").lines().map(|line| escape(line).into_owned()).collect();
-        // Nobody may read it; the exit status says it too.
-        let _ = writeln!(std::io::stderr(), "error: {}", said.join("\n"));
+        // The error may quote text that others wrote.
+        let lines: Vec<_> = format!("{error:#}").lines().map(|line| escape(line).into_owned()).collect();
+        // If stderr is closed, the exit status still reports the failure.
+        let _ = writeln!(std::io::stderr(), "error: {}", lines.join("\n"));
         ExitCode::from(status)
     })
 }
 
-/// What is wrong with the configuration beyond its syntax. Ends the process with the status for that.
+/// An error in the configuration beyond its syntax. The process ends with the exit status for such errors.
 #[derive(Debug, thiserror::Error)]
 #[error("wrong configuration: {0:#}")]
 struct WrongConfiguration(anyhow::Error);
@@ -128,7 +125,7 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a module is, and its bytes.
+/// Compiles a module file, and returns its description and its bytes.
 async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(Inspection, Bytes)> {
     let bytes = Bytes::from(read_module(module)?);
     let name = module.display().to_string();
@@ -136,45 +133,41 @@ async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(In
     let inspection = baton_modules::inspect(&compiler, &name, &bytes, compile_timeout);
     match Progress::on_terminal().during(&format!("compiling {name}"), inspection).await {
         Ok(inspection) => Ok((inspection, bytes)),
-        // It names the module.
+        // The reason already names the module.
         Err(PrepareError::Refused(why)) => Err(anyhow::Error::msg(why)),
         Err(error) => Err(anyhow::Error::new(error).context(format!("cannot check the module {name}"))),
     }
 }
 
-/// Runs a short command that talks to the store.
 fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(command);
-    // A request to a store that hangs must not keep the command.
+    // A request that hangs must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-/// The store behind a URL.
 fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     Ok(baton_store::open(url).map_err(WrongConfiguration::new)?)
 }
 
-/// Asks the store, for a while again where the outcome is unknown: one that is busy answers soon. A write
-/// that may have happened is not sent twice.
+/// Sends a request, and retries it while the outcome is unknown, except writes, which may have happened.
 async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
     patiently(tries, async || store.request(election, op.clone()).await).await
 }
 
-/// The names of all elections.
 async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreError> {
     patiently(TRIES, async || store.elections().await).await
 }
 
 async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    // What the store has said last tells more than that the next answer was late.
-    let mut said = None;
+    // On a timeout, the last error of the store says more than the timeout itself.
+    let mut last_error = None;
     let answer = async {
         for _ in 1..tries {
             match request().await {
-                Err(error @ StoreError::Unknown(_)) => said = Some(error),
+                Err(error @ StoreError::Unknown(_)) => last_error = Some(error),
                 answer => return answer,
             }
             tokio::time::sleep(BETWEEN_TRIES).await;
@@ -182,36 +175,33 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreErro
         request().await
     };
     let answer = in_time(answer).await;
-    answer.unwrap_or_else(|late| Err(said.unwrap_or_else(|| StoreError::Unknown(late.to_string()))))
+    answer.unwrap_or_else(|late| Err(last_error.unwrap_or_else(|| StoreError::Unknown(late.to_string()))))
 }
 
-/// The announcements of an election's nodes, by node. Each request has its own time, since there may be thousands.
+/// The announcements of an election's nodes. Each request has a timeout of its own, as there may be thousands of nodes.
 async fn announced(store: &dyn ObjectStore, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
     let nodes = patiently(TRIES, async || store.announced_nodes(election).await).await?;
     let contents = futures::stream::iter(nodes).map(|node| async move {
         let content = patiently(TRIES, async || store.announced(election, &node).await).await?;
-        // Absent if the node has withdrawn it since.
+        // None if the node has withdrawn it since the listing.
         Ok(content.map(|content| (node, content)))
     });
     contents.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |content| Ok(content)).try_collect().await
 }
 
-/// A store that has not answered at all.
 #[derive(Debug, thiserror::Error)]
 #[error("the store did not answer within {ANSWER_WITHIN:?}")]
 struct Late;
 
-/// What the store answers, if it does.
 async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Late> {
     tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| Late)
 }
 
-/// So many elections are named where one is not there.
 const NAMED: usize = 10;
 
-/// Nobody has heard of it: it may be misspelt, or the store is another.
+/// The error for an election that the store does not have: its name may be misspelled, or `--store` may be wrong.
 async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn LeaseStore) -> anyhow::Error {
-    // What cannot be listed is only a help that is missing.
+    // If the elections cannot be listed, the error only lacks a hint.
     let there = elections(store).await.unwrap_or_default();
     let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
     anyhow::anyhow!(
@@ -240,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_named_and_not_without_an_end() {
+    fn unknown_election_error_lists_a_bounded_number_of_names() {
         assert_eq!(there_is(&[]), "");
         assert_eq!(there_is(&["billing", "fleet"]), "; the store has billing, fleet");
         assert_eq!(there_is(&["a"; NAMED + 2]), format!("; the store has {}a and 2 more", "a, ".repeat(NAMED - 1)));

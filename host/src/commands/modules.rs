@@ -1,4 +1,4 @@
-//! `baton modules` and `baton rollback`: an election's versions in an operator's hands.
+//! `baton modules` and `baton rollback`: list an election's versions, and return to an earlier one.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: boo
     let control = in_time(read_versions(modules, election)).await.with_context(cannot)?.with_context(cannot)?;
     let announcements = announcements(modules, election).await?;
     let nothing = control.is_none() && announcements.is_empty();
-    // That there is nothing at all may be a misspelt election, and is an error.
+    // An election without a record may be misspelled, so this is an error.
     if nothing && read(&*store, election).await? == Snapshot::Nothing {
         return Err(unheard_of(election, place, &*store).await);
     }
@@ -47,17 +47,17 @@ pub(super) async fn rollback(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the nodes of an election say that they have. What no node of Baton wrote is left out.
+/// The announcements of an election's nodes, without those that no node of Baton wrote.
 pub(super) async fn announcements(
     store: &dyn ObjectStore,
     election: &ElectionName,
 ) -> anyhow::Result<Vec<Announcement>> {
-    let said = announced(store, election).await;
-    let said = said.with_context(|| format!("cannot read the announcements of the nodes of {election}"))?;
-    Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
+    let announced = announced(store, election).await;
+    let announced = announced.with_context(|| format!("cannot read the announcements of the nodes of {election}"))?;
+    Ok(announced.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
 }
 
-/// The wall clock's time, by which ages are told.
+/// The wall clock's time, for the ages that are printed.
 pub(super) fn now() -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + wall()
 }

@@ -1,4 +1,4 @@
-//! `baton new`: writes a project to start from.
+//! `baton new`: creates a project to start from.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,20 +10,18 @@ use baton_election::ElectionName;
 
 use crate::cli::{self, Lang};
 
-/// Files by their places in the project, with `{{…}}` for what differs.
+/// Paths in the project and the files' contents, with `{{…}}` for the parts that differ.
 type Files = &'static [(&'static str, &'static str)];
 
-/// Where `cargo` puts what it builds for the target of components, in its own folder.
+/// The build target of components, which is also the name of `cargo`'s folder for it.
 pub(super) const RUST_TARGET: &str = "wasm32-wasip2";
 
-/// What builds a project of each language, from its folder.
+/// The command that builds a Rust project. It runs in the project's folder.
 pub(super) const RUST_BUILD: &str = "cargo build --release --target wasm32-wasip2";
-/// See [`RUST_BUILD`].
 pub(super) const JS_BUILD: &str = "npm run build";
-/// See [`RUST_BUILD`].
 pub(super) const PYTHON_BUILD: &str =
     ".venv/bin/componentize-py -d wit -w coordinator componentize app -o coordinator.wasm";
-/// What that one needs first.
+/// The commands that prepare a Python project for its first build.
 pub(super) const PYTHON_SETUP: [&str; 2] = ["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"];
 
 const RUST: Template = Template {
@@ -73,14 +71,13 @@ const PYTHON: Template = Template {
     commands: &[PYTHON_SETUP[0], PYTHON_SETUP[1], ".venv/bin/python -m unittest", PYTHON_BUILD, "baton run"],
 };
 
-/// Files of every project.
 const COMMON: Files = &[
     ("baton.toml", include_str!("../../templates/baton.toml")),
     (".devcontainer/devcontainer.json", include_str!("../../templates/devcontainer/devcontainer.json")),
     (".devcontainer/Dockerfile", include_str!("../../templates/devcontainer/Dockerfile")),
 ];
 
-/// The archive of this version's release, up to the machine in its name.
+/// The URL of this version's release archive, up to the machine in its name.
 const RELEASE: &str = concat!(
     env!("CARGO_PKG_REPOSITORY"),
     "/releases/download/v",
@@ -89,7 +86,6 @@ const RELEASE: &str = concat!(
     env!("CARGO_PKG_VERSION")
 );
 
-/// The contract, for languages without an SDK that brings it.
 const CONTRACT: Files = &[
     ("wit/coordinator.wit", include_str!("../../templates/wit/coordinator.wit")),
     ("wit/deps/baton-host.wit", include_str!("../../../wit/world.wit")),
@@ -105,30 +101,28 @@ macro_rules! sdk {
     };
 }
 
-/// The sources of the SDK. A project in Rust carries them, because crates.io does not have them yet.
+/// The sources of the SDK. A Rust project carries them because the SDK is not on crates.io yet.
 const SDK: Files = sdk! {
     "src/async_term.rs" "src/failure.rs" "src/fake.rs" "src/host.rs" "src/http.rs" "src/lib.rs" "src/state.rs"
     "src/term.rs" "src/testing.rs" "wit/world.wit" "wit/deps/io.wit"
 };
 const SDK_MANIFEST: &str = include_str!("../../../guest-sdk/Cargo.toml");
-/// The manifest from which the SDK's inherits.
+/// The workspace manifest, from which the SDK's manifest inherits.
 const WORKSPACE_MANIFEST: &str = include_str!("../../../Cargo.toml");
 
 struct Template {
-    /// The language's name.
     language: &'static str,
-    /// The file that the build writes.
+    /// The file that the build writes, relative to the project.
     module: &'static str,
     files: Files,
-    /// The image of its development container.
     image: &'static str,
-    /// The lines that this image needs in addition.
+    /// Additional lines of the development container's Dockerfile.
     setup: &'static str,
     /// The commands that test, build and run the project, in its folder.
     commands: &'static [&'static str],
 }
 
-/// Writes a project into a new folder of the working folder, and prints how to test, build and run it.
+/// Writes a project into a new folder, and prints how to test, build and run it.
 pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     let template = match lang {
         Lang::Rust => RUST,
@@ -145,8 +139,8 @@ pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     };
     let mut files: Vec<(&str, String)> =
         [template.files, COMMON].into_iter().flatten().map(|(place, text)| (*place, fill(text))).collect();
-    let brought = if lang == Lang::Rust { SDK } else { CONTRACT };
-    files.extend(brought.iter().map(|(place, text)| (*place, (*text).to_owned())));
+    let for_language = if lang == Lang::Rust { SDK } else { CONTRACT };
+    files.extend(for_language.iter().map(|(place, text)| (*place, (*text).to_owned())));
     if lang == Lang::Rust {
         files.push(("baton-sdk/Cargo.toml", sdk_manifest(SDK_MANIFEST, WORKSPACE_MANIFEST)?));
     }
@@ -167,8 +161,7 @@ pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The manifest of the SDK outside of its workspace: with everything that it inherits, and without what only its own
-/// tests and examples use.
+/// The SDK's manifest for use outside its workspace: inherited keys are filled in, and keys for its own tests removed.
 fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
     let mut manifest: toml::Table = manifest.parse()?;
     let workspace: toml::Table = workspace.parse()?;
@@ -190,7 +183,7 @@ fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
     Ok(manifest.to_string())
 }
 
-/// Writes all files, or none if one of them is there already or cannot be written.
+/// Writes all files, or none if one of them exists or cannot be written.
 fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (place, _) in files {
         if place.symlink_metadata().is_ok() {
@@ -202,7 +195,7 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     }
     for (done, (place, text)) in files.iter().enumerate() {
         if let Err(error) = write_new(place, folder, text) {
-            // Those of this run alone: what else is in the folder is not ours. One that stays is named next time.
+            // Remove only the files that this run wrote. If one cannot be removed, the next run reports it.
             for (place, _) in &files[..done] {
                 let _ = fs::remove_file(place);
             }
@@ -220,6 +213,6 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 fn write_new(place: &Path, folder: &Path, text: &str) -> std::io::Result<()> {
     fs::create_dir_all(place.parent().unwrap_or(folder))?;
     let mut file = OpenOptions::new().write(true).create_new(true).open(place)?;
-    // A part of it, as on a full disk, would be in the way.
+    // A partly written file, as on a full disk, would block the next run.
     file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(place)))
 }

@@ -18,7 +18,7 @@ use baton_store::withdraw;
 use baton_store::{Announcement, Digest, GONE, StoredModule};
 use baton_store::{Reading, Store, StoreUrl, VersionedObject};
 
-/// So long a module stays that nothing names: somebody may have stored it and be about to name it.
+/// Minimum age of an unreferenced module before its removal. A younger one may belong to a push under way.
 const UNNAMED: Duration = Duration::hours(1);
 
 pub(super) async fn prune(
@@ -45,16 +45,16 @@ struct Pruner<'a> {
 struct Removed {
     versions: Vec<(ElectionName, ListedVersion)>,
     modules: Vec<StoredModule>,
-    /// What was asked of the nodes of elections that are no more.
+    /// Elections that no longer exist, whose steering commands were removed.
     steering: Vec<ElectionName>,
-    /// Modules that nothing names either, and that stay for now.
+    /// Unreferenced modules that are too young to remove.
     young: Vec<StoredModule>,
 }
 
 impl Pruner<'_> {
     async fn prune(&self, elections: &[ElectionName]) -> anyhow::Result<Removed> {
-        // The modules are listed before anything else is read: one that is stored or named later is newer than its
-        // listing says, and then it stays.
+        // List the modules first: one that is stored or referenced later is newer than its listing, and `remove` keeps
+        // it.
         let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
         let all =
             patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;
@@ -63,7 +63,7 @@ impl Pruner<'_> {
         if let Some(missing) = elections.iter().find(|election| !all.contains(election) && !known.contains(election)) {
             bail!("there is no election {missing} in this store: nothing was removed");
         }
-        // To these nothing was pushed, and their nodes announce themselves all the same.
+        // Nothing was pushed to these elections, but their nodes also leave stale announcements.
         for election in known.iter().filter(|election| !all.contains(election)) {
             if elections.is_empty() || elections.contains(election) {
                 self.in_use(election).await?;
@@ -97,7 +97,7 @@ impl Pruner<'_> {
         Ok(removed)
     }
 
-    /// Removes an election's old versions, and returns them and what is left.
+    /// Removes an election's old versions, and returns them and the remaining list.
     async fn prune_versions(&self, election: &ElectionName) -> anyhow::Result<(Vec<ListedVersion>, VersionList)> {
         let in_use = self.in_use(election).await?;
         let prune = |control: &mut VersionList| {
@@ -111,8 +111,7 @@ impl Pruner<'_> {
         self.in_time(election, edit).await
     }
 
-    /// Removes what is asked of nodes that nobody could be: there is no lease, nothing was pushed, and no node has announced
-    /// itself.
+    /// Removes the steering of elections without lease, versions and announcements, which no node can obey.
     async fn prune_steering(
         &self,
         elections: &[ElectionName],
@@ -122,15 +121,15 @@ impl Pruner<'_> {
         let steered = patiently(TRIES, async || store.elections_with(VersionedObject::Steering).await).await;
         let mut removed = Vec::new();
         for election in steered.context("cannot list the steering commands")? {
-            let is_asked_for = elections.is_empty() || elections.contains(&election);
-            if !is_asked_for || pushed.contains_key(&election) || read(store, &election).await? != Snapshot::Nothing {
+            let is_selected = elections.is_empty() || elections.contains(&election);
+            if !is_selected || pushed.contains_key(&election) || read(store, &election).await? != Snapshot::Nothing {
                 continue;
             }
             let cannot = || format!("cannot read the steering commands of {election}");
             let nodes = patiently(TRIES, async || store.announced_nodes(&election).await).await.with_context(cannot)?;
             let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
             if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
-                // One that was asked for anew meanwhile stays.
+                // The condition keeps a command that was written again since.
                 let delete = async || store.delete(VersionedObject::Steering, &election, &version).await;
                 match if self.dry_run { Ok(()) } else { patiently(TRIES, delete).await } {
                     Ok(()) => removed.push(election),
@@ -157,18 +156,18 @@ impl Pruner<'_> {
         in_time(request).await.with_context(cannot)?.with_context(cannot)
     }
 
-    /// What the nodes of an election run. What those have said that are gone is taken back for them, as they would.
+    /// The modules that an election's nodes run. Withdraws announcements of nodes that have been gone for long.
     async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
-        let said = announced(self.store, election).await;
+        let announced = announced(self.store, election).await;
         let mut in_use = BTreeSet::new();
         let cannot = || format!("cannot read the announcements of the nodes of {election}");
-        for (node, content) in said.with_context(cannot)? {
-            let Some(said) = Announcement::decode(&content) else { continue };
-            let is_gone = said.when().is_none_or(|at| self.now - at > GONE);
+        for (node, content) in announced.with_context(cannot)? {
+            let Some(announcement) = Announcement::decode(&content) else { continue };
+            let is_gone = announcement.when().is_none_or(|at| self.now - at > GONE);
             if !is_gone {
-                in_use.extend(said.runs);
+                in_use.extend(announcement.runs);
             } else if !self.dry_run {
-                patiently(TRIES, async || withdraw(self.store, self.store, election, &node, said.term).await)
+                patiently(TRIES, async || withdraw(self.store, self.store, election, &node, announcement.term).await)
                     .await
                     .with_context(|| format!("cannot withdraw the announcement of {node}"))?;
             }
@@ -176,7 +175,7 @@ impl Pruner<'_> {
         Ok(in_use)
     }
 
-    /// Removes a module unless it was put again since it was listed, and tells whether it is gone.
+    /// Removes a module unless it was stored again since its listing. Returns true if the module was removed.
     async fn remove(&self, module: &StoredModule) -> anyhow::Result<bool> {
         if self.dry_run {
             return Ok(true);
@@ -257,7 +256,7 @@ mod tests {
             OffsetDateTime::UNIX_EPOCH + Duration::seconds(self.seconds.load(Ordering::SeqCst).cast_signed())
         }
 
-        fn passes(&self, length: Duration) {
+        fn advance(&self, length: Duration) {
             self.seconds.fetch_add(length.whole_seconds().unsigned_abs(), Ordering::SeqCst);
         }
 
@@ -277,7 +276,8 @@ mod tests {
                 .unwrap();
         }
 
-        /// A node of election `one` has said so long ago that it runs a module, and that it has seen a term.
+        /// Announces a node of election `one`, at an age, with the module that it runs and the highest term that it has
+        /// seen.
         async fn said(&self, age: Duration, node: &str, name: &str, term: Term) {
             let then = u64::try_from((self.now() - age).unix_timestamp()).unwrap();
             let at = baton_store::clock::rfc3339(std::time::Duration::from_secs(then));
@@ -286,7 +286,6 @@ mod tests {
             self.store.announce(&ElectionName::new("one").unwrap(), node, said.encode()).await.unwrap();
         }
 
-        /// The nodes of election `one` that have said something.
         async fn nodes(&self) -> Vec<String> {
             let said = self.store.announcements(&ElectionName::new("one").unwrap()).await.unwrap();
             said.into_iter().map(|(node, _)| node).collect()
@@ -297,7 +296,7 @@ mod tests {
             Pruner { store: &self.store, keep, dry_run, now: self.now() }.prune(&elections).await
         }
 
-        /// Sizes of the modules that are left; each has its own.
+        /// Sizes of the modules that are left. Each module has a different size.
         async fn left(&self) -> Vec<u64> {
             let mut left: Vec<u64> = self.store.modules().await.unwrap().iter().map(|module| module.size).collect();
             left.sort_unstable();
@@ -312,14 +311,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nothing_names_is_removed_once_it_is_old() {
+    async fn unreferenced_modules_are_removed_once_old() {
         let bench = Bench::new();
         for name in ["a", "bb", "ccc", "dddd"] {
             bench.push("one", name).await;
         }
         bench.push("two", "bb").await;
         bench.put("eeeee").await;
-        // C is the fallback. B is named by another election.
+        // C is the fallback. Another election references B.
         assert_eq!(sizes(&bench.prune(&["one"], 1, true).await.unwrap()), (vec![1, 2], vec![]));
         let removed = bench.prune(&["one"], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![1, 2], vec![]));
@@ -328,9 +327,9 @@ mod tests {
                      modules 2, bytes 6; run prune again later\n";
         assert!(report.ends_with(&format!("removed in total: versions 2, modules 0, bytes 0\n{young}")), "{report}");
         assert_eq!(bench.left().await, [1, 2, 3, 4, 5], "somebody may be about to name them");
-        bench.passes(Duration::minutes(61));
+        bench.advance(Duration::minutes(61));
         assert_eq!(sizes(&bench.prune(&[], 1, true).await.unwrap()), (vec![], vec![1, 5]));
-        assert_eq!(bench.left().await.len(), 5, "that was a rehearsal");
+        assert_eq!(bench.left().await.len(), 5, "a dry run removes nothing");
         let removed = bench.prune(&[], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![], vec![1, 5]));
         assert!(removed.report(false).ends_with("removed in total: versions 0, modules 2, bytes 6\n"));
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_asked_of_nobody_is_removed() {
+    async fn steering_of_an_election_without_nodes_is_removed() {
         let bench = Bench::new();
         bench.push("one", "a").await;
         let names = ["one", "two", "three"].map(|name| ElectionName::new(name).unwrap());
@@ -358,20 +357,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rehearsal_counts_what_would_be_named_no_more() {
+    async fn dry_run_counts_modules_that_become_unreferenced() {
         let bench = Bench::new();
         for name in ["a", "bb", "ccc"] {
             bench.push("one", name).await;
         }
-        bench.passes(Duration::minutes(61));
-        let rehearsed = bench.prune(&[], 0, true).await.unwrap();
-        assert_eq!(sizes(&rehearsed), (vec![1], vec![1]));
-        assert_eq!(bench.prune(&[], 0, false).await.unwrap(), rehearsed);
+        bench.advance(Duration::minutes(61));
+        let dry = bench.prune(&[], 0, true).await.unwrap();
+        assert_eq!(sizes(&dry), (vec![1], vec![1]));
+        assert_eq!(bench.prune(&[], 0, false).await.unwrap(), dry);
         assert_eq!(bench.left().await, [2, 3]);
     }
 
     #[tokio::test]
-    async fn what_a_node_runs_stays_until_the_node_is_long_gone() {
+    async fn running_modules_stay_until_their_node_is_long_gone() {
         let bench = Bench::new();
         for name in ["a", "bb", "ccc", "dddd"] {
             bench.push("one", name).await;
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_node_said_stays_while_nothing_else_may_know_of_its_term() {
+    async fn announcement_stays_while_only_it_knows_the_highest_term() {
         let bench = Bench::new();
         bench.push("one", "a").await;
         for (node, term) in [("alpha", 6), ("beta", 7), ("gamma", 0)] {
@@ -418,13 +417,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_put_again_meanwhile_stays() {
+    async fn module_stored_again_since_the_listing_stays() {
         let bench = Bench::new();
         bench.put("a").await;
         bench.push("one", "bb").await;
-        bench.passes(Duration::minutes(61));
+        bench.advance(Duration::minutes(61));
         let stored = bench.store.modules().await.unwrap();
-        // Somebody is about to name it.
         let digest = bench.put("a").await;
         let pruner = Pruner { store: &bench.store, keep: 1, dry_run: false, now: bench.now() };
         let listed = stored.iter().find(|module| module.digest == digest).unwrap();
@@ -433,11 +431,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_removed_where_something_cannot_be_read_or_is_misspelt() {
+    async fn nothing_is_removed_if_an_election_is_unreadable_or_unknown() {
         let bench = Bench::new();
         bench.push("one", "a").await;
         bench.put("bb").await;
-        bench.passes(Duration::minutes(61));
+        bench.advance(Duration::minutes(61));
         let misspelt = bench.prune(&["on"], 1, false).await.unwrap_err();
         assert!(misspelt.to_string().contains("there is no election on"), "{misspelt}");
         let two = ElectionName::new("two").unwrap();

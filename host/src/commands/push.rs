@@ -22,15 +22,15 @@ use baton_store::clock::{rfc3339, wall};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use baton_store::{LeaseStore, StoreUrl};
 
-/// A signature of minisign is a third of a kilobyte, with comments that are short.
+/// Largest signature file, in bytes. A minisign signature with short comments has about 350.
 const LARGEST_SIGNATURE: u64 = 4 << 10;
-/// On a slower line, in bytes per second, no module is pushed.
+/// Slowest supported upload, in bytes per second. It extends the timeout of a transfer.
 const SLOWEST: u64 = 100_000;
-/// How often a module is sent.
+/// Attempts at each transfer, and at storing a module.
 const SENDINGS: u32 = 3;
 
-/// The bytes are in the store before anything names them, so that a push that is killed here leaves the old version
-/// current or the new one, and never a name without bytes.
+/// Stores the module before a version list references it, so a killed push never leaves a reference to a missing
+/// module.
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
     if !inspection.runs {
@@ -65,11 +65,11 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         ),
     };
     links::call(&push.store, election).await;
-    // Somebody may have removed it while nothing named it.
+    // `baton prune` may have removed the module while nothing referenced it.
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;
     }
-    // A user who forgot --store sees it here.
+    // The output names the store, so a user who forgot `--store` notices.
     let place = format!("{election} on {}", push.store);
     let news = match pushed {
         Pushed::Current => format!("is current in {place}"),
@@ -79,23 +79,23 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
     cli::print(&format!(
         "{digest} {news}\n`baton modules {election}` shows which nodes run it, and the outcome of its probation\n"
     ))?;
-    if let Some(warning) = who_does_not_follow(modules, election).await {
-        // What was pushed is pushed.
+    if let Some(warning) = nodes_with_another_source(modules, election).await {
+        // A warning only: the push has succeeded.
         cli::say(&format!("warning: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The nodes that run none of what is pushed, since their modules come from elsewhere; and what to do.
-async fn who_does_not_follow(store: &dyn ObjectStore, election: &ElectionName) -> Option<String> {
+/// A warning that lists the nodes with another module source, if any. These nodes ignore pushed versions.
+async fn nodes_with_another_source(store: &dyn ObjectStore, election: &ElectionName) -> Option<String> {
     let here = ModuleSource::Published(election.clone()).to_string();
-    let said = match announcements(store, election).await {
-        Ok(said) => said,
+    let announcements = match announcements(store, election).await {
+        Ok(announcements) => announcements,
         Err(error) => return Some(format!("cannot tell whether all nodes follow pushed versions: {error:#}")),
     };
-    let is_elsewhere = |said: &&Announcement| !said.source.is_empty() && said.source != here && said.is_fresh(now());
+    let is_elsewhere = |node: &&Announcement| !node.source.is_empty() && node.source != here && node.is_fresh(now());
     let others: Vec<String> =
-        said.iter().filter(is_elsewhere).map(|said| format!("{} ({})", said.node, said.source)).collect();
+        announcements.iter().filter(is_elsewhere).map(|node| format!("{} ({})", node.node, node.source)).collect();
     (!others.is_empty()).then(|| {
         format!(
             "these nodes of {election} have another module source, and ignore pushed versions until you start them \
@@ -106,7 +106,7 @@ async fn who_does_not_follow(store: &dyn ObjectStore, election: &ElectionName) -
     })
 }
 
-/// Has the store keep the module, and reads it back: what was damaged there is stored anew.
+/// Stores the module and reads it back. If the copy in the store is damaged, removes it and stores the module again.
 async fn store_module(store: &dyn ObjectStore, digest: &Digest, module: &Bytes) -> anyhow::Result<()> {
     let size = module.len() as u64;
     for _ in 0..SENDINGS {
@@ -129,7 +129,7 @@ async fn get(store: &dyn ObjectStore, digest: &Digest, limit: u64) -> anyhow::Re
     read.with_context(|| format!("cannot read {digest} back from the store"))
 }
 
-/// A request that carries so many bytes, made again if nobody knows what became of it: twice is as good as once.
+/// Sends an idempotent request that carries `size` bytes, and retries it while the outcome is unknown.
 async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let within = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
     let late = || Err(StoreError::Unknown(format!("the store did not answer within {within:?}")));
@@ -143,7 +143,7 @@ async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, StoreError>
     answer
 }
 
-/// The signature's text, which nobody verifies here: that takes the keys, which are the nodes'.
+/// Reads the signature's text. Only the nodes have the keys, so nothing is verified here.
 fn signature(push: &Push) -> anyhow::Result<Option<String>> {
     let beside = || {
         let mut beside = push.module.clone().into_os_string();
@@ -159,7 +159,7 @@ fn signature(push: &Push) -> anyhow::Result<Option<String>> {
     let none = || format!("{} is not a minisign signature: create one with `minisign -Sm MODULE`", path.display());
     let text = String::from_utf8(bytes).with_context(none)?;
     let signature = minisign_verify::Signature::decode(&text).with_context(none)?;
-    // No node that wants one would take it.
+    // A node that requires signatures would refuse this one.
     check_election(&signature, Some(&push.election))
         .with_context(|| format!("cannot push the signature {}", path.display()))?;
     Ok(Some(text))

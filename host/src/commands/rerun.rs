@@ -9,7 +9,7 @@ use super::{ask, open_store, read, unheard_of};
 use crate::cli;
 use baton_store::StoreUrl;
 
-/// The record is only ever written by the lease's holder, so the outcome is taken out as one.
+/// Acquires the lease and removes the outcome from the record, because only the lease's holder may write the record.
 pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
@@ -19,12 +19,11 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         cli::print(&format!("{election} is not finished: there is nothing to rerun\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // An outcome is taken out of the record before a new instance exists, so that none can be running, also
-    // where the lease was broken.
+    // Remove the outcome before a new instance exists. So no instance can be running, even if the lease was broken.
     record.released = match lease {
-        // As its last holder left it.
+        // The last holder's mark still holds.
         LeaseState::Free => record.released,
-        // Nothing outlives its lease; an operator who broke one did not wait for that.
+        // An instance ends before its lease expires. After a break, it may still be running.
         LeaseState::Expired => true,
         LeaseState::Broken => false,
         LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => bail!(
@@ -52,7 +51,7 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
     }
     record.outcome = None;
     let written = ask(&*store, election, Op::Write { id, version, record }).await;
-    // If this fails the lease runs out by itself, which hosts wait for.
+    // If this fails, hosts wait until the lease expires.
     let released = ask(&*store, election, Op::Release { id }).await;
     written.context("cannot write the record")?;
     released.context(

@@ -1,22 +1,20 @@
-//! `baton run`: contends for elections until told to end.
+//! `baton run`: contends for elections until a signal ends the host.
 //!
 //! The host's threads:
 //!
-//! - **control**, two threads, or one for a single election: supervisors, followers, historians, requests to the store, signals.
-//!   They never write to a descriptor that somebody may not read. One election's try does not wait behind another's.
-//! - **keepers**, two threads: hear the runners, commit for them, look up names. They decide nothing.
-//! - **starter**: starts templates, takes over the runners that templates have forked, and reaps those that
-//!   nobody waits for. All of them die with this thread.
-//! - **admin**: answers what probes, load balancers, scrapers and people ask; writes into the store what operators ask of the nodes.
-//!   It is less urgent than the others.
-//! - **links**: gives the process that carries the [`links`] what to tell, and takes what that has heard.
-//! - **manager**: tells the manager of the machine's services what the host does, where one wants to know.
-//! - **otlp**, only where the environment names a collector of OpenTelemetry: sends it traces and metrics.
+//! - **control**, two threads, or one for a single election: run supervisors, followers, historians, store requests and
+//!   signals. They never write to a descriptor that may block. One election's request does not delay another's.
+//! - **keepers**, two threads: serve the runners' messages, commit their state, and look up names. They decide nothing.
+//! - **starter**: starts templates, adopts the runners that templates have forked, and reaps those that nobody waits
+//!   for. When this thread ends, all of them die.
+//! - **admin**: serves probes, load balancers, scrapers and people, and writes operators' commands into the store. It
+//!   has a lower priority than the other threads.
+//! - **links**: exchanges hints with the process that carries the [`links`].
+//! - **manager**: reports the host's state to the machine's service manager, if there is one.
+//! - **otlp**, only if the environment names an OpenTelemetry collector: sends it traces and metrics.
 //! - **watchdog** and **last words**: see [`Watchdog`].
-//! - **log writer**: writes lines to stderr, and holds nobody up: see [`telemetry`](crate::telemetry).
-//! - **postmortem**: writes core dumps and profiles, one instance's at a time; those that come meanwhile are left out, and
-//!   that is said.
-//! - The runtimes' **blocking threads**: SQLite's calls, verifying modules, reading secrets, lookups of names.
+//! - **log writer**: writes lines to stderr without blocking other threads; see [`telemetry`](crate::telemetry).
+//! - **blocking threads** of the runtimes: run SQLite's calls and name lookups, verify modules, and read secrets.
 //!
 //! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
 
@@ -36,13 +34,12 @@ use tokio::task::{JoinError, JoinSet};
 use super::dev::{Workshop, hint_at_busy_instances};
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, Listening};
-use crate::config::{Config, Coordinator, Environment, Misspelt, Relied};
+use crate::config::{Config, Coordinator, Misspelt, Relied};
 use crate::historian::{Historian, HistorianPace};
-use crate::links::{self, Linking, Links, PeerSettings};
+use crate::links::{self, Links, LinksThread, MAX_LINKS, PeerSettings};
 use crate::local_socket;
 use crate::maintenance::Maintenance;
 use crate::node::NodeId;
-use crate::otel::Exports;
 use crate::random::incarnation;
 use crate::reload::Reload;
 use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
@@ -58,8 +55,7 @@ use baton_modules::{
 use baton_runtime::confine;
 use baton_runtime::memory;
 use baton_runtime::{
-    CLAIM_AHEAD, ControlGroups, Engine, HttpPolicy, Launcher, Policy, Postmortem, PostmortemWriter, Processes, Runners,
-    RunningInstances, Templates,
+    CLAIM_AHEAD, ControlGroups, Engine, HttpPolicy, Launcher, Policy, Processes, Runners, RunningInstances, Templates,
 };
 use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
@@ -70,23 +66,17 @@ use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
-/// How long the start waits for a disk that nothing depends on yet.
+/// Longest wait for the lock file at the start. Nothing depends on it yet.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long elections wait for the store to be made. Where it is there, or a disk or a server is well, that is a moment.
+/// Longest wait of elections for the creation of the store, which usually takes a moment.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long the end waits for the last core dump and the last profile.
-const LAST_FILES: Duration = Duration::from_secs(5);
+/// Environment variables that name files which the clients of stores and registries read.
+const FILES: [(&str, &str); 2] =
+    [("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"), ("SSL_CERT_FILE", "the file of certificates")];
 
-/// Variables that name files which are read when a store or a registry is asked.
-const FILES: [(&str, &str); 3] = [
-    ("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"),
-    ("SSL_CERT_FILE", "the file of certificates"),
-    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "the file of the collector's certificates"),
-];
-
-/// Variables that name folders with such files, or with the programs that help with it.
+/// Environment variables that name folders with such files, or with helper programs.
 const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates"), ("PATH", "the folder of programs")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -99,7 +89,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     host(config, &stores, None)
 }
 
-/// The same for the developer of a coordinator: alone, on a store in memory, beside what builds the module.
+/// Runs a host for `baton dev`: one node on a store in memory, and a workshop that builds the module.
 pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<ExitCode> {
     let clock = Clock::default();
     let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
@@ -112,12 +102,10 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
     host(config, &stores, Some(workshop))
 }
 
-/// Threads that must be available at the start. A host with one coordinator and its processes (runners, their template, the
-/// compiler) have about as many.
+/// Threads that must be available at the start: about as many as a host with one coordinator and its processes use.
 const THREADS: usize = 20;
 
-/// Fails if the system lets this process have too few threads. Later a missing one would end the host, or look like a fault of
-/// a module.
+/// Fails if too few threads are available. Later, a missing one would end the host, or look like a fault of a module.
 fn has_room_for_threads() -> anyhow::Result<()> {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = Arc::new(std::sync::Mutex::new(held));
@@ -134,7 +122,6 @@ fn has_room_for_threads() -> anyhow::Result<()> {
              --pids-limit of a container), or the size of the address space (`ulimit -v`)"
         )
     })? {
-        // These threads cannot panic.
         let _ = thread.join();
     }
     Ok(())
@@ -143,27 +130,25 @@ fn has_room_for_threads() -> anyhow::Result<()> {
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
     memory::keep_one_heap();
     has_room_for_threads()?;
-    config.check_reach(besides(config, workshop)).map_err(WrongConfiguration::new)?;
+    config.check_reach(implicit_paths(config, workshop)).map_err(WrongConfiguration::new)?;
     keeps_to_folders(config).map_err(WrongConfiguration::new)?;
-    let files = PostmortemWriter::start()?;
-    // The developer of a coordinator sees all there is in the terminal.
-    let wanted = if workshop.is_none() { Exports::wanted(&Environment::of_process()) } else { Ok(None) };
-    let is_traced = matches!(&wanted, Ok(Some(exports)) if exports.spans().is_some());
-    let checked = check(&config.coordinators, &files, is_traced)?;
-    descriptors::grant(checked.iter().map(|checked| &checked.policy)).map_err(WrongConfiguration::new)?;
+    let checked = check(&config.coordinators)?;
+    let links = if config.links && workshop.is_none() { MAX_LINKS } else { 0 };
+    let policies = checked.iter().map(|checked| &checked.policy);
+    let max_links = descriptors::grant(policies, links).map_err(WrongConfiguration::new)?;
     let node = config.node.claim().map_err(WrongConfiguration::new)?;
-    // A developer has the page, and needs neither a token nor other machines.
+    // `baton dev` serves the status page on loopback, without a token.
     let page = AdminSettings { place: AdminPlace::Free, token_file: None, tls: None, advertise: None };
     let settings = if workshop.is_none() { &config.admin } else { &page };
     let (listening, no_endpoint) = match Listening::with(settings) {
         Ok(listening) => (listening, None),
-        // Nobody has asked for it, and nothing depends on it.
+        // The default endpoint is optional.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
-        // Another process may end, and an interface come up: that is worth another start.
+        // Exit with a status that asks for a restart: another process may free the port, or the interface may come up.
         Err(error) if error.may_pass() => return Err(error.into()),
         Err(error) => return Err(WrongConfiguration::new(error).into()),
     };
-    // Whoever develops a coordinator is alone.
+    // `baton dev` has no peers.
     let peers = config.peer.as_ref().filter(|_| config.links && workshop.is_none());
     let peers = match peers.map(PeerSettings::listen).transpose() {
         Ok(peers) => peers,
@@ -174,11 +159,6 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     if let Some(error) = no_endpoint {
         log.emit(None, Event::Error { error: format!("{:#}", anyhow::Error::new(error)) });
     }
-    let exports = wanted.unwrap_or_else(|error| {
-        let error = format!("cannot export traces and metrics to a collector: {error:#}");
-        log.emit(None, Event::Error { error });
-        None
-    });
     for missing in confine::missing() {
         log.emit(None, Event::WeakerIsolation { missing });
     }
@@ -188,40 +168,36 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     for Misspelt { variable, meant: suggestion } in config.misspelt.iter().cloned() {
         log.emit(None, Event::UnknownVariable { variable, suggestion });
     }
-    let ends = Ends { listening, peers, exports };
-    let ended = contend(config, stores, workshop, &checked, ends, node.id(), &log);
-    if !files.shutdown(LAST_FILES) {
-        let error = format!("gave up on a core dump or profile that was not written within {LAST_FILES:?}");
-        log.emit(None, Event::Error { error });
-    }
+    let ends = Ends { listening, peers, max_links };
+    let ended = run_host(config, stores, workshop, &checked, ends, node.id(), &log);
     writer.shutdown(LAST_LINES);
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Why a coordinator with folders could reach others if it broke out of its sandbox.
+/// The kernel cannot confine a coordinator to its folders, so only the WebAssembly sandbox would.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so only the \
      WebAssembly sandbox would keep the coordinator of {election} to this folder; use a kernel with Landlock, or \
      accept the risk with `--allow-weaker-isolation`"
 )]
-struct NothingKeepsToFolders {
+struct FoldersNotConfined {
     folder: Folder,
     election: ElectionName,
 }
 
-fn keeps_to_folders(config: &Config) -> Result<(), NothingKeepsToFolders> {
+fn keeps_to_folders(config: &Config) -> Result<(), FoldersNotConfined> {
     if config.allow_weaker_isolation || confine::keeps_to_folders() {
         return Ok(());
     }
     let granted = config.coordinators.iter().find_map(|one| Some((one.folders.first()?, &one.election)));
     granted.map_or(Ok(()), |(folder, election)| {
-        Err(NothingKeepsToFolders { folder: folder.clone(), election: election.clone() })
+        Err(FoldersNotConfined { folder: folder.clone(), election: election.clone() })
     })
 }
 
-/// What the host, or what it is made of, finds by a path that is not in its configuration.
-fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
+/// Paths that the host relies on, but that are not in its configuration.
+fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
     let mut found = Vec::new();
     let mut add = |place: &str, what: &str, path: PathBuf, is_folder| {
         found.push(Relied { place: place.to_owned(), what: what.to_owned(), path, is_folder });
@@ -234,7 +210,7 @@ fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
     }
     for (name, what) in FOLDERS {
         for folder in variable(name).iter().flat_map(std::env::split_paths) {
-            // An empty one is the working folder.
+            // An empty entry stands for the working folder.
             add(name, what, Path::new(".").join(folder), true);
         }
     }
@@ -252,8 +228,7 @@ fn besides(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
     found
 }
 
-/// Four handles of one store: neither state nor modules are in a renewal's way, nor modules in that of the state; and
-/// what people ask is in nobody's.
+/// Four handles of one store: renewals wait for no other requests, and operators' requests delay none.
 struct Stores {
     leases: Arc<dyn LeaseStore>,
     states: Arc<dyn ObjectStore>,
@@ -261,25 +236,18 @@ struct Stores {
     status: Arc<dyn Store>,
 }
 
-/// A coordinator, and what is made for it before anybody contends.
 struct Checked<'a> {
     coordinator: &'a Coordinator,
     trust: Trust,
     policy: Policy,
-    postmortem: Postmortem,
 }
 
-/// Finds out what is wrong with the coordinators' environment while nothing depends on them yet.
-fn check<'a>(
-    coordinators: &'a [Coordinator],
-    files: &PostmortemWriter,
-    is_traced: bool,
-) -> anyhow::Result<Vec<Checked<'a>>> {
+/// Checks the coordinators' trust and policies before anything depends on them.
+fn check<'a>(coordinators: &'a [Coordinator]) -> anyhow::Result<Vec<Checked<'a>>> {
     let mut checked = Vec::new();
     for coordinator in coordinators {
-        let Coordinator { pins, trust, allow_http, max_requests, http_ca, core_dumps, profile, .. } = coordinator;
+        let Coordinator { pins, trust, allow_http, max_requests, http_ca, .. } = coordinator;
         let http = HttpPolicy::new(allow_http.clone(), *max_requests, http_ca.as_deref());
-        let postmortem = Postmortem::new(core_dumps.clone(), profile.clone(), files);
         let trust = Trust::new(pins.clone(), trust).map_err(WrongConfiguration::new)?;
         checked.push(Checked {
             coordinator,
@@ -288,67 +256,63 @@ fn check<'a>(
                 limits: coordinator.limits,
                 state_limits: coordinator.state_limits,
                 folders: coordinator.folders.clone(),
-                http: http.map_err(WrongConfiguration::new)?.traced(is_traced),
-                core_dump: core_dumps.is_some(),
-                profile: profile.is_some(),
+                http: http.map_err(WrongConfiguration::new)?,
                 lease: coordinator.timing.lease(),
             },
-            postmortem: postmortem.map_err(WrongConfiguration::new)?,
         });
     }
     Ok(checked)
 }
 
-/// What others watch the node by, and what other nodes hear it by.
 struct Ends {
     listening: Option<Listening>,
     peers: Option<links::Listening>,
-    exports: Option<Exports>,
+    max_links: usize,
 }
 
-fn contend(
+fn run_host(
     config: &Config,
     Stores { leases, states, modules, status }: &Stores,
     workshop: Option<&Workshop>,
     checked: &[Checked<'_>],
-    Ends { listening, peers, exports }: Ends,
+    Ends { listening, peers, max_links }: Ends,
     node: &NodeId,
     log: &Log,
 ) -> anyhow::Result<()> {
     let clock = Clock::default();
-    let words = log.clone();
-    let watchdog = Arc::new(Watchdog::start(clock.clone(), move |why, longest| words.last_words(why, longest))?);
-    // Who attends to instances keeps no supervisor waiting, whatever their runners say.
+    let last_words_log = log.clone();
+    let watchdog =
+        Arc::new(Watchdog::start(clock.clone(), move |why, longest| last_words_log.last_words(why, longest))?);
+    // Messages of runners must not delay a supervisor, so they have threads of their own.
     let keepers = runtime("keeper", 2)?;
-    // Two threads, so that one that waits for a slow call of the system does not delay another election's deadlines. With one
-    // election the second would be woken whenever the first is, and find nothing to do.
+    // With one thread, a slow system call would delay another election's deadlines.
     let control = runtime("control", checked.len().clamp(1, 2))?;
     let incarnation = incarnation(node.as_str())?;
     let lock_file = control.block_on(lock_file(config, workshop, &incarnation, log));
-    // Until this process has ended, whatever is left of it then.
+    // Keeps the lock file locked until this process has exited, whatever else is dropped.
     let _held = ManuallyDrop::new(lock_file.clone());
     let leases = match &lock_file {
         Some(_) => &baton_store::open_leases(&config.store, lock_file.clone()).map_err(WrongConfiguration::new)?,
         None => leases,
     };
-    // Before this host has another process, which begins in the group that it is in.
-    let told = log.clone();
-    let tell = move |error: String| told.emit(None, Event::Error { error });
-    let groups = ControlGroups::delegated(tell.clone()).unwrap_or_else(|error| {
-        tell(error.to_string());
+    // Move this process into its group before it starts child processes, which inherit the group.
+    let report_log = log.clone();
+    let report = move |error: String| report_log.emit(None, Event::Error { error });
+    let groups = ControlGroups::delegated(report.clone()).unwrap_or_else(|error| {
+        report(error.to_string());
         None
     });
-    // The same program, whatever is put in its place.
+    // Runners must be this program, even if the file was replaced meanwhile.
     let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file);
     let running = RunningInstances::default();
-    let spans = exports.as_ref().and_then(Exports::spans);
     let moments = Moments::default();
     let standing = |Checked { coordinator, .. }: &Checked<'_>| {
         let standing = Standing::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
-        // One transaction has what many ask for. Over a network each would want a connection of its own then.
+        // One transaction of SQLite answers many reads at once. Over a network, each would need a connection of its
+        // own.
         let asks_at_once = matches!(config.store, StoreUrl::Sqlite(_));
         let standing = if asks_at_once { standing.reading_at(moments) } else { standing };
-        Arc::new(standing.traced(spans.clone()))
+        Arc::new(standing)
     };
     let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
     let heartbeat = Heartbeat::default();
@@ -376,8 +340,7 @@ fn contend(
     };
     let telling = tell_manager(&watched, log)?;
     let phases = telling.phases();
-    let exporter = exports.map(|exports| exports.start(&incarnation, Arc::clone(&watched), log.clone())).transpose()?;
-    // Nobody else can read a store in memory, so that nobody asks its host.
+    // No command can read a store in memory, so its host needs no socket.
     let socket = workshop.is_none().then(|| local_socket::open(&incarnation)).transpose().unwrap_or_else(|error| {
         let error = format!(
             "cannot open the local socket, so logs and usage need the admin endpoint even on this machine: {error}"
@@ -398,20 +361,20 @@ fn contend(
         let make = Followers::new(config, node, &incarnation, found, stores, workshop, log)?;
         let prepare = async {
             let supplied = make.all(checked, &all_runners, &standings).await?;
-            // A folder of one's own costs nobody anything: only what is shared must be asked for.
+            // A local folder is created without asking. A shared store is created only with `--create`.
             if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
                 let (tries, tried) = oneshot::channel();
                 aside.spawn(create(Arc::clone(leases), config.store.clone(), log.clone(), tries));
-                // An election that looked sooner would find no store, and say so.
+                // An election that polls earlier would find no store, and log that.
                 let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
             }
             anyhow::Ok(supplied)
         };
         let supplied = tokio::select! {
             supplied = prepare => supplied?,
-            // A large module takes a while, and nothing was begun that has to be ended.
+            // Preparing a large module takes a while. Nothing has begun that a shutdown must end.
             asked = signals.next() => {
-                told_to_end(asked, log, &phases);
+                begin_shutdown(asked, log, &phases);
                 return Ok(());
             }
         };
@@ -421,10 +384,10 @@ fn contend(
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
         let peers = peers.map(|listening| (listening, Arc::clone(status) as Arc<dyn ObjectStore>));
-        let mut links = Links::new(node.as_str(), &incarnation, sockets, peers);
+        let mut links = Links::new((node.as_str(), &incarnation), sockets, peers, max_links);
         let (serving, over) = watch::channel(());
         let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
-        for (Checked { coordinator, postmortem, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
+        for (Checked { coordinator, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
             let log = log.for_election(standing);
             let (source, timing) = (&coordinator.module, &coordinator.timing);
             let (store, module) = (&config.store, supplied.module);
@@ -438,9 +401,8 @@ fn contend(
                 handover: Handover::default(),
                 read_ahead: ReadAhead::default(),
                 claim_ahead: CLAIM_AHEAD,
-                postmortem: postmortem.clone(),
                 arguments: coordinator.arguments.clone(),
-                env: exposed(&coordinator.env),
+                env: reveal(&coordinator.env),
                 config: coordinator.config.clone(),
                 secrets: coordinator.secrets.clone(),
                 running: running.clone(),
@@ -448,7 +410,7 @@ fn contend(
                 watchdog: Arc::clone(&watchdog),
             };
             let itself = Itself { node: node.to_string(), incarnation: incarnation.clone() };
-            // Nobody is above the highest, and whoever develops a coordinator is alone.
+            // A node with the highest priority needs no preemption.
             if coordinator.preempt && coordinator.priority < HIGHEST_PRIORITY && workshop.is_none() {
                 let preemption = Preemption {
                     election: coordinator.election.clone(),
@@ -470,7 +432,7 @@ fn contend(
                 log.clone(),
                 standing.tidings.clone(),
             ));
-            let line = links.line(coordinator.election.clone(), &standing.tidings, standing, &log);
+            let link = links.handle(coordinator.election.clone(), &standing.tidings, standing, &log);
             aside.spawn(Arc::clone(&helm).watch());
             let historian = Historian {
                 election: coordinator.election.clone(),
@@ -504,7 +466,7 @@ fn contend(
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,
-                line,
+                link,
                 standing: Arc::clone(standing),
             };
             supervisors.spawn(supervisor.run(asked.clone()));
@@ -516,20 +478,20 @@ fn contend(
         if let Some(asked) = signals.take_reloads() {
             aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
         }
-        // Whoever develops a coordinator is alone: nobody takes over.
+        // Under `baton dev`, no other node could take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
             let standings = standings.clone();
             aside.spawn(Maintenance { endpoint, standings, away: tell_away, log: log.clone() }.watch());
         }
         if let Some(workshop) = workshop {
-            aside.spawn(workshop.clone().work(log.clone(), asked.clone()));
+            aside.spawn(workshop.clone().run(log.clone(), asked.clone()));
             aside.spawn(hint_at_busy_instances(running.clone()));
         }
         phases.are_at(Phase::Ready);
         loop {
             tokio::select! {
                 asked = signals.next() => {
-                    ask.send_replace(told_to_end(asked, log, &phases));
+                    ask.send_replace(begin_shutdown(asked, log, &phases));
                 }
                 ended = supervisors.join_next() => match ended {
                     None => break,
@@ -537,47 +499,41 @@ fn contend(
                         ended.context("a supervisor failed")?.context("cannot get random numbers from the system")?;
                     }
                 },
-                // Each ends after its supervisor; one that fails takes nothing with it.
-                Some(ended) = followers.join_next() => followed(ended, log),
+                // A follower ends after its supervisor. A failed one does not end the host.
+                Some(ended) = followers.join_next() => report_failed_follower(ended, log),
             }
         }
-        // What the last of them had to tell is told.
         if let Some(linking) = linking {
             linking.shutdown().await;
         }
         while let Some(ended) = followers.join_next().await {
-            followed(ended, log);
+            report_failed_follower(ended, log);
         }
-        // They write last, when the store is not busy any more with who takes a lease that was given up. One that fails has
-        // nothing more to write, and takes nothing with it.
+        // Historians write last, so that they do not delay takeovers. A failed one has nothing more to write.
         drop(serving);
         while historians.join_next().await.is_some() {}
         aside.shutdown().await;
         heartbeat.end();
         Ok(())
     });
-    if let Some(exporter) = exporter {
-        exporter.shutdown();
-    }
     if let Some(admin) = admin {
         admin.shutdown();
     }
     telling.end();
-    // A store that hangs may hold one of its threads for ever; nothing depends on it any more.
+    // A store that hangs may block a thread forever, and nothing depends on it any more.
     control.shutdown_background();
     keepers.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-/// What lets other hosts of this machine know that this one is gone, once it is, the one that is started in its place first
-/// of all; none where they are not to, or cannot.
+/// Creates the lock file that shows to other hosts of this machine, and to the next one, that this host has exited.
 async fn lock_file(
     config: &Config,
     workshop: Option<&Workshop>,
     incarnation: &str,
     log: &Log,
 ) -> Option<Arc<LockFile>> {
-    // A runner that could give its lock up would be taken for gone, and go on.
+    // The lock proves that runners are gone only if a runner cannot unlock it.
     let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
     let folder = witness::folder(&config.store, config.state.as_deref()).filter(|_| is_wanted)?;
     let incarnation = incarnation.to_owned();
@@ -604,8 +560,7 @@ async fn lock_file(
     None
 }
 
-/// Has the nodes of this store tell each other what is new, where that can be had.
-fn start_links(links: Links, log: &Log) -> Option<Linking> {
+fn start_links(links: Links, log: &Log) -> Option<LinksThread> {
     links.start(log.clone()).unwrap_or_else(|error| {
         let error = format!("cannot start links, so this node exchanges no hints and polls the store: {error}");
         log.emit(None, Event::Error { error });
@@ -613,7 +568,6 @@ fn start_links(links: Links, log: &Log) -> Option<Linking> {
     })
 }
 
-/// Tells the manager of the machine's services what the host does, if there is one that wants to know.
 fn tell_manager(watched: &Arc<Watched>, log: &Log) -> std::io::Result<Telling> {
     match ServiceManager::of_process() {
         Ok(Some(manager)) => manager.tell_of(Arc::clone(watched), log.clone()),
@@ -625,8 +579,7 @@ fn tell_manager(watched: &Arc<Watched>, log: &Log) -> std::io::Result<Telling> {
     }
 }
 
-/// Says how the host is told to end.
-fn told_to_end(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
+fn begin_shutdown(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
     let (signal, level) = match asked {
         Ask::Shutdown(signal) => (signal, Shutdown::Requested),
         Ask::SkipGrace(signal) => (signal, Shutdown::Impatient),
@@ -636,8 +589,7 @@ fn told_to_end(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
     level
 }
 
-/// Says that a follower has failed, if it has.
-fn followed(ended: Result<(), JoinError>, log: &Log) {
+fn report_failed_follower(ended: Result<(), JoinError>, log: &Log) {
     if let Err(error) = ended {
         let error = format!(
             "the follower of a module source failed ({error}): this host runs no new version until its next start"
@@ -646,13 +598,10 @@ fn followed(ended: Result<(), JoinError>, log: &Log) {
     }
 }
 
-/// What makes the followers of all coordinators.
 struct Followers<'a> {
     node: &'a NodeId,
     incarnation: &'a str,
-    /// Where others find the admin endpoint.
     admin: Option<&'a AdminUrl>,
-    /// Where and by what nodes of other machines know this one.
     peer: Option<PeerWord>,
     modules: Arc<dyn ObjectStore>,
     leases: Arc<dyn LeaseStore>,
@@ -663,13 +612,13 @@ struct Followers<'a> {
     cache: Option<Cache>,
 }
 
-/// What follows the source of a coordinator, and its supervisor's ends of the channels to it.
+/// The follower of a coordinator's module source, and its supervisor's ends of the channels to it.
 struct Supplied {
     follower: Follower,
     supply: watch::Receiver<Supply>,
     judgements: mpsc::UnboundedSender<Judgement>,
     presence: watch::Sender<Presence>,
-    /// The module that is ready, if its source must have one from the beginning.
+    /// The module that was loaded at the start, for sources that require one.
     module: Option<Digest>,
 }
 
@@ -686,7 +635,6 @@ impl<'a> Followers<'a> {
         let cache = config.cache.as_deref().and_then(|folder| {
             let key = config.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
             let opened = key.and_then(|key| Cache::open(folder, key));
-            // Nothing depends on it.
             opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
         let (labels, compiler) = (config.labels.clone(), Compiler::default());
@@ -706,15 +654,14 @@ impl<'a> Followers<'a> {
         Ok(supplied)
     }
 
-    /// Makes what follows the source of a coordinator. A file must have a module from the beginning: somebody is
-    /// there to mend it, and the others can do without.
+    /// Creates the follower of a module source. Only a file must be usable at the start, when somebody can fix it.
     async fn follower(
         &self,
-        Checked { coordinator, trust, policy, .. }: &Checked<'_>,
+        Checked { coordinator, trust, .. }: &Checked<'_>,
         runners: &Runners,
         standing: &Arc<Standing>,
     ) -> anyhow::Result<Supplied> {
-        let engine = Engine::new(policy.purpose());
+        let engine = Engine::new();
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let (presence, seen) = watch::channel(Presence::default());
         let reports: Arc<dyn ReportSink> = Arc::new(FollowerLog {
@@ -774,8 +721,7 @@ impl<'a> Followers<'a> {
     }
 }
 
-/// For the coordinator alone.
-fn exposed(values: &[(String, Secret)]) -> Vec<(String, String)> {
+fn reveal(values: &[(String, Secret)]) -> Vec<(String, String)> {
     values.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect()
 }
 
@@ -783,12 +729,11 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Makes the store's container, or its folder and files, as soon as the store lets it, and tells what was lost. Drops `tries`
-/// when that is done, or has failed once.
+/// Creates the store, and retries until that succeeds. Reports lost files. Drops `tries` after the first attempt.
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
-    let mut said: Option<StoreError> = None;
+    let mut last_error: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
-    // A disk that hangs holds a thread that nobody waits for.
+    // If the disk hangs, only a thread of the blocking pool waits.
     let lost = match place.clone() {
         StoreUrl::Sqlite(folder) => tokio::task::spawn_blocking(|| SqliteStore::lost(folder)).await.unwrap_or_default(),
         StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => Vec::new(),
@@ -796,7 +741,7 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
     let mut tries = Some(tries);
     while let Err(error) = store.create().await {
         tries = None;
-        if said.as_ref() != Some(&error) {
+        if last_error.as_ref() != Some(&error) {
             log.emit(
                 None,
                 match &error {
@@ -809,7 +754,7 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
                     }
                 },
             );
-            said = Some(error);
+            last_error = Some(error);
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(30));

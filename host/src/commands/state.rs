@@ -1,4 +1,4 @@
-//! `baton state`: a coordinator's state in an operator's hands.
+//! `baton state`: reads and changes a coordinator's state.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,7 +19,7 @@ use baton_store::ObjectStore;
 use baton_store::state::{self, Document, DocumentError, KEY, LARGEST};
 use baton_store::{LeaseStore, Store, StoreUrl};
 
-/// The most that is read of a value or an export, in bytes: as JSON a byte takes six at the most.
+/// Largest value or export that is read, in bytes. In JSON, one byte of a value takes at most 6.
 const LARGEST_INPUT: u64 = 6 * LARGEST + (1 << 20);
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -53,12 +53,12 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
         StateAction::Import { from, force } => {
             let import = imported(from.as_deref())?;
             change(&store, election, force, |found| {
-                // What is damaged cannot be kept, and is what an import is for.
+                // An import replaces a damaged state.
                 let found = match found {
                     Err(DocumentError::Damaged) => Document::default(),
                     found => found?,
                 };
-                // Term numbers only rise, also where the state comes from another store.
+                // Term numbers only rise, even if the state comes from another store.
                 Ok(Document { term: found.term.max(import.term), entries: import.entries.clone(), ..found })
             })
             .await?;
@@ -67,14 +67,13 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state as it was saved last. That there is none may be a misspelt election, and is an error.
+/// The state that was saved last. Without one, the election may be misspelled, so this is an error.
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     let cannot = || format!("cannot read the state of {election}");
     let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;
     read.with_context(|| format!("{election} has no state in this store: no coordinator has saved any yet"))
 }
 
-/// Changes the state, unless a coordinator leads.
 async fn change(
     store: &Arc<dyn Store>,
     election: &ElectionName,
@@ -120,7 +119,7 @@ async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyho
     }
 }
 
-/// One key. The keys of its JSON are an interface.
+/// A row of the list of keys. The names of its JSON fields are an interface.
 #[derive(Serialize)]
 pub(crate) struct KeyRow<'a> {
     pub key: &'a str,
@@ -146,7 +145,7 @@ fn get(election: &ElectionName, document: &Document, key: &str) -> anyhow::Resul
     Ok(cli::print_value(value)?)
 }
 
-/// A state as a file.
+/// An exported state. This JSON format is an interface.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 struct Exported {
@@ -156,10 +155,9 @@ struct Exported {
     entries: BTreeMap<String, Value>,
 }
 
-/// What `format` says.
 const FORMAT: &str = "baton state 1";
 
-/// A value, readable where it is text.
+/// A value, as text if it is UTF-8.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Value {
@@ -181,7 +179,6 @@ fn export(election: &ElectionName, document: &Document) -> anyhow::Result<()> {
     Ok(cli::print_json(&exported)?)
 }
 
-/// The entries and the term of an exported state.
 fn imported(from: Option<&Path>) -> anyhow::Result<Document> {
     let place = from.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let exported: Exported = serde_json::from_slice(&input(from)?)
@@ -213,7 +210,7 @@ fn check_key(key: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of a file, or of standard input: a pipe is as good, but nothing is read that no state could hold.
+/// Reads a file or standard input. It fails if the input is larger than any state can be.
 fn input(from: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     let (mut reader, name): (Box<dyn Read>, String) = match from {
         Some(path) => {

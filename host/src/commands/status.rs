@@ -1,4 +1,4 @@
-//! `baton status`: who leads, once or again and again.
+//! `baton status`: shows the leaders, once or at an interval.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -31,11 +31,11 @@ pub(super) async fn status(
     every: Option<Duration>,
 ) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
-    let look = async || look(election.as_ref(), place, &*store).await;
+    let read_all = async || read_status(election.as_ref(), place, &*store).await;
     match every {
-        Some(every) => watch(place, json, every, look).await?,
+        Some(every) => watch(place, json, every, read_all).await?,
         None => {
-            let Looked { rows, unread } = match look().await {
+            let StatusReport { rows, unread } = match read_all().await {
                 Err(error) if error.is::<NotLedYet>() => {
                     if json {
                         cli::print_status(&[], json)?;
@@ -60,20 +60,20 @@ pub(super) async fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks again and again, through every outage, until a signal comes or nobody reads it any more.
+/// Reads and prints the status at an interval, through every outage, until a signal arrives or stdout is closed.
 async fn watch(
     place: &StoreUrl,
     json: bool,
     every: Duration,
-    look: impl AsyncFn() -> anyhow::Result<Looked>,
+    read_all: impl AsyncFn() -> anyhow::Result<StatusReport>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     loop {
         let read = tokio::select! {
-            read = look() => read.map_err(|error| format!("{error:#}")),
+            read = read_all() => read.map_err(|error| format!("{error:#}")),
             _ = signals.next() => return Ok(()),
         };
-        let read = read.as_ref().map(|Looked { rows, unread }| (&**rows, &**unread)).map_err(String::as_str);
+        let read = read.as_ref().map(|StatusReport { rows, unread }| (&**rows, &**unread)).map_err(String::as_str);
         if !cli::print_again(place, wall(), read, json)? {
             return Ok(());
         }
@@ -84,14 +84,17 @@ async fn watch(
     }
 }
 
-/// What one look has found.
-struct Looked {
+struct StatusReport {
     rows: Vec<StatusRow>,
-    /// Why other elections could not be read, or whether one is suspended.
+    /// Errors of elections that could not be read, or whose suspension could not.
     unread: Vec<String>,
 }
 
-async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Store) -> anyhow::Result<Looked> {
+async fn read_status(
+    election: Option<&ElectionName>,
+    place: &StoreUrl,
+    store: &dyn Store,
+) -> anyhow::Result<StatusReport> {
     let names = match election {
         Some(election) => vec![election.clone()],
         None => elections(store).await.context("cannot list the elections")?,
@@ -101,7 +104,7 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
     for election in names {
         let snapshot = match read(store, &election).await {
             Ok(snapshot) => snapshot,
-            // A store that does not answer for one does not for the others, which may be many.
+            // A store that does not answer for one election does not for the others, and there may be many.
             Err(error) if is_one || matches!(error.downcast_ref(), Some(StoreError::Unknown(_))) => return Err(error),
             Err(error) => {
                 unread.push(format!("{error:#}"));
@@ -112,19 +115,20 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
             incarnations.insert(record.incarnation.clone());
         }
         let Some(row) = StatusRow::of(&election, snapshot) else { continue };
-        let asked = in_time(steering::read(store, &election));
-        // Where these cannot be read, `baton nodes` says why.
+        let steering = in_time(steering::read(store, &election));
+        // If the labels cannot be read, `baton nodes` shows the reason.
         let labels = async {
-            let said = timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
-            Some(Announcement::decode(&said)?.labels)
+            let announcement =
+                timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
+            Some(Announcement::decode(&announcement)?.labels)
         };
-        let (asked, labels) = tokio::join!(asked, labels);
-        let asked = asked.map_err(anyhow::Error::new).and_then(|asked| asked.map_err(anyhow::Error::new));
-        let asked = asked.unwrap_or_else(|why| {
+        let (steering, labels) = tokio::join!(steering, labels);
+        let steering = steering.map_err(anyhow::Error::new).and_then(|read| read.map_err(anyhow::Error::new));
+        let steering = steering.unwrap_or_else(|why| {
             unread.push(format!("cannot read whether {election} is suspended: {why}"));
             Steering::default()
         });
-        let suspended = asked.suspended.map(Into::into);
+        let suspended = steering.suspended.map(Into::into);
         rows.push(StatusRow { suspended, labels: labels.unwrap_or_default(), ..row });
     }
     if let (Some(election), true) = (election, rows.is_empty()) {
@@ -139,10 +143,9 @@ async fn look(election: Option<&ElectionName>, place: &StoreUrl, store: &dyn Sto
             row.in_use = usage;
         }
     }
-    Ok(Looked { rows, unread })
+    Ok(StatusReport { rows, unread })
 }
 
-/// Nodes take part in an election, and none has led it.
 #[derive(Debug, thiserror::Error)]
 #[error("no node has led {election} yet, and {waiting} wait: `baton nodes {election}` shows whether a module is ready")]
 struct NotLedYet {
@@ -150,7 +153,7 @@ struct NotLedYet {
     waiting: usize,
 }
 
-/// An election of a host of this machine, as its admin API shows it: only what the store does not know.
+/// An election in the admin API of a host of this machine: only the fields that the store does not have.
 #[derive(Deserialize)]
 struct ElectionHere {
     election: String,
@@ -158,14 +161,14 @@ struct ElectionHere {
     usage: Option<InUse>,
 }
 
-/// The reader of that for [`crate::foreign`].
+/// The reader of these responses, for [`crate::foreign`].
 pub(crate) const READER: Reader =
     Reader { name: "status", read: |bytes| drop(serde_json::from_slice::<Vec<ElectionHere>>(bytes)) };
 
-/// Hosts that are asked at a time. Each takes a descriptor.
+/// Hosts that are asked at once. Each needs a file descriptor.
 const HOSTS_AT_ONCE: usize = 64;
 
-/// The elections of those of these hosts that run on this machine as this user and answer in time.
+/// Asks the hosts with these incarnations. Skips those of other machines or users, and those that answer too late.
 async fn elections_here(incarnations: BTreeSet<String>) -> Vec<ElectionHere> {
     let ask = async |incarnation: String| {
         let answer = timeout(HERE_WITHIN, ask_here(&incarnation, "/v1/elections")).await.ok()?.ok()?;
@@ -175,5 +178,4 @@ async fn elections_here(incarnations: BTreeSet<String>) -> Vec<ElectionHere> {
     answers.filter_map(async |answer| answer).collect::<Vec<_>>().await.into_iter().flatten().collect()
 }
 
-/// Longest time that a host of this machine may take to answer.
 const HERE_WITHIN: Duration = Duration::from_secs(1);

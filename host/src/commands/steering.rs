@@ -1,4 +1,4 @@
-//! `baton step-down`, `suspend`, `resume`, `transfer` and `break`, and `baton nodes`.
+//! `baton step-down`, `suspend`, `resume`, `transfer`, `break` and `nodes`.
 
 use std::process::ExitCode;
 
@@ -12,13 +12,13 @@ use crate::cli::{self, NodeStatusRow, Steer};
 use crate::config::Environment;
 use crate::steering::operator::{Called, NoEffect, Operator};
 
-pub(super) async fn steer(asked: Steer) -> anyhow::Result<ExitCode> {
-    let Steer { election, store: place, what, reason, timeout, by } = asked;
+pub(super) async fn steer(command: Steer) -> anyhow::Result<ExitCode> {
+    let Steer { election, store: place, what, reason, timeout, by } = command;
     let store = open_store(&place)?;
     let called = Called::Hosts(&place);
     let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout, called };
     match operator.steer(&what).await {
-        Ok(told) => cli::print(&told)?,
+        Ok(report) => cli::print(&report)?,
         Err(NoEffect::Unknown(election)) => return Err(unheard_of(&election, &place, &*store).await),
         Err(error) => return Err(error.into()),
     }
@@ -33,9 +33,9 @@ pub(super) async fn nodes(election: &ElectionName, place: &StoreUrl, json: bool)
     if snapshot == Snapshot::Nothing && announced.is_empty() {
         return Err(unheard_of(election, place, &*store).await);
     }
-    // What cannot be read is no reason not to show the nodes; those say what is wrong with it, as do the commands.
-    let asked = timeout(ANSWER_WITHIN, steering::read(objects, election)).await;
-    let suspended = asked.ok().and_then(Result::ok).and_then(|asked| asked.suspended);
+    // Show the nodes even if the suspension cannot be read: their rows report the error.
+    let steering = timeout(ANSWER_WITHIN, steering::read(objects, election)).await;
+    let suspended = steering.ok().and_then(Result::ok).and_then(|steering| steering.suspended);
     let folder = witness::folder(place, Environment::of_process().state_folder().as_deref());
     let has_ended = |incarnation: &str| folder.as_ref().is_some_and(|folder| witness::has_ended(folder, incarnation));
     cli::print_nodes(&NodeStatusRow::of(&snapshot, &announced, has_ended), suspended.as_ref(), now(), json)?;

@@ -1,4 +1,4 @@
-//! `baton token`: makes a token for hosts' admin endpoints.
+//! `baton token`: creates a token for hosts' admin endpoints.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -10,10 +10,9 @@ use anyhow::Context as _;
 
 use crate::cli::{print, say};
 
-/// Random bytes of a token.
 const BYTES: usize = 24;
 
-/// Writes a new token into a file that only this user may read, or prints one.
+/// Writes a new token into a file that only this user may read, or prints it.
 pub(super) fn token(file: Option<&Path>) -> anyhow::Result<()> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).context("cannot get random numbers from the system")?;

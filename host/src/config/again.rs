@@ -1,4 +1,4 @@
-//! What has become of a host's settings since it has started.
+//! Changes of a host's settings since its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Key, resolve};
 
 impl Config {
-    /// What it would be if the host started now: the configuration file may have changed.
+    /// Resolves the settings again. The configuration file may have changed since the start.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first thing that is wrong by now.
+    /// [`ConfigError`] for the first error.
     pub fn again(&self) -> Result<Self, ConfigError> {
         let (flags, around) = &self.given;
         resolve(flags, around)
     }
 
-    /// The settings that another configuration has otherwise, by their flags, and the elections that only one of the two
-    /// has, by their tables.
+    /// The flags of the settings that differ in another configuration, and the tables of the elections that only one of
+    /// the two configurations has.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (own, others) = (self.by_election(), other.by_election());
@@ -27,7 +27,7 @@ impl Config {
         };
         let mut keys: BTreeSet<Key> = values(self).symmetric_difference(&values(other)).map(|(key, ..)| *key).collect();
         for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
-            // The table hides what they are.
+            // The rows hide the values of these.
             keys.extend((one.env != now.env).then_some(Key::Env));
             keys.extend((one.secrets != now.secrets).then_some(Key::Secret));
         }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_changed_in_the_file_is_named_and_nothing_that_is_hidden_told() {
+    fn differences_name_changed_settings_without_their_values() {
         let folder = tempfile::tempdir().unwrap();
         let says = |text: &str| fs::write(folder.path().join("baton.toml"), text).unwrap();
         let begin = "store = 'sqlite:x'\n[coordinators.a]\nmodule = 'a.wasm'\nenv = { K = 'one' }\n";
@@ -62,7 +62,7 @@ mod tests {
         says(&begin.replace("one", "two"));
         assert_eq!(differs().unwrap(), ["--env"]);
         says(&format!("lease = '20s'\nnode = 'other'\nadmin = 'none'\n{begin}[coordinators.b]\nmodule = 'b.wasm'\n"));
-        assert_eq!(differs().unwrap(), ["--admin", "--lease", "[coordinators.b]"], "a flag counts more than the file");
+        assert_eq!(differs().unwrap(), ["--lease", "--admin", "[coordinators.b]"], "a flag overrides the file");
         says("leese = '20s'\n");
         assert!(differs().unwrap_err().to_string().contains("leese"));
     }

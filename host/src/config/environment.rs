@@ -1,4 +1,4 @@
-//! What the process finds around itself, as a value, so that tests can make their own.
+//! The process's environment as a value, so that tests can make their own.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,10 +13,10 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Those of this process.
+    /// The environment of this process.
     #[must_use]
     pub fn of_process() -> Self {
-        // The working folder stays implicit (""): it may be gone, and paths relative to it still read best.
+        // The working folder stays implicit (""): it may have been deleted, and relative paths are easier to read.
         Self {
             variables: std::env::vars_os().collect(),
             home: std::env::home_dir().filter(|home| home.is_absolute()),
@@ -24,7 +24,7 @@ impl Environment {
         }
     }
 
-    /// Made up: these variables, with `folder` as the home and the working folder.
+    /// An artificial environment with these variables, and with `folder` as the home folder and the working folder.
     #[must_use]
     pub fn made_up(variables: &[(&str, &str)], folder: &Path) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Environment {
         }
     }
 
-    /// Who runs this process, and where, for people: `USER@HOST`.
+    /// The user and the machine of this process, for people: `USER@HOST`.
     #[must_use]
     pub fn user_at_host(&self) -> String {
         let named = ["USER", "LOGNAME"].into_iter().find_map(|name| self.variable(name)?.to_str());
@@ -47,7 +47,7 @@ impl Environment {
         format!("{user}@{host}").chars().take(128).collect()
     }
 
-    /// The same, but in another working folder.
+    /// This environment with another working folder.
     #[must_use]
     pub fn within(&self, folder: &Path) -> Self {
         Self { folder: self.folder.join(folder), ..self.clone() }
@@ -57,29 +57,29 @@ impl Environment {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// The names of the variables that are not empty, as far as they are text.
+    /// The names of the variables that are not empty. Skips names that are not UTF-8.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.variables.iter().filter(|(_, value)| !value.is_empty()).filter_map(|(name, _)| name.to_str())
     }
 
-    /// A path as seen from the working folder.
+    /// Resolves a path relative to the working folder.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.folder.join(path)
     }
 
-    /// Where Baton keeps what outlives a run on this machine: `$XDG_STATE_HOME/baton`, else
-    /// `~/.local/state/baton`. Never a folder under `/tmp`: cleaners would delete a held lease there.
+    /// Folder for Baton's persistent files: `$XDG_STATE_HOME/baton`, else `~/.local/state/baton`. Never a folder under
+    /// `/tmp`, where cleaners would delete a held lease.
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_STATE_HOME", ".local/state")
     }
 
-    /// Where Baton keeps what it can make again: `$XDG_CACHE_HOME/baton`, else `~/.cache/baton`.
+    /// Folder for files that Baton can make again: `$XDG_CACHE_HOME/baton`, else `~/.cache/baton`.
     pub(super) fn cache_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_CACHE_HOME", ".cache")
     }
 
-    /// The key by which the hosts of this user know what they have compiled. It is not in the cache: a user who could write
-    /// there could read it there, too, or put another in its place.
+    /// File of the key that authenticates the modules that this user's hosts have compiled. It is not in the cache,
+    /// since a user that can write to the cache could read or replace it there.
     pub(super) fn cache_key(&self) -> Option<PathBuf> {
         Some(self.state_folder()?.join("cache.key"))
     }

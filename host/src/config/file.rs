@@ -1,5 +1,5 @@
-//! `baton.toml`, read by hand rather than by a derive, so that each value keeps its line and a misspelt
-//! key is told the nearest legal one.
+//! Reads `baton.toml` without a derive, so that each value keeps its line and the error of a misspelt key suggests the
+//! nearest legal one.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -8,23 +8,21 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::key::{nearest, renamed};
 use super::layer::Given;
+use super::settings::{nearest, renamed};
 use super::value::OFF;
 use super::{ConfigError, Environment, Key, Layer, Origin, Shape, secrets, value};
 use baton_modules::is_path;
 use baton_runtime::{FileError, FolderGrant, read_file};
 
-/// The name of the tables, one for each coordinator.
 const COORDINATORS: &str = "coordinators";
-/// The file that is read if nobody names one.
+/// The file that is read if no setting names one.
 pub(super) const DEFAULT_FILE: &str = "baton.toml";
-/// The kind of store that is a path.
 const SQLITE: &str = "sqlite:";
-/// No configuration is that long; a file that is was named by mistake.
+/// In bytes. A longer file is probably not a configuration.
 const LONGEST: u64 = 1 << 20;
 
-/// What the file says.
+/// The layers of the file.
 #[derive(Default)]
 pub(super) struct FileLayers {
     /// The keys at the top.
@@ -33,7 +31,7 @@ pub(super) struct FileLayers {
     pub coordinators: BTreeMap<String, Layer>,
 }
 
-/// Reads the file that was named, or the default one if there is one. Also says which it was.
+/// Reads the named file, or the default one if it exists. Returns its name, too.
 pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option<(String, FileLayers)>, ConfigError> {
     let name = named.map_or(DEFAULT_FILE, |given| given.text.as_str());
     let path = around.path(name);
@@ -43,7 +41,7 @@ pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option
         Err(problem) => {
             let problem = problem.unwrap_or_else(|| "there is no such file".to_string());
             return Err(match named {
-                // It may be a secret, from when this was the name of another flag.
+                // It may be a secret: before 0.1.0, `--config` took NAME=VALUE.
                 Some(given) if name.contains('=') => {
                     let hint = format!(
                         "is not a file name: use {} or {} for variables of the coordinator's configuration",
@@ -61,7 +59,7 @@ pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option
     Ok(Some((name.to_string(), source.layers()?)))
 }
 
-/// The text of the file, or why not; no reason if there is none.
+/// Reads the text of the file. The error is none if there is no such file.
 fn read_text(path: &Path) -> Result<String, Option<String>> {
     match read_file(path, LONGEST) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| Some(format!("cannot be read: {error}"))),
@@ -140,7 +138,7 @@ impl Source<'_> {
         let word = key.get_ref().as_ref();
         let at = key.span().start;
         let path = format!("{prefix}{}", word.escape_debug());
-        let Some(setting) = Key::ALL.into_iter().filter(&legal).find(|legal| legal.name() == word) else {
+        let Some(setting) = Key::ALL.iter().copied().filter(&legal).find(|legal| legal.name() == word) else {
             return Err(self.error(at, Some(&path), &unknown(word, prefix.is_empty(), legal)));
         };
         let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
@@ -161,7 +159,7 @@ impl Source<'_> {
                         return Err(self.error(text.span().start, Some(&path), "write each folder as a quoted string"));
                     };
                     let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
-                    // What has no such form is refused where it is taken.
+                    // `set_folder` refuses a malformed text.
                     let text = match FolderGrant::of(text) {
                         Ok(parts) => {
                             let host = self.path(at, &path, parts.host)?;
@@ -210,11 +208,11 @@ impl Source<'_> {
             (_, _) if setting.shape() == Shape::Switch => {
                 return Err(self.error(at, Some(&path), "write true or false, without quotes"));
             }
-            (Key::Coredump | Key::Profile | Key::Cache, DeValue::String(place)) if place != OFF => {
-                self.path(at, &path, place)?
-            }
+            (Key::Cache, DeValue::String(place)) if place != OFF => self.path(at, &path, place)?,
             (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, &path, module)?,
-            (Key::HttpCa | Key::AdminTokenFile | Key::AdminTlsCert | Key::AdminTlsKey, DeValue::String(file)) => {
+            (Key::HttpCa | Key::AdminTokenFile | Key::AdminTlsCert | Key::AdminTlsKey, DeValue::String(file))
+                if Some(file.as_ref()) != setting.setting().default =>
+            {
                 self.path(at, &path, file)?
             }
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
@@ -232,7 +230,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// One of the values of a setting that has many, as the text that a flag would have for it.
+    /// One value of a setting with many values, as the text that the flag would have.
     fn named(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
         let wrong = |problem| Err(self.error(at, Some(path), problem));
         match (setting, value) {
@@ -256,13 +254,12 @@ impl Source<'_> {
         }
     }
 
-    /// The texts of a list.
     fn texts<'a>(&self, at: usize, path: &str, list: &'a DeArray<'_>, form: &str) -> Result<Vec<&'a str>, ConfigError> {
         let texts: Option<Vec<&str>> = list.iter().map(|text| text.get_ref().as_str()).collect();
         texts.ok_or_else(|| self.error(at, Some(path), form))
     }
 
-    /// A path in the file is seen from the file's folder, wherever the host is started.
+    /// Resolves a path relative to the file's folder, whatever the working folder is.
     fn path(&self, at: usize, key: &str, path: &str) -> Result<String, ConfigError> {
         self.folder
             .join(path)
@@ -282,10 +279,10 @@ impl Source<'_> {
     }
 }
 
-/// How a command's arguments are written: as one text it would not be clear where each ends.
+/// Advice for a list of arguments. A string is refused, since its split into arguments would be ambiguous.
 const ARGUMENTS: &str = "write a list of quoted strings: arg = [\"--verbose\", \"report.csv\"]";
 
-/// What to say of a key that does not exist there.
+/// The message for a key that is not legal there.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
     if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::Config) {
         return "applies to the whole host: move it to the top of the file, above the first table".to_string();
@@ -311,13 +308,9 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
 fn example(key: Key) -> &'static str {
     match key {
         Key::Lease | Key::Grace | Key::RestartDelay | Key::Probation | Key::CompileTimeout => ", such as \"15s\"",
-        Key::Coredump => ", such as \"dumps\" or \"off\"",
-        Key::Profile => ", such as \"profile.json\" or \"off\"",
         Key::StallAfter => ", such as \"5m\" or \"off\"",
-        Key::MaxTableElements | Key::MaxInstances | Key::MaxHandles | Key::MaxFiles | Key::MaxOutput => {
-            ", or a number, such as 1000"
-        }
-        Key::MaxMemory | Key::MaxState | Key::MaxStateValue => ", such as \"256MiB\"",
+        Key::MaxOutput => ", or a number, such as 1000",
+        Key::MaxMemory | Key::MaxState => ", such as \"256MiB\"",
         Key::Pin => ", such as \"sha256:…\", or a list of them in brackets",
         Key::Trust => ", such as \"minisign.pub\", or a list of them in brackets",
         Key::Admin => ", such as \"127.0.0.1:7070\" or \"none\"",

@@ -1,4 +1,4 @@
-//! Folders that a coordinator is granted, as settings name them.
+//! The folders that settings grant to coordinators.
 
 use std::io;
 
@@ -6,10 +6,10 @@ use baton_runtime::{Folder, FolderGrant};
 
 use super::Environment;
 
-/// The folder that a text names, looked at so that what is wrong is said at once.
+/// Parses a folder grant and opens the folder, so that errors are reported at the start.
 ///
 /// # Errors
-/// Why it cannot be used, and what to do.
+/// The reason for which the folder cannot be used, and what to do.
 pub(super) fn find(text: &str, around: &Environment) -> Result<Folder, String> {
     let FolderGrant { host: named, guest, read_only } = FolderGrant::of(text)?;
     match Folder::at(around.path(named), guest.to_string(), read_only) {

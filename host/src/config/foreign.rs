@@ -1,4 +1,4 @@
-//! What is read of configurations and of the kernel's list of mounts, for [`crate::foreign`].
+//! The readers of configurations and of the kernel's list of mounts, for [`crate::foreign`].
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,7 +11,6 @@ use super::{Environment, Key, Layer, reach, resolve};
 use baton_runtime::escape::escape;
 use baton_store::foreign::Reader;
 
-/// These.
 pub(crate) const READERS: &[Reader] =
     &[Reader { name: "configuration", read: configuration }, Reader { name: "mounts", read: mounts }];
 
@@ -24,8 +23,8 @@ fn configuration(bytes: &[u8]) {
     match resolve(&flags, &Environment::made_up(&[], Path::new("/nowhere"))) {
         Ok(config) => drop(config.table()),
         Err(error) => {
-            let told = error.to_string();
-            assert_eq!(escape(&told).lines().count(), 1, "{told:?} as it is printed");
+            let message = error.to_string();
+            assert_eq!(escape(&message).lines().count(), 1, "{message:?} as it is printed");
         }
     }
 }

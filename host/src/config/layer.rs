@@ -1,35 +1,35 @@
-//! One source of settings: texts that know where they came from.
+//! One source of settings: unparsed texts with their origins.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use baton_runtime::FolderGrant;
 
-use super::key::renamed_variable;
+use super::settings::renamed_variable;
 use super::{ConfigError, Environment, Key, secrets, value};
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The command line.
     Flag,
     /// A variable `BATON_…` of the host's environment.
     Variable,
-    /// The file, at that line (from 1) and full key.
+    /// The configuration file.
     File {
-        /// The file as it was named.
+        /// The path as given.
         path: String,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// The key with the tables around it.
+        /// The full key, with its tables.
         key: String,
     },
-    /// Nobody said otherwise.
+    /// The default.
     Default,
 }
 
 impl Origin {
-    /// The place that is to be mended if the value of `key` is wrong.
+    /// The place to fix if the value of `key` is wrong.
     pub(super) fn place(&self, key: Key) -> String {
         match self {
             Origin::Flag => key.flag(),
@@ -40,7 +40,7 @@ impl Origin {
         }
     }
 
-    /// The same for the table of `--print-config`.
+    /// The origin in the table of `--print-config`.
     pub(super) fn show(&self, key: Key) -> impl fmt::Display {
         match self {
             Origin::Flag => format!("flag {}", key.flag()),
@@ -51,29 +51,28 @@ impl Origin {
     }
 }
 
-/// A text and where it came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Given {
     pub text: String,
     pub origin: Origin,
 }
 
-/// What one source says, not yet parsed.
+/// The unparsed settings of one source.
 #[derive(Clone, Default)]
 pub struct Layer {
     values: BTreeMap<Key, Given>,
-    /// The settings that have many values, by name.
+    /// The settings with many values, each value with its name.
     named: BTreeMap<Key, BTreeMap<String, Given>>,
 }
 
 impl Layer {
-    /// Nothing said yet.
+    /// An empty layer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes what the command line says of a setting, where it says something.
+    /// Sets the value of a flag, if there is one.
     #[must_use]
     pub fn flag(mut self, key: Key, text: Option<String>) -> Self {
         if let Some(text) = text {
@@ -82,32 +81,26 @@ impl Layer {
         self
     }
 
-    /// Takes what a flag says that may be repeated: one text on each line.
-    #[must_use]
-    pub fn flags(self, key: Key, texts: &[String]) -> Self {
-        self.flag(key, (!texts.is_empty()).then(|| texts.join("\n")))
-    }
-
-    /// Takes the arguments of a command, where there are any.
-    #[must_use]
-    pub fn flag_arguments(self, texts: &[String]) -> Self {
-        let text = (!texts.is_empty()).then(|| value::join_arguments(texts.iter().map(String::as_str)));
-        self.flag(Key::Arg, text)
-    }
-
-    /// Takes the pairs `K=V` of a flag such as `--env`, of two for one name the last one; or the folders of `--dir`.
+    /// Sets the values of a flag.
     ///
     /// # Errors
-    /// [`ConfigError`] for what is none.
-    pub fn flag_pairs(mut self, key: Key, pairs: &[String]) -> Result<Self, ConfigError> {
-        for pair in pairs {
-            self.set_pair(key, pair, Origin::Flag)?;
+    /// [`ConfigError`] if the setting takes pairs or folders, and a value is not in that form.
+    pub fn flags(mut self, key: Key, texts: &[String]) -> Result<Self, ConfigError> {
+        if key.is_named() {
+            for pair in texts {
+                self.set_pair(key, pair, Origin::Flag)?;
+            }
+        } else if !texts.is_empty() {
+            let text = match key {
+                Key::Arg => value::join_arguments(texts.iter().map(String::as_str)),
+                _ => texts.join("\n"),
+            };
+            self.set(key, text, Origin::Flag);
         }
         Ok(self)
     }
 
-    /// What the variables `BATON_…` say. An empty one counts as absent; of unknown ones see
-    /// [`super::misspelt`].
+    /// The layer of the variables `BATON_…`. Ignores empty variables. For unknown ones, see [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
         for (name, key) in around.names().filter_map(|name| Some((name, renamed_variable(name)?))) {
             if around.variable(name).is_some_and(|text| !text.is_empty()) {
@@ -115,7 +108,7 @@ impl Layer {
             }
         }
         let mut layer = Self::new();
-        for key in Key::ALL {
+        for &key in Key::ALL {
             let name = key.variable();
             let Some(text) = around.variable(&name).filter(|text| !text.is_empty()) else {
                 continue;
@@ -138,7 +131,6 @@ impl Layer {
         self.values.get(&key)
     }
 
-    /// The values of a setting that has many, by name.
     pub(super) fn named(&self, key: Key) -> impl Iterator<Item = (&String, &Given)> {
         self.named.get(&key).into_iter().flatten()
     }
@@ -147,7 +139,7 @@ impl Layer {
         self.values.insert(key, Given { text, origin });
     }
 
-    /// Takes one value of a setting that has many, each by its name: a variable of the coordinator, or a label.
+    /// Sets one value of a setting with many values, such as a variable of the coordinator or a label.
     pub(super) fn set_named(&mut self, key: Key, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
         let illegal = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         if illegal {
@@ -158,7 +150,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Takes a folder, under the name of its place. Two at one place are a mistake: one would hide the other.
+    /// Sets a folder, with its guest path as the name. Refuses a second folder with the same guest path: one would hide
+    /// the other.
     pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
         let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dir, &origin, problem))?;
         let folders = self.named.entry(Key::Dir).or_default();
@@ -170,7 +163,7 @@ impl Layer {
         Ok(())
     }
 
-    /// A pair is never shown in an error: it may well be a secret.
+    /// Sets a pair `NAME=VALUE`. Errors never repeat the pair, which may contain a secret.
     fn set_pair(&mut self, key: Key, pair: &str, origin: Origin) -> Result<(), ConfigError> {
         if key == Key::Dir {
             return self.set_folder(pair, origin);

@@ -1,38 +1,37 @@
-//! Variables that look like a setting's with a mistake in it: the user who set one believes that it counts.
+//! Detects variables with misspelt names of settings. The user who set one believes that it has an effect.
 
 use std::collections::BTreeSet;
 
-use super::key::nearest;
+use super::settings::nearest;
 use super::{Environment, Key, Layer, secrets};
 use baton_store::azure::OWN_CONNECTION_STRING;
 
-/// What the variables of settings begin with.
 const PREFIX: &str = "BATON_";
 
-/// A variable that counts for nothing, and the one that was most likely meant.
+/// A variable that has no effect, and the one that was probably meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misspelt {
-    /// As it is in the environment.
+    /// Name of the variable in the environment.
     pub variable: String,
-    /// As it should be.
+    /// Name of the variable that was probably meant.
     pub meant: String,
 }
 
-/// Those of the environment. What is near no setting belongs to others (Kubernetes makes some for a service called
-/// `baton`), and what a secret is taken from is used. An empty one is like none.
+/// The misspelt variables of the environment. Ignores names that are not similar to a setting: other programs may use
+/// them, as Kubernetes does for a service called `baton`. Ignores sources of secrets and empty variables.
 pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
     let known: Vec<String> =
-        Key::ALL.map(Key::variable).into_iter().chain([OWN_CONNECTION_STRING.to_owned()]).collect();
+        Key::ALL.iter().map(|key| key.variable()).chain([OWN_CONNECTION_STRING.to_owned()]).collect();
     let words: Vec<&str> = known.iter().filter_map(|name| name.strip_prefix(PREFIX)).collect();
     let sources = layers.flat_map(|layer| layer.named(Key::Secret));
     let used: BTreeSet<&str> = sources.filter_map(|(_, given)| given.text.strip_prefix(secrets::ENV)).collect();
     let strange = around.names().filter(|name| !known.iter().any(|known| known == name) && !used.contains(name));
     strange
         .filter_map(|variable| {
-            // Elsewhere a letter is also another case, and a hyphen.
+            // Lower case and hyphens, as in baton.toml, are misspelt, too.
             let typo = variable.to_ascii_uppercase().replace('-', "_");
             let typo = typo.strip_prefix(PREFIX)?;
-            // Hardly anybody mistakes the first letter, and many short words are near each other.
+            // The first letter is rarely wrong, and many short words are similar.
             let alike: Vec<&str> =
                 words.iter().copied().filter(|word| word.chars().next() == typo.chars().next()).collect();
             let meant = format!("{PREFIX}{}", nearest(typo, &alike)?);
@@ -49,25 +48,25 @@ mod tests {
     use crate::config::Origin;
 
     #[test]
-    fn what_is_near_a_setting_is_misspelt_and_what_belongs_to_others_is_not() {
+    fn variable_is_misspelt_only_if_similar_to_a_setting() {
         let others = [
-            // Of a service in Kubernetes called baton, and another called baton-admin.
+            // Kubernetes sets these for the services baton and baton-admin.
             "BATON_PORT",
             "BATON_PORT_80_TCP",
             "BATON_PORT_80_TCP_PROTO",
             "BATON_SERVICE_HOST",
             "BATON_SERVICE_PORT_HTTP",
             "BATON_ADMIN_SERVICE_HOST",
-            // Of scripts.
+            // Scripts may use these.
             "BATON_HOME",
             "BATON_BIN",
             "BATON_VERSION",
             "BATON_IMAGE_TAG",
-            // What instances get.
+            // Instances get this one.
             "BATON_TERM",
-            // What a secret is taken from.
+            // A secret's source.
             "BATON_STORES",
-            // What counts.
+            // Not misspelt.
             "BATON_NODE",
             "BATON_STORE_CONNECTION_STRING",
             "LEASE",

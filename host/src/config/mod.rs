@@ -1,21 +1,19 @@
-//! What the host is told to do, and by whom.
+//! The settings of the host and its coordinators.
 //!
-//! A setting comes from the command line, else from a variable `BATON_…`, else from `baton.toml`, else
-//! from its default. All four are brought to one form, a [`Layer`] of texts that know their [`Origin`],
-//! and only then parsed, so that every error names the place that is to be mended and
-//! `--print-config` can say where each value came from. [`Config`] holds what has passed every check
-//! that needs no store.
+//! A setting comes from the command line, else from a variable `BATON_…`, else from `baton.toml`, else from its
+//! default. Each source becomes a [`Layer`] of unparsed texts with their [`Origin`]s. So each error names the place to
+//! fix, and `--print-config` shows the origin of each value. A [`Config`] has passed every check that needs no store.
 //!
-//! In the file, keys at the top hold for all coordinators, and a table `[coordinators.NAME]` overrides
-//! them for its own; NAME is the election unless the table says otherwise. Environment, configuration and
-//! secrets of a coordinator are settings with many values: their layers are merged, name by name.
+//! In the file, keys at the top apply to all coordinators. A table `[coordinators.NAME]` overrides them for one
+//! coordinator. NAME is its election unless the table sets another one. A coordinator's environment, configuration and
+//! secrets are settings with many values: their layers are merged, name by name.
 //!
 //! ```toml
 //! store = "azure://myaccount/leases"
 //! lease = "20s"
 //!
 //! [coordinators.nightly-report]
-//! module = "report.wasm"            # seen from this file's folder
+//! module = "report.wasm"            # relative to this file's folder
 //! restart = "on-failure"
 //! config-var = { region = "west", batch = 100 }
 //! secret = { token = { file = "/run/secrets/token" } }
@@ -26,12 +24,12 @@ mod environment;
 mod file;
 mod folders;
 mod foreign;
-mod key;
 mod layer;
 mod misspelt;
 mod reach;
 mod resolve;
 mod secrets;
+mod settings;
 mod table;
 mod value;
 
@@ -44,9 +42,6 @@ use baton_election::{ElectionName, Timing};
 
 pub use environment::Environment;
 pub(crate) use foreign::READERS;
-pub use key::Key;
-pub(crate) use key::Shape;
-pub(crate) use key::renamed;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
 pub use reach::Relied;
@@ -54,6 +49,8 @@ pub use resolve::{
     Examined, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_and_token,
     resolve_store_to_fill,
 };
+pub use settings::{Key, Setting};
+pub(crate) use settings::{Shape, renamed};
 pub(crate) use value::switch;
 pub use value::{duration, election};
 
@@ -70,54 +67,53 @@ use baton_store::StoreUrl;
 use baton_store::state;
 use table::SettingRow;
 
-/// All that `baton run` was told, checked.
+/// The checked settings of `baton run`.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the lease store is.
+    /// The lease store.
     pub store: StoreUrl,
-    /// Make what the store needs, such as its container, where it is missing.
+    /// True to create the store's container if it does not exist.
     pub create: bool,
-    /// Run coordinators with folders though this kernel cannot keep them to these if they break out of their sandbox.
+    /// True to run coordinators with folders even if this kernel cannot confine them to the folders. That matters if a
+    /// coordinator breaks out of its sandbox.
     pub allow_weaker_isolation: bool,
-    /// Who this host is.
+    /// The node's id, or how to choose it.
     pub node: NodeChoice,
-    /// How lines look on stderr.
+    /// Format of log lines.
     pub log_format: Format,
-    /// How the admin endpoint is to be.
+    /// The admin endpoint.
     pub admin: AdminSettings,
-    /// Who is asked what is planned for the machine.
+    /// Source of the machine's scheduled events.
     pub scheduled_events: ScheduledEvents,
-    /// Take the lease of a host of this machine that is gone, without waiting for it to run out, and let others do so.
+    /// True to reclaim leases of exited hosts of this machine, and to let other hosts reclaim this host's leases.
     pub witness: bool,
-    /// Where this user's hosts keep what outlives a run on this machine; none where there is no folder for it.
+    /// Folder for the persistent files of this user's hosts; none without a home folder.
     pub state: Option<PathBuf>,
-    /// Tell the other nodes of the store, and hear of them: those of this machine, where the store is for its hosts.
+    /// True to open links to the store's other nodes: to those of this machine, if the store is local to it.
     pub links: bool,
-    /// Where it listens for those of other machines; none where it tells these nothing. Without [`Self::links`] it does not
-    /// count.
+    /// Address for links with nodes of other machines; none for no such links. Ignored without [`Self::links`].
     pub peer: Option<PeerSettings>,
-    /// What people know this node by.
+    /// Labels of this node.
     pub labels: Labels,
-    /// How many elections it leads at the most; none for as many as it takes part in.
+    /// Maximum number of elections that this node leads; none for no limit.
     pub max_leading: Option<usize>,
-    /// The folder for compiled modules; none for no cache.
+    /// Folder for compiled modules; none for no cache.
     pub cache: Option<PathBuf>,
-    /// The file of the key by which this user's hosts know what they have compiled; none where there is no folder for
-    /// it.
+    /// File of the key that authenticates the modules that this user's hosts have compiled; none without a home folder.
     pub cache_key: Option<PathBuf>,
-    /// Path of the configuration file, which need not exist.
+    /// Path of the configuration file, which may not exist.
     pub file: PathBuf,
-    /// What to run: at least one, each for another election.
+    /// The coordinators: at least one, each with its own election.
     pub coordinators: Vec<Coordinator>,
-    /// Variables that are none of a setting, and look as if they were meant to be.
+    /// Variables that are probably misspelt names of settings.
     pub misspelt: Vec<Misspelt>,
     rows: Vec<SettingRow>,
-    /// What all of it was made of, the file aside.
+    /// The inputs other than the file, for [`Self::again`].
     given: (Layer, Environment),
 }
 
 impl Config {
-    /// Each setting with its value and its origin as a table for people, secrets hidden.
+    /// A table of all settings with their values and origins, with secrets hidden.
     #[must_use]
     pub fn table(&self) -> String {
         table::render(&self.rows)
@@ -130,60 +126,56 @@ impl fmt::Debug for Config {
     }
 }
 
-/// One coordinator to run, and how.
+/// The settings of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     /// The election that decides where it runs.
     pub election: ElectionName,
-    /// Where its modules come from.
+    /// The source of its modules.
     pub module: ModuleSource,
-    /// How early it takes a lease that is free: the highest at once.
+    /// Determines the delay before this node takes a free lease: none at the highest priority.
     pub priority: u8,
-    /// Whether it hands over to a healthy node of a higher one while it leads.
+    /// True if a leader hands over to a healthy node with a higher priority.
     pub preempt: bool,
-    /// The lease's length, the grace, and what follows from them.
+    /// The lease duration, the grace, and the times that follow from them.
     pub timing: Timing,
-    /// From an instance that is done to the next term under the same lease.
+    /// Delay from a finished instance to the next term under the same lease.
     pub pause: Duration,
-    /// What follows when an instance is done.
+    /// Decides whether a finished instance is started again.
     pub on_done: OnDone,
-    /// How long an instance may go without progress, counted from its start; none for as long as it likes.
+    /// Maximum time without progress, also after the start; none for no limit.
     pub stall_after: Option<Duration>,
-    /// How long a new version is on probation: until then it may turn out to be bad.
+    /// The probation: the time that a new version must run without failure.
     pub probation: Duration,
-    /// The folder for the core dumps of instances that trap.
-    pub core_dumps: Option<PathBuf>,
-    /// The file for the profile of the last instance. No other coordinator has the same.
-    pub profile: Option<PathBuf>,
-    /// The modules that may run, and no others; empty for any.
+    /// The only modules that may run; empty for any.
     pub pins: Vec<Digest>,
-    /// Files of public keys, of which one must have signed a module; empty for none.
+    /// Files of public keys, one of which must have signed a module; empty if modules need no signature.
     pub trust: Vec<PathBuf>,
-    /// The processor time that compiling a module may take.
+    /// Maximum CPU time for compiling a module.
     pub compile_timeout: Duration,
-    /// The servers that it may ask over HTTP.
+    /// The HTTP servers that it may request.
     pub allow_http: Grants,
-    /// A file of certificates, by which such servers may be certified.
+    /// File with additional CA certificates for such servers, if any.
     pub http_ca: Option<PathBuf>,
-    /// The requests that an instance may have in flight.
+    /// Maximum number of requests that an instance may have in flight.
     pub max_requests: usize,
-    /// What an instance may use of the host.
+    /// Limits of the host's resources that an instance may use.
     pub limits: Limits,
-    /// The state that it may keep.
+    /// Limits of its state.
     pub state_limits: state::Limits,
-    /// Its arguments, after its name.
+    /// Its arguments, without its name.
     pub arguments: Vec<String>,
     /// Its environment variables, sorted by name.
     pub env: Vec<(String, Secret)>,
     /// Its configuration, sorted by name.
     pub config: Vec<(String, String)>,
-    /// Where its secrets are, sorted by name. No name is also one of `env` or `config`.
+    /// The sources of its secrets, sorted by name. No name is also in `env` or `config`.
     pub secrets: Vec<SecretSource>,
-    /// The folders that it may use, each at another place.
+    /// The folders that it may use, each with its own guest path.
     pub folders: Vec<Folder>,
 }
 
-/// A wrong configuration: where it is, what is wrong and what to do.
+/// An error of the configuration: the place, the problem and the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct ConfigError {
@@ -196,13 +188,13 @@ impl ConfigError {
         Self { place: place.into(), problem: problem.into() }
     }
 
-    /// For what stands on the command line without being a setting.
+    /// The error of an argument that is not a setting.
     #[must_use]
     pub fn of_argument(name: &str, problem: String) -> Self {
         Self::new(name, problem)
     }
 
-    /// Whether it is this flag or argument that is to be mended.
+    /// True if this flag or argument is wrong.
     #[must_use]
     pub fn is_of_flag(&self, key: Key) -> bool {
         self.place == key.flag()

@@ -1,10 +1,9 @@
-//! What the host finds by a path stays out of its coordinators' reach.
+//! Keeps the paths that the host opens out of the coordinators' writable folders.
 //!
-//! The host opens files and folders by their paths: when it starts, for each term, and when it starts the next time.
-//! A coordinator that may write a folder decides what is in it: in the place of what the host looks for there it could
-//! put a link to what it was not granted, or a file that the host believes. So no path that the host goes by may lead
-//! through a folder that one of its coordinators may write. Folders are known by device and inode, and through bind
-//! mounts by what the kernel tells of its mounts.
+//! The host opens files and folders by their paths: at its start, for each term, and at its next start. A coordinator
+//! could replace a file in a writable folder by a link to a file that it was not granted, or by a file that the host
+//! trusts. So no path that the host opens may pass through a folder that one of its coordinators may write. Folders are
+//! compared by device and inode, and across bind mounts by the kernel's list of mounts.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -23,32 +22,32 @@ use baton_modules::way::Way;
 use baton_runtime::Folder;
 use baton_store::{StoreUrl, witness};
 
-/// A file or a folder that the host finds by its path.
+/// A file or a folder that the host opens by its path.
 pub struct Relied {
-    /// The setting that names it, or what else is to be mended.
+    /// The setting that names it, or another place to fix.
     pub place: String,
-    /// What is there.
+    /// A description for errors.
     pub what: String,
     /// Its path.
     pub path: PathBuf,
-    /// Whether it is a folder in which the host looks for more.
+    /// True if it is a folder in which the host opens files.
     pub is_folder: bool,
 }
 
 impl Config {
-    /// Refuses folders in which a coordinator could put something in the way of the host: to what is configured, and
-    /// to what it finds by a path besides.
+    /// Refuses folders in which a coordinator could redirect the host, on a path of the configuration or on one of
+    /// `implicit_paths`.
     ///
     /// # Errors
-    /// [`ConfigError`] with the names of both, for the first that there is.
-    pub fn check_reach(&self, besides: impl IntoIterator<Item = Relied>) -> Result<(), ConfigError> {
+    /// [`ConfigError`] for the first such path, with the path and the folder.
+    pub fn check_reach(&self, implicit_paths: impl IntoIterator<Item = Relied>) -> Result<(), ConfigError> {
         let mounts = Mounts::read();
         let writable: Vec<Writable<'_>> = self.folders().filter_map(|of| Writable::new(self, of, &mounts)).collect();
         if writable.is_empty() {
             return Ok(());
         }
         let mut relied = self.relied_on();
-        relied.extend(besides);
+        relied.extend(implicit_paths);
         for Relied { place, what, path, is_folder } in relied {
             let wrong = |error| ConfigError::new(&place, format!("cannot resolve the path of {what}: {error}"));
             let Way { lookups, end } = Way::to(&path).map_err(wrong)?;
@@ -59,7 +58,7 @@ impl Config {
                 }
             }
         }
-        // Two coordinators that share a folder may say different things of it; one would contradict itself.
+        // Two coordinators may have different rights on a folder. Both rights for the same one would defeat `:ro`.
         for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
@@ -80,7 +79,7 @@ impl Config {
         self.coordinators.iter().flat_map(|of| of.folders.iter().map(move |folder| (of, folder)))
     }
 
-    /// All that the host finds by a path of its configuration.
+    /// The paths of the configuration that the host opens.
     fn relied_on(&self) -> Vec<Relied> {
         let mut relied = Vec::new();
         let mut add = |place: String, what: &str, path: &Path, is_folder| {
@@ -114,7 +113,7 @@ impl Config {
         for coordinator in &self.coordinators {
             let place = |key| self.place(Some(coordinator), key, None);
             if let ModuleSource::File(path) = &coordinator.module {
-                // Its signature is beside it.
+                // The signature is next to it.
                 add(place(Key::Module), "the module", path, false);
             }
             for path in &coordinator.trust {
@@ -123,12 +122,6 @@ impl Config {
             if let Some(path) = &coordinator.http_ca {
                 add(place(Key::HttpCa), "the file of certificates", path, false);
             }
-            if let Some(folder) = &coordinator.core_dumps {
-                add(place(Key::Coredump), "the folder of core dumps", folder, true);
-            }
-            if let Some(path) = &coordinator.profile {
-                add(place(Key::Profile), "the profile", path, false);
-            }
             for secret in &coordinator.secrets {
                 let place = self.place(Some(coordinator), Key::Secret, Some(secret.name()));
                 if let Some(path) = secret.file() {
@@ -136,7 +129,7 @@ impl Config {
                 }
             }
             for folder in &coordinator.folders {
-                // Coordinators may share a folder: what is in it is theirs.
+                // The content is the coordinators' own, so `is_folder` is false.
                 let what = format!("the folder {:?}", folder.guest);
                 add(self.place_of_folder(coordinator, folder), &what, &folder.host, false);
             }
@@ -148,7 +141,6 @@ impl Config {
         self.place(Some(coordinator), Key::Dir, Some(&folder.guest))
     }
 
-    /// Where a setting was given.
     fn place(&self, of: Option<&Coordinator>, key: Key, part: Option<&str>) -> String {
         let election = of.map(|coordinator| coordinator.election.as_str());
         let row = self
@@ -159,13 +151,12 @@ impl Config {
     }
 }
 
-/// What a coordinator may write by way of one of its folders.
+/// A folder that a coordinator may write.
 struct Writable<'a> {
     folder: &'a Folder,
     place: String,
     election: &'a str,
     identity: Option<(u64, u64)>,
-    /// The folder, and whatever is mounted in it.
     spots: Vec<Spot>,
 }
 
@@ -180,7 +171,7 @@ impl<'a> Writable<'a> {
         })
     }
 
-    /// Whether a folder is this one, or somewhere in it. It need not be there yet.
+    /// True if a folder is this one or in it. The folder need not exist.
     fn covers(&self, folder: &Path, mounts: &Mounts) -> bool {
         let is_in = |folder: &Path| self.identity.is_some() && identity(folder) == self.identity;
         folder.ancestors().any(is_in)
@@ -204,13 +195,12 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The device and inode of what is at a path.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     std::fs::symlink_metadata(path).ok().map(identity)
 }
 
-/// A folder as its file system knows it, wherever that is mounted.
+/// A folder's place in its file system, independent of mount points.
 struct Spot {
     device: String,
     path: PathBuf,
@@ -222,16 +212,14 @@ impl Spot {
     }
 }
 
-/// The mounts that this process sees. Without `/proc` there are none, and nothing else would work either.
+/// The mounts that this process sees. Empty without `/proc`, but the host does not run without `/proc` anyway.
 pub(super) struct Mounts(Vec<Mount>);
 
 struct Mount {
     id: String,
-    /// Its file system's number.
     device: String,
-    /// The folder of the file system that is mounted.
+    /// The mounted folder of the file system.
     root: PathBuf,
-    /// Where that folder is mounted.
     point: PathBuf,
 }
 
@@ -240,23 +228,23 @@ impl Mounts {
         Self::of(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Those that are listed, a line each.
+    /// Parses the kernel's list, one mount a line.
     pub(super) fn of(listed: &[u8]) -> Self {
         Self(listed.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
     }
 
-    /// Where a folder is, or would be if it were there.
+    /// The place of a folder, which need not exist.
     fn spot(&self, folder: &Path) -> Option<Spot> {
-        let (there, id) = folder.ancestors().find_map(|folder| Some((folder, mount_of(folder)?)))?;
+        let (existing, id) = folder.ancestors().find_map(|folder| Some((folder, mount_of(folder)?)))?;
         let inside = self.0.iter().find(|mount| mount.id == id).and_then(|mount| {
-            let path = mount.root.join(there.strip_prefix(&mount.point).ok()?);
+            let path = mount.root.join(existing.strip_prefix(&mount.point).ok()?);
             Some(Spot { device: mount.device.clone(), path })
         });
-        // A mount whose root is out of this process's sight is not listed; within it, paths are as good.
-        Some(inside.unwrap_or_else(|| Spot { device: id, path: there.to_owned() }))
+        // The list omits a mount whose root this process cannot see. Within one mount, paths can be compared instead.
+        Some(inside.unwrap_or_else(|| Spot { device: id, path: existing.to_owned() }))
     }
 
-    /// Where a folder is, and what is mounted in it.
+    /// The places of a folder and of the mounts in it.
     fn spots_within(&self, folder: &Path) -> Vec<Spot> {
         let within = self.0.iter().filter(|mount| mount.point.starts_with(folder));
         let within = within.map(|mount| Spot { device: mount.device.clone(), path: mount.root.clone() });
@@ -265,7 +253,7 @@ impl Mounts {
 }
 
 impl Mount {
-    /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
+    /// Parses a line as in `proc_pid_mountinfo(5)`: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
@@ -274,15 +262,15 @@ impl Mount {
     }
 }
 
-/// The number of the mount that a folder is on; none if it is not there, or no folder.
+/// The id of the mount that a folder is on; none if there is no such folder.
 fn mount_of(folder: &Path) -> Option<String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
-    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", folder.as_raw_fd())).ok()?;
-    told.lines().find_map(|line| Some(line.strip_prefix("mnt_id:")?.trim().to_owned()))
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", folder.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| Some(line.strip_prefix("mnt_id:")?.trim().to_owned()))
 }
 
-/// A path of the list of mounts, in which white space and backslashes are three octal digits.
+/// Decodes a path in the list of mounts, where white space and backslashes are escaped as three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = field;
@@ -301,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_read_as_the_kernel_writes_it() {
+    fn mount_is_parsed_with_escaped_paths() {
         let line = br"36 35 98:0 /a\040b /mnt\134x\011y rw,noatime master:1 - ext3 /dev/root rw";
         let mount = Mount::parse(line).unwrap();
         assert_eq!((&*mount.id, &*mount.device), ("36", "98:0"));
@@ -311,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_in_itself_and_in_what_it_is_in() {
+    fn folder_is_within_itself_and_its_parents() {
         let base = tempfile::tempdir().unwrap();
         let (mounts, base) = (Mounts::read(), base.path().canonicalize().unwrap());
         let spot = |path: &str| mounts.spot(&base.join(path)).unwrap();

@@ -1,34 +1,31 @@
-//! From layers to a checked [`Config`].
+//! Resolves layers into a checked [`Config`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_election::OnDone;
 use baton_election::{Timing, TimingError};
 
 use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::Given;
 use super::misspelt::misspelt;
 use super::table::SettingRow;
+use super::value::OFF;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
-use crate::admin::{AdminPlace, AdminSettings, TlsFiles};
-use crate::links::{PeerSettings, is_of_one_machine};
+use crate::admin::{AdminPlace, AdminSettings, AdminUrl, TlsFiles};
+use crate::links::{PeerAddr, PeerSettings, is_of_one_machine};
 use crate::maintenance::ScheduledEvents;
 use crate::node::{NodeChoice, NodeId};
-use crate::supervisor::HIGHEST_PRIORITY;
-use crate::telemetry::Format;
 use baton_modules::ModuleSource;
-use baton_runtime::Grants;
 use baton_runtime::{Folder, Secret, SecretSource};
 use baton_store::state::Limits;
 use baton_store::{Labels, MOST_LABELS, StoreUrl};
 
-/// Brings together what the command line says, the variables, the file and the defaults, and checks all
-/// of it.
+/// Merges the command line, the variables, the file and the defaults, and checks the result.
 ///
 /// # Errors
-/// [`ConfigError`] for the first thing that is wrong.
+/// [`ConfigError`] for the first error.
 pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let mut rows = vec![sources.file_row()];
@@ -38,17 +35,16 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
     let create = create(&mut host)?;
     let allow_weaker_isolation = switch(&mut host, Key::AllowWeakerIsolation)?;
     let node = node(&mut host, around)?;
-    let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format, || Ok(Format::Text))?.0;
+    let log_format = host.get(Key::LogFormat, value::log_format, value::show_log_format)?.0;
 
     let admin = admin(&mut host)?;
     let events = |text: &str| ScheduledEvents::new(text).map_err(|error| error.to_string());
-    let (scheduled_events, _) =
-        host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string, || Ok(ScheduledEvents::Auto))?;
-    let (witness, _) = host.get(Key::Reclaim, value::switch, bool::to_string, || Ok(true))?;
-    let (links, _) = host.get(Key::Links, value::switch, bool::to_string, || Ok(true))?;
+    let (scheduled_events, _) = host.get(Key::ScheduledEvents, events, ScheduledEvents::to_string)?;
+    let witness = switch(&mut host, Key::Reclaim)?;
+    let links = switch(&mut host, Key::Links)?;
     let peer = peer(&mut host)?;
     let labels = labels(&mut host)?;
-    let (max_leading, _) = host.get(Key::MaxLeaderships, value::most, value::show_most, || Ok(None))?;
+    let (max_leading, _) = host.optional(Key::MaxLeaderships, value::most, usize::to_string)?;
     let cache = cache(&mut host, around)?;
 
     let mut coordinators = Vec::new();
@@ -61,12 +57,6 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
         if coordinators.iter().any(|other: &Coordinator| other.election == coordinator.election) {
             let problem = format!("two coordinators have the election `{}`: give each its own", coordinator.election);
             return Err(ConfigError::at(Key::Election, &origin, problem));
-        }
-        let profile = coordinator.profile.as_ref();
-        if profile.is_some() && coordinators.iter().any(|other: &Coordinator| other.profile.as_ref() == profile) {
-            let problem = "two coordinators would write to the same file: name a file for each in its table";
-            let given = own.iter().find(|row| row.key == Key::Profile);
-            return Err(ConfigError::at(Key::Profile, given.map_or(&Origin::Default, |row| &row.origin), problem));
         }
         coordinators.push(coordinator);
         rows.append(&mut own);
@@ -100,8 +90,8 @@ pub fn resolve(flags: &Layer, around: &Environment) -> Result<Config, ConfigErro
 }
 
 fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
-    let place = host.get(Key::Admin, value::admin, ToString::to_string, || Ok(AdminPlace::Free))?.0;
-    let mut file = |key| host.get(key, value::file, value::show_file, || Ok(None));
+    let place = host.get_or(Key::Admin, value::admin, ToString::to_string, || Ok(AdminPlace::Free))?.0;
+    let mut file = |key| host.optional(key, value::path, value::show_path);
     let (token_file, _) = file(Key::AdminTokenFile)?;
     let (certificate, of_certificate) = file(Key::AdminTlsCert)?;
     let (key, of_key) = file(Key::AdminTlsKey)?;
@@ -117,14 +107,13 @@ fn admin(host: &mut Resolver<'_>) -> Result<AdminSettings, ConfigError> {
             return Err(ConfigError::at(Key::AdminTlsKey, &of_key, problem));
         }
     };
-    let advertise = host.get(Key::AdminAdvertise, value::admin_url, value::show_admin_url, || Ok(None))?.0;
+    let advertise = host.optional(Key::AdminAdvertise, value::admin_url, AdminUrl::to_string)?.0;
     Ok(AdminSettings { place, token_file, tls, advertise })
 }
 
 fn peer(host: &mut Resolver<'_>) -> Result<Option<PeerSettings>, ConfigError> {
-    let (listen, of_listen) = host.get(Key::Peer, value::peer, value::show_peer, || Ok(None))?;
-    let (advertise, of_advertise) =
-        host.get(Key::PeerAdvertise, value::advertise, value::show_advertise, || Ok(None))?;
+    let (listen, of_listen) = host.optional(Key::Peer, value::peer, SocketAddr::to_string)?;
+    let (advertise, of_advertise) = host.optional(Key::PeerAdvertise, value::advertise, PeerAddr::to_string)?;
     match (listen, &advertise) {
         (None, None) => Ok(None),
         (None, Some(_)) => {
@@ -151,17 +140,17 @@ fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
     Ok(labels.into_iter().collect())
 }
 
-/// The store alone, for the commands that ask it: from a flag, a variable, the file or the default.
+/// Resolves only the store, for commands that read it.
 ///
 /// # Errors
-/// [`ConfigError`] if the file is wrong, or there is no place for a default.
+/// [`ConfigError`] if the setting or the file is wrong, or if there is no home folder for the default store.
 pub fn resolve_store(flags: &Layer, around: &Environment) -> Result<StoreUrl, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
     store(&mut Resolver::new(layers, &mut Vec::new()), around)
 }
 
-/// The same, and the file of the nodes' token, for the commands that ask nodes.
+/// Resolves the store and the file of the admin token, for commands that query nodes.
 ///
 /// # Errors
 /// As for [`resolve_store`].
@@ -172,11 +161,11 @@ pub fn resolve_store_and_token(
     let sources = Sources::read(flags, around)?;
     let mut rows = Vec::new();
     let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
-    let token_file = host.get(Key::AdminTokenFile, value::file, value::show_file, || Ok(None))?.0;
+    let token_file = host.optional(Key::AdminTokenFile, value::path, value::show_path)?.0;
     Ok((store(&mut host, around)?, token_file))
 }
 
-/// The same, and whether to make what the store needs, for the commands that may be the first to write there.
+/// Resolves the store and `create`, for commands that may be the first to write to the store.
 ///
 /// # Errors
 /// As for [`resolve_store`].
@@ -187,38 +176,38 @@ pub fn resolve_store_to_fill(flags: &Layer, around: &Environment) -> Result<(Sto
     Ok((store(&mut host, around)?, create(&mut host)?))
 }
 
-/// How long compiling a module may take, for the commands that do so for themselves.
+/// Resolves the maximum CPU time for compiling a module, for commands that compile one.
 ///
 /// # Errors
-/// [`ConfigError`] if it or the file is wrong.
+/// [`ConfigError`] if the setting or the file is wrong.
 pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Duration, ConfigError> {
     let sources = Sources::read(flags, around)?;
     compile_timeout(&mut Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut Vec::new()))
 }
 
-/// What `baton doctor` looks at.
+/// The settings that `baton doctor` checks.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// The store.
+    /// The lease store.
     pub store: StoreUrl,
-    /// Make what it needs.
+    /// True to create the store's container if it does not exist.
     pub create: bool,
-    /// The lease that hosts are to have.
+    /// The lease duration.
     pub lease: Duration,
-    /// How long compiling a module may take.
+    /// Maximum CPU time for compiling a module.
     pub compile_timeout: Duration,
-    /// What outlives a run on this machine; none where there is no home.
+    /// Folder for the persistent files of this user's hosts; none without a home folder.
     pub state: Option<PathBuf>,
-    /// Where compiled modules are kept; none for nowhere.
+    /// Folder for compiled modules; none for no cache.
     pub cache: Option<PathBuf>,
-    /// The file of the cache's key; none where there is no folder for it.
+    /// File of the cache's key; none without a home folder.
     pub cache_key: Option<PathBuf>,
 }
 
-/// What a host would have with such settings, for who looks at it beforehand.
+/// Resolves the settings of `baton doctor`, as a host would.
 ///
 /// # Errors
-/// [`ConfigError`] for the first setting that is wrong.
+/// [`ConfigError`] for the first error.
 pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<Examined, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let mut rows = Vec::new();
@@ -234,7 +223,7 @@ pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<Examined,
     })
 }
 
-/// What the environment and the file say.
+/// The layers other than the command line.
 struct Sources {
     variables: Layer,
     file: FileLayers,
@@ -261,7 +250,7 @@ impl Sources {
         }
     }
 
-    /// The layers of each coordinator that is to run: the one that was named, else those of the file.
+    /// The layers of each coordinator to run: the named one, else those of the file.
     fn coordinators<'a>(&'a self, flags: &'a Layer) -> Result<Vec<Vec<&'a Layer>>, ConfigError> {
         let named = flags.get(Key::Module).or_else(|| self.variables.get(Key::Module));
         if named.is_some() || self.file.coordinators.is_empty() {
@@ -288,11 +277,11 @@ fn store(host: &mut Resolver<'_>, around: &Environment) -> Result<StoreUrl, Conf
             Err("there is no home folder for the store: set --store sqlite:DIR, HOME or XDG_STATE_HOME".to_string())
         }
     };
-    Ok(host.get(Key::Store, value::store, StoreUrl::to_string, default)?.0)
+    Ok(host.get_or(Key::Store, value::store, StoreUrl::to_string, default)?.0)
 }
 
 fn switch(host: &mut Resolver<'_>, key: Key) -> Result<bool, ConfigError> {
-    Ok(host.get(key, value::switch, bool::to_string, || Ok(false))?.0)
+    Ok(host.get(key, value::switch, bool::to_string)?.0)
 }
 
 fn create(host: &mut Resolver<'_>) -> Result<bool, ConfigError> {
@@ -300,16 +289,16 @@ fn create(host: &mut Resolver<'_>) -> Result<bool, ConfigError> {
 }
 
 fn cache(host: &mut Resolver<'_>, around: &Environment) -> Result<Option<PathBuf>, ConfigError> {
-    Ok(host.get(Key::Cache, value::place, value::show_place, || Ok(around.cache_folder()))?.0)
+    let show = |folder: &Option<PathBuf>| folder.as_ref().map_or(OFF.to_owned(), value::show_path);
+    Ok(host.get_or(Key::Cache, value::folder, show, || Ok(around.cache_folder()))?.0)
 }
 
 fn lease(own: &mut Resolver<'_>) -> Result<(Duration, Origin), ConfigError> {
-    own.get(Key::Lease, value::duration, value::show_duration, || Ok(Duration::from_secs(15)))
+    own.get(Key::Lease, value::duration, value::show_duration)
 }
 
 fn compile_timeout(own: &mut Resolver<'_>) -> Result<Duration, ConfigError> {
-    let minute = || Ok(Duration::from_secs(60));
-    Ok(own.get(Key::CompileTimeout, value::timeout, value::show_duration, minute)?.0)
+    Ok(own.get(Key::CompileTimeout, value::timeout, value::show_duration)?.0)
 }
 
 fn node(host: &mut Resolver<'_>, around: &Environment) -> Result<NodeChoice, ConfigError> {
@@ -320,40 +309,17 @@ fn node(host: &mut Resolver<'_>, around: &Environment) -> Result<NodeChoice, Con
         }
         None => Err("there is no home folder for the node's lock file: set --node, HOME or XDG_STATE_HOME".to_string()),
     };
-    Ok(host.get(Key::Node, given, NodeChoice::to_string, default)?.0)
+    Ok(host.get_or(Key::Node, given, NodeChoice::to_string, default)?.0)
 }
 
-/// What a coordinator may use of the host; also says where its memory came from.
 fn limits(own: &mut Resolver<'_>) -> Result<(baton_runtime::Limits, Origin), ConfigError> {
-    let usual = baton_runtime::Limits::default();
-    let (memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size, || Ok(usual.memory))?;
-    let mut count = |key, most, usual| own.get(key, |text| value::count(text, most), u64::to_string, || Ok(usual));
-    let (table_elements, _) = count(Key::MaxTableElements, 100_000_000, usual.table_elements)?;
-    let (instances, _) = count(Key::MaxInstances, 1_000_000, usual.instances)?;
-    let (handles, _) = count(Key::MaxHandles, 1_000_000, usual.handles)?;
-    let (files, _) = count(Key::MaxFiles, 100_000, usual.files)?;
-    let (output, _) = count(Key::MaxOutput, 1_000_000, usual.output.into())?;
+    let (memory, memory_origin) = own.get(Key::MaxMemory, value::size, value::show_size)?;
+    let (output, _) = own.get(Key::MaxOutput, |text| value::count(text, 1_000_000), u64::to_string)?;
     let output = u32::try_from(output).unwrap_or(u32::MAX);
-    Ok((baton_runtime::Limits { memory, table_elements, instances, handles, files, output }, memory_origin))
+    Ok((baton_runtime::Limits { memory, output, ..baton_runtime::Limits::default() }, memory_origin))
 }
 
-/// The state that a coordinator may keep. One value of it is no larger than all of it.
-fn state_limits(own: &mut Resolver<'_>) -> Result<Limits, ConfigError> {
-    let usual = Limits::default();
-    let (total, _) = own.get(Key::MaxState, value::state_size, value::show_size, || Ok(usual.total))?;
-    let most = || Ok(usual.value.min(total));
-    let (value, origin) = own.get(Key::MaxStateValue, value::state_size, value::show_size, most)?;
-    if value > total {
-        let (value, total) = (value::show_size(&value), value::show_size(&total));
-        let problem = format!(
-            "{value} is more than max-state, which is {total}: increase max-state, or decrease max-state-value"
-        );
-        return Err(ConfigError::at(Key::MaxStateValue, &origin, problem));
-    }
-    Ok(Limits { total, value })
-}
-
-/// Parses one coordinator; also says where its election's name came from.
+/// Resolves one coordinator. Returns the origin of its election's name, too.
 fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
@@ -366,11 +332,11 @@ fn coordinator(
              [coordinators.NAME] in baton.toml"
             .to_string())
     };
-    let (module, module_origin) = own.get(Key::Module, value::module, ModuleSource::to_string, no_module)?;
+    let (module, module_origin) = own.get_or(Key::Module, value::module, ModuleSource::to_string, no_module)?;
     let by_name = || value::election_called(&module.stem());
     let (election, election_origin) =
-        own.get(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
-            // The default is made of the module's name: that is the place to look at.
+        own.get_or(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
+            // The default is derived from the module's name, so that setting is the place to fix.
             if own.origin(Key::Election) == Origin::Default {
                 ConfigError::new(module_origin.place(Key::Module), error.problem)
             } else {
@@ -386,30 +352,25 @@ fn coordinator(
         );
         return Err(ConfigError::at(Key::Election, &election_origin, problem));
     }
-    let highest = || Ok(HIGHEST_PRIORITY);
-    let (priority, _) = own.get(Key::Priority, value::priority, u8::to_string, highest)?;
+    let (priority, _) = own.get(Key::Priority, value::priority, u8::to_string)?;
     let preempt = switch(&mut own, Key::Preempt)?;
     let (lease, lease_origin) = lease(&mut own)?;
-    let mut duration =
-        |key, seconds| own.get(key, value::duration, value::show_duration, || Ok(Duration::from_secs(seconds)));
-    let (grace, _) = duration(Key::Grace, 5)?;
-    let (pause, _) = duration(Key::RestartDelay, 60)?;
-    let (probation, _) = duration(Key::Probation, 30)?;
-    let (on_done, _) = own.get(Key::Restart, value::restart, value::show_restart, || Ok(OnDone::Repeat))?;
-    let (stall_after, _) = own.get(Key::StallAfter, value::stall, value::show_stall, || Ok(None))?;
-    let mut place = |key| own.get(key, value::place, value::show_place, || Ok(None));
-    let (core_dumps, _) = place(Key::Coredump)?;
-    let (profile, _) = place(Key::Profile)?;
-    let (pins, _) = own.get(Key::Pin, value::digests, |pins| value::show_digests(pins), || Ok(Vec::new()))?;
-    let (trust, _) = own.get(Key::Trust, value::files, |files| value::show_files(files), || Ok(Vec::new()))?;
+    let mut duration = |key| own.get(key, value::duration, value::show_duration);
+    let (grace, _) = duration(Key::Grace)?;
+    let (pause, _) = duration(Key::RestartDelay)?;
+    let (probation, _) = duration(Key::Probation)?;
+    let (on_done, _) = own.get(Key::Restart, value::restart, value::show_restart)?;
+    let (stall_after, _) = own.optional(Key::StallAfter, value::stall, value::show_duration)?;
+    let (pins, _) = own.get(Key::Pin, value::digests, |pins| value::show_digests(pins))?;
+    let (trust, _) = own.get(Key::Trust, value::files, |files| value::show_files(files))?;
     let compile_timeout = compile_timeout(&mut own)?;
-    let (allow_http, _) = own.get(Key::AllowHttp, value::grants, value::show_grants, || Ok(Grants::default()))?;
-    let (http_ca, _) = own.get(Key::HttpCa, value::file, value::show_file, || Ok(None))?;
-    let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string, || Ok(64))?;
+    let (allow_http, _) = own.get(Key::AllowHttp, value::grants, value::show_grants)?;
+    let (http_ca, _) = own.optional(Key::HttpCa, value::path, value::show_path)?;
+    let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string)?;
     let (limits, memory_origin) = limits(&mut own)?;
     let max_memory = limits.memory;
-    let state_limits = state_limits(&mut own)?;
-    let (arguments, _) = own.get(Key::Arg, value::arguments, |all| value::show_arguments(all), || Ok(Vec::new()))?;
+    let (total, _) = own.get(Key::MaxState, value::state_size, value::show_size)?;
+    let (arguments, _) = own.get(Key::Arg, value::arguments, |all| value::show_arguments(all))?;
     let mut taken = BTreeSet::new();
     let pair = |name: &str, text: &str| Ok((name.to_string(), text.to_string()));
     let hidden = |name: &str, text: &str| Ok((name.to_string(), Secret::new(text)));
@@ -435,13 +396,11 @@ fn coordinator(
         on_done,
         stall_after,
         probation,
-        core_dumps,
-        profile,
         pins,
         trust,
         compile_timeout,
         limits,
-        state_limits,
+        state_limits: Limits { total },
         arguments,
         env,
         config,
@@ -454,7 +413,7 @@ fn coordinator(
     Ok((coordinator, election_origin))
 }
 
-/// Looks settings up in layers, the strongest first, and notes what it found.
+/// Looks up settings in layers, the strongest first, and records a row for each.
 struct Resolver<'a> {
     layers: Vec<&'a Layer>,
     rows: &'a mut Vec<SettingRow>,
@@ -470,7 +429,31 @@ impl<'a> Resolver<'a> {
         given.map_or(Origin::Default, |given| given.origin.clone())
     }
 
+    /// The value of a setting with a default in the table of settings.
     fn get<T>(
+        &mut self,
+        key: Key,
+        parse: impl Fn(&str) -> Result<T, String>,
+        show: impl FnOnce(&T) -> String,
+    ) -> Result<(T, Origin), ConfigError> {
+        let default = || parse(key.setting().default.unwrap_or_default());
+        self.get_or(key, &parse, show, default)
+    }
+
+    /// The value of a setting; none for the word that is its default, such as `none`, `off` or `own`.
+    fn optional<T>(
+        &mut self,
+        key: Key,
+        parse: impl Fn(&str) -> Result<T, String>,
+        show: impl FnOnce(&T) -> String,
+    ) -> Result<(Option<T>, Origin), ConfigError> {
+        let word = key.setting().default.unwrap_or(OFF);
+        let parse = |text: &str| if text.trim() == word { Ok(None) } else { parse(text).map(Some) };
+        self.get_or(key, parse, |value| value.as_ref().map_or(word.to_owned(), show), || Ok(None))
+    }
+
+    /// The value of a setting with a default that depends on the machine or the module.
+    fn get_or<T>(
         &mut self,
         key: Key,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -485,8 +468,8 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// What a setting that has many values says, each value made of its name and text. Those that become
-    /// variables of the coordinator share what is `taken`: a name that another such setting has is refused.
+    /// The values of a setting with many values, each made from its name and text. Refuses a name in `taken`, which all
+    /// settings share whose values become variables of the coordinator.
     fn many<T>(
         &mut self,
         key: Key,
@@ -511,7 +494,7 @@ impl<'a> Resolver<'a> {
         Ok(values)
     }
 
-    /// The values of a setting that has many: all layers together, the strongest one's value for each name.
+    /// The texts of a setting with many values, merged: for each name, the strongest layer's text.
     fn named(&self, key: Key) -> BTreeMap<&'a String, &'a Given> {
         let mut values = BTreeMap::new();
         for layer in self.layers.iter().rev() {

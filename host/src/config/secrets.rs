@@ -1,23 +1,22 @@
-//! Where secrets are, as settings say it.
+//! The sources of secrets that settings name.
 
 use baton_runtime::SecretSource;
 
 use super::Environment;
 
-/// How the source of a secret begins, as a text.
 pub(super) const FILE: &str = "file:";
-/// See [`FILE`].
 pub(super) const ENV: &str = "env:";
-/// How to give one on the command line.
+/// The form of a secret on the command line.
 pub(super) const FORM: &str = "NAME=file:PATH or NAME=env:VARIABLE";
-/// How to give one in the file.
+/// Advice for a secret in `baton.toml`.
 pub(super) const TABLE: &str = "name the secret's source, not its value: { file = \"PATH\" } or { env = \"VARIABLE\" }";
 
-/// The secret `name`, whose `source` is `file:PATH` or `env:VARIABLE`. It is looked for, so that what is wrong is said at
-/// once.
+/// Parses the source of the secret `name`: `file:PATH` or `env:VARIABLE`. Reads the secret, so that errors are reported
+/// at the start.
 ///
 /// # Errors
-/// Why it is not there. Neither what was found nor a source that may be the secret itself is repeated.
+/// The reason for which it cannot be read. The message repeats neither the secret nor a malformed source, which may be
+/// the secret itself.
 pub(super) fn find(name: &str, source: &str, around: &Environment) -> Result<SecretSource, String> {
     if let Some(path) = source.strip_prefix(FILE).filter(|path| !path.is_empty()) {
         let source = SecretSource::in_file(name, around.path(path));

@@ -3,18 +3,15 @@
 use super::{Key, Origin};
 use crate::cli::columns;
 
-/// One line of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SettingRow {
-    /// The election that the setting is for; none for the whole host.
+    /// The election of the setting; none if it applies to the whole host.
     pub election: Option<String>,
-    /// The setting.
     pub key: Key,
-    /// Which of the settings of that name: a variable's name.
+    /// Name of the value, if the setting has many.
     pub part: Option<String>,
-    /// The value as shown.
+    /// The value, with secrets hidden.
     pub value: String,
-    /// Where it came from.
     pub origin: Origin,
 }
 

@@ -1,4 +1,4 @@
-//! From text to value, and back to the text that people read. Errors say what to write instead.
+//! Parses and shows the values of settings. Errors say what to write instead.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use baton_election::OnDone;
 use baton_store::address::without_user;
 
 use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
-use crate::links::{InvalidPlace, Place};
+use crate::links::{InvalidPeerAddr, PeerAddr};
 use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
@@ -20,13 +20,11 @@ use baton_store::{Digest, InvalidDigest, LONGEST_LABEL};
 use baton_store::{StoreUrl, StoreUrlError};
 
 const KIB: u64 = 1 << 10;
-/// Longer is a mistake, and a bound keeps later sums of times from running over.
+/// A longer duration is a mistake. The bound also keeps sums of durations from overflowing.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// What a setting that has a default of nothing says for that.
+/// The word that turns off an optional setting.
 pub(super) const OFF: &str = "off";
-/// What `--admin-advertise` and `--peer-advertise` say for the address that is listened at.
-const OWN: &str = "own";
-/// One page: less is no WebAssembly memory at all.
+/// One WebAssembly page, in bytes. Memories have whole pages.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
 pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
@@ -40,10 +38,10 @@ pub(super) fn module(text: &str) -> Result<ModuleSource, String> {
     text.parse().map_err(|error: InvalidModuleSource| error.to_string())
 }
 
-/// A length of time.
+/// Parses a duration of at most a year.
 ///
 /// # Errors
-/// What is wrong with the text, and how to write it.
+/// The problem with the text, and how to write it.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text.trim())
         .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))?;
@@ -53,7 +51,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// How long something may take at most.
+/// A maximum duration, which must not be zero.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("0 is too short: write a longer duration".to_string()),
@@ -65,23 +63,15 @@ pub(super) fn show_duration(duration: &Duration) -> String {
     humantime::format_duration(*duration).to_string().replace(' ', "")
 }
 
-/// `off`, or a duration that is not zero.
-pub(super) fn stall(text: &str) -> Result<Option<Duration>, String> {
-    if text.trim() == "off" {
-        return Ok(None);
-    }
+pub(super) fn stall(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(Duration::ZERO) => Err("0 would stop every instance at once: write off, or a duration".to_string()),
-        Ok(duration) => Ok(Some(duration)),
+        Ok(duration) => Ok(duration),
         Err(_) => Err(format!("{text:?} is neither off nor a duration: write it like 5m or 90s")),
     }
 }
 
-pub(super) fn show_stall(stall: &Option<Duration>) -> String {
-    stall.as_ref().map_or("off".to_string(), show_duration)
-}
-
-/// `none`, or an address with a port; `off`, too, as other settings have it.
+/// `none`, or an address with a port. Also accepts `off`, as other settings do.
 pub(super) fn admin(text: &str) -> Result<AdminPlace, String> {
     match text.trim() {
         OFF | "none" => Ok(AdminPlace::Off),
@@ -93,59 +83,30 @@ pub(super) fn admin(text: &str) -> Result<AdminPlace, String> {
     }
 }
 
-/// `own`, or where others find the admin endpoint.
-pub(super) fn admin_url(text: &str) -> Result<Option<AdminUrl>, String> {
-    match text.trim() {
-        OWN => Ok(None),
-        url => url.parse().map(Some).map_err(|error: InvalidAdminUrl| error.to_string()),
-    }
+pub(super) fn admin_url(text: &str) -> Result<AdminUrl, String> {
+    text.trim().parse().map_err(|error: InvalidAdminUrl| error.to_string())
 }
 
-pub(super) fn show_admin_url(url: &Option<AdminUrl>) -> String {
-    url.as_ref().map_or(OWN.to_string(), ToString::to_string)
+pub(super) fn peer(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_| {
+        let address = without_user(text.trim());
+        format!(
+            "{address:?} is not an address: write one with its port, as in 10.0.0.3:7072 or [::]:7072 (with a zone by \
+             its number, as in [fe80::1%2]:7072), or off"
+        )
+    })
 }
 
-/// `off`, or an address with a port.
-pub(super) fn peer(text: &str) -> Result<Option<SocketAddr>, String> {
-    match text.trim() {
-        OFF => Ok(None),
-        address => address.parse().map(Some).map_err(|_| {
-            let address = without_user(address);
-            format!(
-                "{address:?} is not an address: write one with its port, as in 10.0.0.3:7072 or [::]:7072 (with a zone by its \
-                 number, as in [fe80::1%2]:7072), or off"
-            )
-        }),
-    }
+pub(super) fn advertise(text: &str) -> Result<PeerAddr, String> {
+    text.trim().parse().map_err(|error: InvalidPeerAddr| error.to_string())
 }
 
-pub(super) fn show_peer(peer: &Option<SocketAddr>) -> String {
-    peer.as_ref().map_or(OFF.to_string(), ToString::to_string)
-}
-
-/// `own`, or where others find the address at which this host listens for them.
-pub(super) fn advertise(text: &str) -> Result<Option<Place>, String> {
-    match text.trim() {
-        OWN => Ok(None),
-        place => place.parse().map(Some).map_err(|error: InvalidPlace| error.to_string()),
-    }
-}
-
-pub(super) fn show_advertise(place: &Option<Place>) -> String {
-    place.as_ref().map_or(OWN.to_string(), ToString::to_string)
-}
-
-/// `off`, or a path.
-pub(super) fn place(text: &str) -> Result<Option<PathBuf>, String> {
+pub(super) fn folder(text: &str) -> Result<Option<PathBuf>, String> {
     match text {
         OFF => Ok(None),
         "" => Err("is empty: write off, or a path".to_string()),
         path => Ok(Some(PathBuf::from(path))),
     }
-}
-
-pub(super) fn show_place(place: &Option<PathBuf>) -> String {
-    place.as_ref().map_or(OFF.to_string(), |path| path.display().to_string())
 }
 
 pub(super) fn size(text: &str) -> Result<u64, String> {
@@ -156,7 +117,6 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// The size of a state, or of a value in it.
 pub(super) fn state_size(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
     if bytes > LARGEST {
@@ -194,7 +154,6 @@ pub(super) fn show_size(bytes: &u64) -> String {
     }
 }
 
-/// Grants of HTTP, with white space between them.
 pub(super) fn grants(text: &str) -> Result<Grants, String> {
     let grants: Result<Vec<Grant>, GrantError> = text.split_whitespace().map(str::parse).collect();
     grants.map(Grants::new).map_err(|error| error.to_string())
@@ -205,12 +164,12 @@ pub(super) fn show_grants(grants: &Grants) -> String {
     if grants.is_empty() { "none".to_owned() } else { grants.join(" ") }
 }
 
-/// A command's arguments as one text: each may have spaces and line breaks in it, and ends with a NUL, which none has.
+/// Joins arguments into one text. Each ends with a NUL, since an argument may contain any other character.
 pub(super) fn join_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> String {
     arguments.flat_map(|argument| [argument, "\0"]).collect()
 }
 
-/// The arguments again.
+/// Splits a text of [`join_arguments`].
 pub(super) fn arguments(text: &str) -> Result<Vec<String>, String> {
     Ok(text.split_terminator('\0').map(str::to_owned).collect())
 }
@@ -220,7 +179,6 @@ pub(super) fn show_arguments(arguments: &[String]) -> String {
     if arguments.is_empty() { "none".to_owned() } else { arguments.join(" ") }
 }
 
-/// Digests of modules, with white space between them.
 pub(super) fn digests(text: &str) -> Result<Vec<Digest>, String> {
     let digests: Result<_, InvalidDigest> = text.split_whitespace().map(str::parse).collect();
     digests.map_err(|error| error.to_string())
@@ -241,18 +199,19 @@ pub(super) fn show_files(files: &[PathBuf]) -> String {
     if files.is_empty() { "none".to_owned() } else { files.join(" ") }
 }
 
-pub(super) fn file(text: &str) -> Result<Option<PathBuf>, String> {
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("is empty: name a file, or leave it out".to_owned()),
-        text => Ok(Some(PathBuf::from(text))),
+        text => Ok(PathBuf::from(text)),
     }
 }
 
-pub(super) fn show_file(file: &Option<PathBuf>) -> String {
-    file.as_ref().map_or("none".to_owned(), |file| file.display().to_string())
+#[expect(clippy::ptr_arg, reason = "a setting's value is shown by reference to its type")]
+pub(super) fn show_path(path: &PathBuf) -> String {
+    path.display().to_string()
 }
 
-/// More at a time would be more than the host has descriptors for.
+/// Each request in flight needs a file descriptor, and the host has a limited number.
 const MOST_REQUESTS: usize = 10_000;
 
 pub(super) fn requests(text: &str) -> Result<usize, String> {
@@ -262,7 +221,6 @@ pub(super) fn requests(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A priority, of which 100 is the highest.
 pub(super) fn priority(text: &str) -> Result<u8, String> {
     match text.trim().parse() {
         Ok(number @ 0..=HIGHEST_PRIORITY) => Ok(number),
@@ -270,19 +228,10 @@ pub(super) fn priority(text: &str) -> Result<u8, String> {
     }
 }
 
-/// `off`, or a number of things, of which there must be at least one.
-pub(super) fn most(text: &str) -> Result<Option<usize>, String> {
-    match text.trim() {
-        OFF => Ok(None),
-        text => count(text, 100_000).map(|number| usize::try_from(number).ok()),
-    }
+pub(super) fn most(text: &str) -> Result<usize, String> {
+    count(text, 100_000).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-pub(super) fn show_most(most: &Option<usize>) -> String {
-    most.as_ref().map_or(OFF.to_owned(), usize::to_string)
-}
-
-/// A label, whose name and value are words.
 pub(super) fn label(name: &str, value: &str) -> Result<(String, String), String> {
     let is_word = |text: &str| {
         (1..=LONGEST_LABEL).contains(&text.len())
@@ -294,7 +243,6 @@ pub(super) fn label(name: &str, value: &str) -> Result<(String, String), String>
     }
 }
 
-/// A number of things, of which there must be at least one.
 pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
     match text.trim().parse() {
         Ok(0) => Err("0 is too few: write at least 1".to_string()),
@@ -304,7 +252,6 @@ pub(super) fn count(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// A switch.
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "true" | "1" | "yes" | "on" => Ok(true),
@@ -349,20 +296,20 @@ pub(super) fn show_log_format(format: &Format) -> String {
 /// Parses an election's name.
 ///
 /// # Errors
-/// What is wrong with it and what to write instead.
+/// The problem with the name, and what to write instead.
 pub fn election(text: &str) -> Result<ElectionName, String> {
     ElectionName::new(text).map_err(|error| {
         format!("{:?} is not an election's name{}", without_user(text), after_name(&error.to_string()))
     })
 }
 
-/// The rule that an election's error states, without the name that it repeats unescaped.
+/// The rule at the end of an election name's error. The rest of the error repeats the name unescaped.
 fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }
 
-/// The election named after a module: hyphens replace underscores, as in the name of a crate. No other character is
-/// replaced: two modules would share an election, and one of them would never run.
+/// The election named after a module, with hyphens instead of underscores, as in the name of a crate. Replaces no other
+/// character: two modules could share an election, and one of them would never run.
 pub(super) fn election_called(stem: &str) -> Result<ElectionName, String> {
     ElectionName::new(&stem.replace('_', "-")).map_err(|_| {
         format!(
@@ -378,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn duration_is_parsed_and_shown() {
         for (text, millis, shown) in [
             ("15s", 15_000, "15s"),
             ("1m30s", 90_000, "1m30s"),
@@ -396,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_has_a_bound() {
+    fn duration_longer_than_a_year_is_refused() {
         assert!(duration("366d").is_ok());
         for text in ["367d", "500000000000y"] {
             assert!(duration(text).unwrap_err().contains("longer than a year"), "{text}");
@@ -404,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn size_is_parsed_and_shown() {
         for (text, bytes, shown) in [
             ("256MiB", 256 << 20, "256MiB"),
             ("1GiB", 1 << 30, "1GiB"),
@@ -425,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_stand_between_white_space() {
+    fn grants_are_separated_by_white_space() {
         let parsed = grants("https://a.example\n http://b:81/x/  http://c#private").unwrap();
         assert_eq!(show_grants(&parsed), "https://a.example http://b:81/x http://c#private");
         assert_eq!(show_grants(&grants("").unwrap()), "none");
@@ -434,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_have_a_bound() {
+    fn number_of_requests_is_bounded() {
         assert_eq!(requests(" 64 "), Ok(64));
         for text in ["", "0", "-1", "10001", "many", "64MiB"] {
             assert!(requests(text).unwrap_err().contains("1 to 10000"), "{text}");
@@ -442,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn counts() {
+    fn count_is_bounded_and_not_zero() {
         assert_eq!(count(" 7 ", 7), Ok(7));
         assert!(count("8", 7).unwrap_err().contains("at most 7"));
         for text in ["0", "", "-1", "1.5", "1k", "99999999999999999999"] {
@@ -451,15 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_off_or_longer_than_nothing() {
-        assert_eq!(stall("off").unwrap(), None);
-        assert_eq!(stall("5m").unwrap(), Some(Duration::from_secs(300)));
+    fn stall_of_zero_is_refused() {
+        assert_eq!(stall("5m").unwrap(), Duration::from_secs(300));
         assert!(stall("0s").is_err());
         assert!(stall("never").unwrap_err().contains("neither off nor a duration"));
     }
 
     #[test]
-    fn election_is_named_after_a_module_whose_name_loses_no_character() {
+    fn election_is_named_after_module_unless_characters_are_lost() {
         for (stem, name) in [("heartbeat", "heartbeat"), ("my_job-v2", "my-job-v2")] {
             assert_eq!(election_called(stem).unwrap().as_str(), name);
         }
@@ -469,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_election_is_told_the_rule() {
+    fn invalid_election_error_states_the_rule() {
         let error = election("Not\x1bThis").unwrap_err();
         assert_eq!(
             error,

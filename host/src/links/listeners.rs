@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::words::Candidate;
+use super::wire::Candidate;
 
 /// The listeners of one election, by the number of their link.
 #[derive(Default, Debug)]

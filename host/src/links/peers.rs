@@ -1,46 +1,64 @@
 //! Links with hosts of other machines: TCP and TLS with the announced certificates, then the same lines as on a socket.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use baton_store::{Digest, ObjectStore};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::{TlsAcceptor, client};
+use tokio_rustls::rustls::Error;
+use tokio_rustls::{TlsAcceptor, client, server};
 
-use super::attend::{Event, Events, HELLO_WITHIN, Shown, ask, attend};
-use super::place::notices_death;
+use super::directory::Directory;
+use super::link::{HELLO_WITHIN, LOOKED_UP_WITHIN};
+use super::peer_addr::notices_death;
 use super::tls::{self, Identity};
-use super::words::{Peer, Question};
+use super::wire::PeerQuery;
 
-const REACHED_WITHIN: Duration = Duration::from_secs(2);
+const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Completes the handshake with a peer that has connected, and carries the link. The peer must be quick and name this
-/// incarnation.
-pub(super) async fn meet(
-    link: u64,
-    stream: TcpStream,
-    (acceptor, to): (TlsAcceptor, String),
-    waiting: mpsc::Receiver<Vec<u8>>,
-    events: Events,
-) {
-    if let Ok(Ok((stream, certificate))) = timeout(HELLO_WITHIN, tls::accept(&acceptor, stream)).await {
-        attend(link, stream, Some(Shown { certificate, to }), HELLO_WITHIN, waiting, &events).await;
-    }
-    let _ = events.send((link, Event::Ended(None))).await;
+/// The identity, listener and lookups for links with other machines.
+pub(super) struct Network {
+    identity: Identity,
+    acceptor: TlsAcceptor,
+    /// The announcements of leaders. Callers have a cache of their own, so that they cannot delay lookups of leaders.
+    leaders: Directory,
+    pub(super) callers: Directory,
+    /// The elections of this host.
+    pub(super) elections: BTreeSet<String>,
 }
 
-/// Connects to a peer at its announced addresses. Returns none if the host knows nothing of the peer.
+impl Network {
+    /// # Errors
+    /// The certificate and the key of the identity do not match.
+    pub(super) fn new(
+        identity: Identity,
+        store: Arc<dyn ObjectStore>,
+        elections: BTreeSet<String>,
+    ) -> Result<Self, Error> {
+        let acceptor = identity.acceptor()?;
+        let (leaders, callers) = (Directory::new(Arc::clone(&store)), Directory::new(store));
+        Ok(Self { identity, acceptor, leaders, callers, elections })
+    }
+}
+
+/// Completes the handshake with a peer that has connected, which must be quick. Returns the peer's certificate, too.
+pub(super) async fn accept(network: &Network, stream: TcpStream) -> Option<(server::TlsStream<TcpStream>, Digest)> {
+    timeout(HELLO_WITHIN, tls::accept(&network.acceptor, stream)).await.ok()?.ok()
+}
+
+/// Connects to a peer at its announced addresses. Returns none if the peer has announced none.
 ///
 /// # Errors
-/// No address could be reached. Holds the last reason.
-pub(super) async fn reach(
-    link: u64,
-    peer: Question,
-    identity: &Identity,
-    events: &Events,
+/// The announced name cannot be resolved, or no address can be reached. Holds the last reason.
+pub(super) async fn connect(
+    network: &Network,
+    peer: PeerQuery,
 ) -> Result<Option<client::TlsStream<TcpStream>>, String> {
-    let Some(Peer { certificate, addresses }) = ask(link, peer, events).await else { return Ok(None) };
-    let connector = identity.connector(certificate).map_err(|error| error.to_string())?;
+    let found = timeout(LOOKED_UP_WITHIN, network.leaders.addresses(&peer)).await;
+    let Some((certificate, addresses)) = found.unwrap_or(Ok(None))? else { return Ok(None) };
+    let connector = network.identity.connector(certificate).map_err(|error| error.to_string())?;
     let mut why = "the name of the leader's host has no address".to_owned();
     for address in addresses {
         let connects = async {
@@ -48,10 +66,10 @@ pub(super) async fn reach(
             notices_death(&stream)?;
             tls::connect(&connector, stream).await
         };
-        why = match timeout(REACHED_WITHIN, connects).await {
+        why = match timeout(CONNECTED_WITHIN, connects).await {
             Ok(Ok(stream)) => return Ok(Some(stream)),
             Ok(Err(error)) => format!("{address}: {error}"),
-            Err(_) => format!("{address}: no response within {REACHED_WITHIN:?}"),
+            Err(_) => format!("{address}: no response within {CONNECTED_WITHIN:?}"),
         };
     }
     Err(why)

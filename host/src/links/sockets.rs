@@ -3,36 +3,62 @@
 
 use std::fs::{DirBuilder, DirEntry};
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton_store::clock::wall;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixStream;
 
-use super::words::is_incarnation;
+use super::wire::is_incarnation;
 
 const MAX_ENTRIES: usize = 4096;
 
 /// Age at which an unfinished socket counts as abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// Creates the folder, accessible only to this user.
-///
-/// # Errors
-/// The folder cannot be created, or others can access it.
-pub(super) fn make(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let found = std::fs::symlink_metadata(folder)?;
-    let is_own = found.uid() == rustix::process::geteuid().as_raw();
-    if !found.is_dir() || !is_own || found.permissions().mode() & 0o077 != 0 {
-        let why = format!("{} must be a folder of this user, with mode 0700", folder.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+/// A folder of sockets, open. Paths through its descriptor are short: a socket's address has room for about 100 bytes.
+pub(super) struct SocketFolder(OwnedFd);
+
+impl SocketFolder {
+    /// Creates the folder, accessible only to this user, if it does not exist, and opens it.
+    ///
+    /// # Errors
+    /// The folder cannot be created or opened, or others can access it.
+    pub(super) fn make(folder: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let found = std::fs::symlink_metadata(folder)?;
+        let is_own = found.uid() == rustix::process::geteuid().as_raw();
+        if !found.is_dir() || !is_own || found.permissions().mode() & 0o077 != 0 {
+            let why = format!("{} must be a folder of this user, with mode 0700", folder.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Self::open(folder)
     }
-    Ok(())
+
+    /// Opens the folder.
+    ///
+    /// # Errors
+    /// There is no such folder, or it cannot be opened.
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::open(folder, flags, Mode::empty())?))
+    }
+
+    /// A short path of the folder, valid as long as the folder is open.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// A short path of an incarnation's socket, valid as long as the folder is open.
+    pub(super) fn socket(&self, incarnation: &str) -> PathBuf {
+        self.path().join(incarnation)
+    }
 }
 
 /// Listens under an incarnation's name. The socket gets that name only once it listens, because [`tidy_up`] removes
@@ -100,8 +126,8 @@ mod tests {
     #[test]
     fn dead_sockets_are_removed_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("links");
-        make(&folder).unwrap();
+        let folder = SocketFolder::make(&folder.path().join("links")).unwrap();
+        let folder = folder.path();
         let alive = listen(&folder, "ab").unwrap();
         drop(listen(&folder, "cd").unwrap());
         drop(UnixListener::bind(folder.join(".ef")).unwrap());
@@ -121,8 +147,8 @@ mod tests {
     fn folder_that_others_can_enter_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(make(folder.path()).unwrap_err().to_string().contains("0700"));
+        assert!(SocketFolder::make(folder.path()).err().unwrap().to_string().contains("0700"));
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        make(folder.path()).unwrap();
+        assert!(SocketFolder::make(folder.path()).is_ok());
     }
 }

@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use baton_store::Digest;
-use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -27,11 +26,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 /// Upper bound in bytes. A host's certificate has a few hundred.
 const LONGEST_CERTIFICATE: usize = 1024;
 
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The key and the certificate of this start of the host.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Identity {
-    #[serde(with = "base64_text")]
     certificate: Vec<u8>,
-    #[serde(with = "base64_text")]
     key: Vec<u8>,
 }
 
@@ -237,20 +235,6 @@ impl ClientCertVerifier for CertificateOwner {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         Self::schemes()
-    }
-}
-
-mod base64_text {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
-
-    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(bytes))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -1,11 +1,9 @@
-//! What the metadata service says.
-
 use serde::Deserialize;
 
 use crate::telemetry::Event;
 use baton_store::foreign::Reader;
 
-/// What is read of others' bytes, for [`crate::foreign`].
+/// The reader of untrusted bytes, for [`crate::foreign`].
 pub(crate) const READER: Reader = Reader {
     name: "scheduled-events",
     read: |bytes| {
@@ -16,24 +14,22 @@ pub(crate) const READER: Reader = Reader {
     },
 };
 
-/// An event's id, in bytes: it is a UUID.
+/// Longest event id, in bytes. Azure's ids are UUIDs.
 const LONGEST_ID: usize = 128;
 
-/// What a machine of Azure is.
 #[derive(Deserialize)]
 pub(super) struct Machine {
-    /// What events call it.
+    /// The name by which events refer to the machine.
     pub(super) name: String,
 }
 
-/// All that is planned for the machines of a group.
+/// The planned events for the machines of a group.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Document {
     events: Vec<ScheduledEvent>,
 }
 
-/// Something that is planned.
 #[derive(Deserialize, Default, Debug)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct ScheduledEvent {
@@ -43,17 +39,16 @@ pub(super) struct ScheduledEvent {
     kind: String,
     #[serde(rename = "EventStatus")]
     status: String,
-    /// The machines that it is planned for.
     resources: Vec<String>,
     not_before: String,
     description: String,
 }
 
 impl Document {
-    /// What is planned for this machine, as far as it interrupts what runs there.
+    /// The events that will interrupt what runs on this machine.
     pub(super) fn of(&self, machine: &str) -> Vec<&ScheduledEvent> {
         let concerns = |event: &&ScheduledEvent| {
-            event.done().is_some()
+            event.action().is_some()
                 && (1..=LONGEST_ID).contains(&event.id.len())
                 && event.resources.iter().any(|name| name.eq_ignore_ascii_case(machine))
         };
@@ -62,8 +57,8 @@ impl Document {
 }
 
 impl ScheduledEvent {
-    /// What is done to the machine.
-    fn done(&self) -> Option<&'static str> {
+    /// Azure's action on the machine. None for kinds that do not interrupt it.
+    fn action(&self) -> Option<&'static str> {
         match self.kind.as_str() {
             "Freeze" => Some("frozen"),
             "Reboot" => Some("rebooted"),
@@ -74,28 +69,28 @@ impl ScheduledEvent {
         }
     }
 
-    /// Why a node there leads nothing, for a person.
+    /// The reason why a node on the machine is ineligible, for people.
     pub(super) fn why(&self) -> String {
-        let done = self.done().unwrap_or("changed");
+        let action = self.action().unwrap_or("changed");
         if self.status == "Started" {
-            format!("the machine is being {done}")
+            format!("the machine is being {action}")
         } else {
-            format!("the machine is about to be {done}")
+            format!("the machine is about to be {action}")
         }
     }
 
-    /// Whether it waits for an acknowledgement, and for no other machine's than this one's: who acknowledges does so for
-    /// all of them.
+    /// True if Azure waits for an acknowledgement, which applies to all machines of the event, and this is the only
+    /// one.
     pub(super) fn can_be_acknowledged(&self) -> bool {
         self.status == "Scheduled" && self.resources.len() == 1
     }
 
-    /// When it begins without an acknowledgement, for a person.
+    /// The time at which the event begins without an acknowledgement, for people.
     pub(super) fn begins(&self) -> &str {
         if self.not_before.is_empty() { "the announced time" } else { &self.not_before }
     }
 
-    pub(super) fn told(&self) -> Event {
+    pub(super) fn to_event(&self) -> Event {
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Event::Maintenance {
             reason: self.why(),
@@ -107,7 +102,6 @@ impl ScheduledEvent {
     }
 }
 
-/// What is planned for a machine alone, under those ids.
 #[cfg(test)]
 pub(super) fn freezes(ids: &[&str], machine: &str) -> Document {
     let freeze = |id: &&str| ScheduledEvent {
@@ -130,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_interrupts_this_machine_is_heeded() {
+    fn only_events_that_interrupt_this_machine_are_selected() {
         let event = |kind: &str, status: &str, resources: &[&str]| {
             serde_json::json!({
                 "EventId": "A", "EventType": kind, "ResourceType": "VirtualMachine", "Resources": resources,
@@ -149,7 +143,7 @@ mod tests {
             let planned = document(serde_json::json!([event]));
             planned.of("a").first().map(|event| event.can_be_acknowledged())
         };
-        assert_eq!(of(event("Freeze", "Started", &["a"])), Some(false), "it is too late");
+        assert_eq!(of(event("Freeze", "Started", &["a"])), Some(false), "the event has begun");
         assert_eq!(of(event("Freeze", "Scheduled", &["a", "b"])), Some(false), "b may not have stepped down");
         assert_eq!(of(event("Other", "Scheduled", &["a"])), None);
         assert!(serde_json::from_str::<Document>("{}").unwrap().of("a").is_empty());

@@ -1,4 +1,4 @@
-//! The metadata service of a machine, which is asked in plain HTTP on an address of the machine alone, and never through a
+//! A client for a machine's metadata service: plain HTTP to an address that only the machine can reach, without a
 //! proxy.
 
 use std::fmt;
@@ -18,22 +18,20 @@ use tokio::time::timeout;
 
 use super::document::{Document, Machine};
 
-/// Where it says what the machine is, and what is planned.
 const MACHINE: &str = "/metadata/instance/compute?api-version=2021-02-01";
 const PLANNED: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 
-/// How long an answer may take.
-const WITHIN: Duration = Duration::from_secs(10);
+const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// No answer is longer, in bytes: an event has less than a kilobyte, and a machine's description some.
+/// Longest response, in bytes. An event has less than a kilobyte, and a machine's description a few.
 const LONGEST: usize = 1 << 20;
 
-/// Why something is no address of a metadata service.
+/// The value is not the address of a metadata service.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is neither auto, off nor an address: write one like http://169.254.169.254")]
 pub struct NoEndpoint(String);
 
-/// The service's address.
+/// The address of the metadata service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint(String);
 
@@ -44,10 +42,10 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `http://HOST` or `http://HOST:PORT`.
+    /// Parses `http://HOST` or `http://HOST:PORT`.
     ///
     /// # Errors
-    /// [`NoEndpoint`] where it is anything else.
+    /// [`NoEndpoint`] if it is anything else.
     pub fn new(url: &str) -> Result<Self, NoEndpoint> {
         let wrong = || NoEndpoint(without_user(url));
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -59,17 +57,16 @@ impl Endpoint {
         Ok(Self(authority.to_string()))
     }
 
-    /// What events call this machine.
+    /// Returns the name by which events refer to this machine.
     pub(super) async fn machine(&self) -> Result<String, String> {
         self.ask::<Machine>(MACHINE).await.map(|machine| machine.name)
     }
 
-    /// What is planned.
     pub(super) async fn planned(&self) -> Result<Document, String> {
         self.ask(PLANNED).await
     }
 
-    /// Has an event begin: this machine need not be waited for.
+    /// Acknowledges an event: Azure may begin it at once.
     pub(super) async fn acknowledge(&self, id: &str) -> Result<(), String> {
         let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] }).to_string();
         self.send(Method::POST, PLANNED, body).await.map(drop)
@@ -81,8 +78,8 @@ impl Endpoint {
     }
 
     async fn send(&self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
-        let answer = timeout(WITHIN, self.exchange(method, path, body)).await;
-        answer.unwrap_or_else(|_| Err(format!("no response within {WITHIN:?}")))
+        let answer = timeout(RESPONSE_WITHIN, self.exchange(method, path, body)).await;
+        answer.unwrap_or_else(|_| Err(format!("no response within {RESPONSE_WITHIN:?}")))
     }
 
     async fn exchange(&self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
@@ -95,7 +92,7 @@ impl Endpoint {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
-        // Ends with this exchange, whose error says what was wrong.
+        // The connection ends with this exchange, whose error reports what failed.
         let mut driven = JoinSet::new();
         driven.spawn(async move { drop(connection.await) });
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
@@ -119,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_of_plain_http_and_has_no_path() {
+    fn endpoint_is_a_plain_http_address_without_a_path() {
         for (url, is) in
             [("http://169.254.169.254", "http://169.254.169.254"), ("http://127.0.0.1:80/", "http://127.0.0.1:80")]
         {

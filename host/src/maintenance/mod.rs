@@ -1,9 +1,8 @@
-//! What Azure is about to do to the machine that this host runs on: it is frozen, rebooted, redeployed, preempted or
-//! terminated. The machine is told of it before, by Scheduled Events of its metadata service. While there is such an event
-//! this node takes part in no election: it steps down first, and then acknowledges the event, so that it need not be waited
-//! for.
+//! Steps down before Azure freezes, reboots, redeploys, preempts or terminates this machine.
 //!
-//! Nothing rests on it: a machine that is frozen without a word wakes up without its term.
+//! Azure announces such an event through its metadata service (Scheduled Events). While there is one, this node is
+//! ineligible in all elections. It steps down, and then acknowledges the event, so that Azure need not wait. No promise
+//! depends on this: a leader whose machine is frozen without an announcement wakes up after its term.
 
 mod document;
 mod endpoint;
@@ -25,45 +24,41 @@ pub use endpoint::{Endpoint, NoEndpoint};
 
 use crate::telemetry::{Event, Log, Standing};
 
-/// By this tag of the chassis a machine of Azure is known.
+/// The file and the chassis tag by which a host recognizes an Azure machine.
 const TAG: (&str, &str) = ("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77");
 
-/// Where a machine of Azure asks for its metadata.
 const METADATA: &str = "http://169.254.169.254";
 
-/// In a container of Kubernetes.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
-/// How often it is asked, as Azure advises.
-const EVERY: Duration = Duration::from_secs(1);
+/// Interval between requests for planned events, as Azure recommends.
+const POLL: Duration = Duration::from_secs(1);
 
-/// How many events are acknowledged at a time.
 const AT_ONCE: usize = 16;
 
-/// How often it is looked at whether this node has stepped down.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval between checks whether this node has stepped down.
+const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// The service is made for a machine that asks for the first time, which takes minutes. After so long without an answer
-/// that is said, and a node that stays out for an event comes back.
+/// Time without a response until the node is eligible again. Enabling the service for a machine takes Azure minutes.
 const OUTAGE: Duration = Duration::from_secs(300);
 
-/// Where to ask what is planned for this machine.
+/// The source of planned events, as set by `--scheduled-events`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ScheduledEvents {
-    /// Where Azure answers, if this machine is one of Azure.
+    /// Azure's metadata service, if this is an Azure machine.
     #[default]
     Auto,
-    /// Nowhere.
+    /// No source.
     Off,
-    /// At this address.
+    /// A metadata service at this address.
     At(Endpoint),
 }
 
 impl ScheduledEvents {
-    /// Reads `auto`, `off` or a URL.
+    /// Parses `auto`, `off` or a URL.
     ///
     /// # Errors
-    /// [`NoEndpoint`] for anything else.
+    /// [`NoEndpoint`] if it is anything else.
     pub fn new(text: &str) -> Result<Self, NoEndpoint> {
         match text.trim() {
             "auto" => Ok(Self::Auto),
@@ -72,7 +67,7 @@ impl ScheduledEvents {
         }
     }
 
-    /// Who is to be asked; nobody on a machine that has nobody to ask.
+    /// The endpoint to request, if this machine has one.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         match self {
@@ -96,55 +91,54 @@ impl fmt::Display for ScheduledEvents {
     }
 }
 
-/// Why this node stays out of its elections, for now; none while it takes part.
+/// The reason why this node is ineligible for all elections, if it is.
 pub type Away = Option<Arc<str>>;
 
-/// Watches what is planned for the machine.
+/// Watches the planned events of the machine.
 pub struct Maintenance {
-    /// Who is asked.
+    /// The metadata service.
     pub endpoint: Endpoint,
     /// The elections that this node steps down from.
     pub standings: Vec<Arc<Standing>>,
-    /// Tells their supervisors.
+    /// The channel to the supervisors of these elections.
     pub away: watch::Sender<Away>,
-    /// Where it tells what is planned.
+    /// The log for the events.
     pub log: Log,
 }
 
 impl Maintenance {
-    /// Watches for as long as it is polled.
+    /// Watches until the future is dropped.
     pub async fn watch(self) {
-        // What else runs on a node of Kubernetes is not there for this host to speak for.
+        // On a Kubernetes node, other workloads run that this host cannot speak for.
         let may_acknowledge = std::env::var_os(IN_POD).is_none();
-        let mut seen = Seen::default();
+        let mut state = EventState::default();
         let machine = loop {
             match self.endpoint.machine().await {
                 Ok(machine) => break machine,
-                Err(error) => self.unanswered(&mut seen, error),
+                Err(error) => self.report_outage(&mut state, error),
             }
-            sleep(EVERY).await;
+            sleep(POLL).await;
         };
         loop {
             match self.endpoint.planned().await {
                 Ok(document) => {
-                    (seen.answered, seen.has_complained) = (Instant::now(), false);
-                    self.heed(&document.of(&machine), may_acknowledge, &mut seen).await;
+                    (state.answered, state.has_complained) = (Instant::now(), false);
+                    self.handle(&document.of(&machine), may_acknowledge, &mut state).await;
                 }
-                Err(error) => self.unanswered(&mut seen, error),
+                Err(error) => self.report_outage(&mut state, error),
             }
-            sleep(EVERY).await;
+            sleep(POLL).await;
         }
     }
 
-    /// Steps down for what is planned, and acknowledges it then.
-    async fn heed(&self, events: &[&ScheduledEvent], may_acknowledge: bool, seen: &mut Seen) {
-        seen.forget_all_but(events);
+    async fn handle(&self, events: &[&ScheduledEvent], may_acknowledge: bool, state: &mut EventState) {
+        state.forget_all_but(events);
         for event in events {
-            if seen.said.insert(event.id.clone()) {
-                self.log.emit(None, event.told());
+            if state.reported.insert(event.id.clone()) {
+                self.log.emit(None, event.to_event());
             }
         }
-        let Some(first) = events.first() else { return self.comes_back("the event is over") };
+        let Some(first) = events.first() else { return self.end_maintenance("the event is over") };
         let why: Arc<str> = first.why().into();
         self.away.send_if_modified(|away| {
             let is_news = away.is_none();
@@ -152,15 +146,15 @@ impl Maintenance {
             is_news
         });
         let to_acknowledge = |event: &&ScheduledEvent| {
-            may_acknowledge && event.can_be_acknowledged() && !seen.acknowledged.contains(&event.id)
+            may_acknowledge && event.can_be_acknowledged() && !state.acknowledged.contains(&event.id)
         };
         let mut waiting: Vec<_> = events.iter().copied().filter(to_acknowledge).collect();
-        // It may be over before: then there is another to look at.
+        // If the node has not stepped down yet, the next poll tries again, with the events as they are then.
         if waiting.is_empty() || !self.has_stepped_down().await {
             return;
         }
-        // One that is refused, or not answered, keeps none of the others waiting.
-        waiting.sort_by_key(|event| seen.refused.contains(&event.id));
+        // Events whose acknowledgement was refused go last, so that they do not delay the others.
+        waiting.sort_by_key(|event| state.refused.contains(&event.id));
         let mut answers = FuturesUnordered::new();
         for event in waiting.into_iter().take(AT_ONCE) {
             answers.push(async move { (event, self.endpoint.acknowledge(&event.id).await) });
@@ -169,16 +163,16 @@ impl Maintenance {
             match answer {
                 Ok(()) => {
                     self.log.emit(None, Event::MaintenanceAcknowledged { id: event.id.clone() });
-                    seen.acknowledged.insert(event.id.clone());
+                    state.acknowledged.insert(event.id.clone());
                 }
-                Err(error) => self.refused(seen, event, &error),
+                Err(error) => self.refused(state, event, &error),
             }
         }
     }
 
-    /// An acknowledgement was not taken: the event begins all the same, later.
-    fn refused(&self, seen: &mut Seen, event: &ScheduledEvent, error: &str) {
-        if !seen.refused.insert(event.id.clone()) {
+    /// Reports the first failed acknowledgement of an event. Azure begins the event later anyway.
+    fn refused(&self, state: &mut EventState, event: &ScheduledEvent, error: &str) {
+        if !state.refused.insert(event.id.clone()) {
             return;
         }
         let error = format!(
@@ -191,9 +185,9 @@ impl Maintenance {
         self.log.emit(None, Event::Error { error });
     }
 
-    /// Waits until this node follows and runs nothing, for as long as it takes until the next look at what is planned.
+    /// Waits until this node leads nothing and runs nothing, at most until the next poll. Returns true if so.
     async fn has_stepped_down(&self) -> bool {
-        let until = Instant::now() + EVERY;
+        let until = Instant::now() + POLL;
         loop {
             if self.standings.iter().all(|standing| standing.known().is_out) {
                 return true;
@@ -201,12 +195,12 @@ impl Maintenance {
             if Instant::now() >= until {
                 return false;
             }
-            sleep(LOOK).await;
+            sleep(STEP_DOWN_POLL).await;
         }
     }
 
-    fn unanswered(&self, seen: &mut Seen, error: String) {
-        if seen.answered.elapsed() < OUTAGE || std::mem::replace(&mut seen.has_complained, true) {
+    fn report_outage(&self, state: &mut EventState, error: String) {
+        if state.answered.elapsed() < OUTAGE || std::mem::replace(&mut state.has_complained, true) {
             return;
         }
         let error = format!(
@@ -215,40 +209,38 @@ impl Maintenance {
             self.endpoint
         );
         self.log.emit(None, Event::Error { error });
-        self.comes_back("the scheduled events cannot be read");
+        self.end_maintenance("the scheduled events cannot be read");
     }
 
-    fn comes_back(&self, reason: &str) {
+    fn end_maintenance(&self, reason: &str) {
         if self.away.send_replace(None).is_some() {
             self.log.emit(None, Event::MaintenanceOver { reason: reason.to_owned() });
         }
     }
 }
 
-/// What was seen so far of the events.
-struct Seen {
-    said: BTreeSet<String>,
+struct EventState {
+    reported: BTreeSet<String>,
     acknowledged: BTreeSet<String>,
-    /// Those whose acknowledgement failed, which was said.
+    /// Events whose failed acknowledgement was reported.
     refused: BTreeSet<String>,
     answered: Instant,
     has_complained: bool,
 }
 
-impl Seen {
-    /// What is planned no more need not be known.
+impl EventState {
     fn forget_all_but(&mut self, events: &[&ScheduledEvent]) {
         let planned: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
-        for ids in [&mut self.said, &mut self.acknowledged, &mut self.refused] {
+        for ids in [&mut self.reported, &mut self.acknowledged, &mut self.refused] {
             ids.retain(|id| planned.contains(id.as_str()));
         }
     }
 }
 
-impl Default for Seen {
+impl Default for EventState {
     fn default() -> Self {
-        let (said, acknowledged, refused) = Default::default();
-        Self { said, acknowledged, refused, answered: Instant::now(), has_complained: false }
+        let (reported, acknowledged, refused) = Default::default();
+        Self { reported, acknowledged, refused, answered: Instant::now(), has_complained: false }
     }
 }
 
@@ -264,40 +256,39 @@ mod tests {
     use crate::node::NodeId;
     use crate::telemetry::{Format, Style};
 
-    /// Answers each request, whose body it reads whole, by that status; refuses what speaks of the event A. Such is a
-    /// firewall that lets readings through and nothing else.
-    async fn refuses_a(listener: TcpListener) {
+    /// Refuses acknowledgements of event A, as a firewall that blocks POST does.
+    async fn refuse_event_a(listener: TcpListener) {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let (mut asked, mut piece) = (Vec::new(), [0; 4096]);
-            while !asked.ends_with(b"}]}") {
+            let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+            while !request.ends_with(b"}]}") {
                 let length = stream.read(&mut piece).await.unwrap();
-                asked.extend_from_slice(&piece[..length]);
+                request.extend_from_slice(&piece[..length]);
             }
-            let status = if asked.ends_with(br#":"A"}]}"#) { "403 no" } else { "200 yes" };
+            let status = if request.ends_with(br#":"A"}]}"#) { "403 no" } else { "200 yes" };
             let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     }
 
     #[tokio::test]
-    async fn an_acknowledgement_that_is_not_taken_is_said_once_and_holds_up_no_other() {
+    async fn refused_acknowledgement_is_reported_once_and_delays_no_other() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let _serves = tokio::spawn(refuses_a(listener));
+        let _serves = tokio::spawn(refuse_event_a(listener));
         let style = Style { format: Format::Json, terminal: false, colours: false };
         let nowhere: Box<dyn AsFd + Send> = Box::new(fs::File::create("/dev/null").unwrap());
         let (log, writer) = Log::start(style, &NodeId::new("web-3").unwrap(), nowhere).unwrap();
         let maintenance =
             Maintenance { endpoint, standings: Vec::new(), away: watch::Sender::new(None), log: log.clone() };
-        let mut seen = Seen::default();
+        let mut state = EventState::default();
         for ids in [&["A", "B"][..], &["A", "B"], &["A", "C"], &["A"]] {
             let planned = document::freezes(ids, "web-3");
-            maintenance.heed(&planned.of("web-3"), true, &mut seen).await;
-            assert_eq!(seen.said.len(), ids.len(), "what is over is forgotten");
+            maintenance.handle(&planned.of("web-3"), true, &mut state).await;
+            assert_eq!(state.reported.len(), ids.len(), "events that are over are forgotten");
         }
-        assert_eq!(seen.refused, ["A".to_owned()].into());
+        assert_eq!(state.refused, ["A".to_owned()].into());
         log.written().await;
-        let events = log.events().since(0).said.iter().map(|said| said.json(true)).collect::<Vec<_>>();
+        let events = log.events().since(0).said.iter().map(|line| line.json(true)).collect::<Vec<_>>();
         let of = |text: &str| events.iter().filter(|event| event.contains(text)).collect::<Vec<_>>();
         let (errors, taken) = (of("cannot acknowledge"), of("maintenance_acknowledged"));
         assert_eq!((errors.len(), taken.len()), (1, 2), "{events:?}");

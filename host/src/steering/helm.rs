@@ -1,4 +1,4 @@
-//! What a node hears of what it is asked, and why it stays out for now.
+//! The node's side of steering: reads the commands, and knows why the node is ineligible.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,25 +14,23 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::telemetry::{Event, LAST_LINES, Log, hand_off};
 
-/// From one reading to the next, at least and at most.
+/// Interval between reads, at least and at most.
 const POLL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
-/// The longest wait after readings that failed.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// How long a reading may take.
-const READ: Duration = Duration::from_secs(4);
-/// From a reading that failed to the next, where a takeover waits for it.
-const AGAIN: Duration = Duration::from_millis(100);
+const READ_WITHIN: Duration = Duration::from_secs(4);
+/// Pause after a failed read while a takeover waits for it.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// The start of a host that is asked.
+/// A node and its incarnation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Itself {
-    /// Its id.
+    /// The node's id.
     pub node: String,
-    /// This start of it.
+    /// The incarnation of the host.
     pub incarnation: String,
 }
 
-/// What one node hears of what an election's nodes are asked.
+/// Follows the steering commands of one election for one node.
 pub struct Helm {
     election: ElectionName,
     itself: Itself,
@@ -45,57 +43,55 @@ pub struct Helm {
     heard: watch::Sender<Heard>,
 }
 
-/// What was read, in the order in which it was asked for.
 #[derive(Default)]
 struct Reader {
     version: Option<Version>,
-    /// Readings that were begun, and the latest of these whose answer counts.
-    begun: u64,
-    taken: u64,
-    /// What is wrong with what was read last, and was said.
+    /// The number of reads begun, and the latest of them whose answer counts.
+    reads_begun: u64,
+    latest_read: u64,
+    /// The error in the content that was read last, as reported.
     wrong: Option<String>,
-    /// Why nothing can be read, as it was said.
+    /// The error of the last read, as reported.
     unreadable: Option<String>,
 }
 
-/// What was heard so far.
+/// The commands that apply to this node, as read so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Heard {
-    /// What was heard last; none before the first answer.
+    /// The mark of the steering that was read last. None before the first read.
     mark: Option<String>,
     suspended: Option<Order>,
-    /// What the last request was called.
     request: Option<String>,
-    /// Until when this node was asked to stay out.
+    /// The request to step down, and its end.
     stepped_down: Option<(Order, Time)>,
-    /// Which other node is to lead, if that was asked last, and until when this one stays out for it.
+    /// The transfer to another node, and the time until which this node is ineligible for it.
     transfer: Option<(Order, String, Time)>,
-    /// By what, and until when, this node is the one that is to lead.
+    /// The transfer to this node, and its end.
     called: Option<(Order, Time)>,
 }
 
-/// A node that would not lead now.
+/// The node's ineligibility.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StaysOut {
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// Until when; none for as long as it is not told otherwise.
+    /// The end. None if only another command ends it.
     pub until: Option<Time>,
 }
 
-/// Why a node stays out.
+/// The reason why a node is ineligible.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
     /// The election is suspended.
     Suspended(Order),
-    /// It was asked to step down.
+    /// An operator requested that this node step down.
     SteppedDown(Order),
-    /// That node is to take the lease.
+    /// An operator requested a transfer to another node.
     Transferring(Order, String),
 }
 
 impl Why {
-    /// What it was asked.
+    /// The command behind the reason.
     #[must_use]
     pub fn order(&self) -> &Order {
         match self {
@@ -103,7 +99,7 @@ impl Why {
         }
     }
 
-    /// The word for it that nodes announce.
+    /// The word for the reason in announcements.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -113,7 +109,7 @@ impl Why {
         }
     }
 
-    /// The same for people, with who asked for it.
+    /// Describes the reason for people, with the operator who gave the command.
     #[must_use]
     pub fn told(&self) -> String {
         match self {
@@ -123,7 +119,7 @@ impl Why {
         }
     }
 
-    /// What the log says when it begins.
+    /// The event at the beginning of the ineligibility.
     #[must_use]
     pub fn event(&self, wait: Option<Duration>) -> Event {
         let wait_s = wait.unwrap_or_default().into();
@@ -135,17 +131,17 @@ impl Why {
     }
 }
 
-/// How long all but the node that a transfer names stay out at the most: as long as a hand-off takes, and two polls.
+/// Longest time that all nodes except the target of a transfer are ineligible: a hand-off and two polls.
 #[must_use]
 pub fn transfer_takes(timing: &Timing) -> Duration {
     hand_off(timing).saturating_add(2 * LONGEST_POLL)
 }
 
-/// How long the leader before stays out after it has given the lease up. Nobody leads for longer than that and a poll.
+/// Time for which a leader is ineligible after a release. No node leads for at most that time and one poll.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl Heard {
-    /// Why this node is to stay out at this time.
+    /// The reason why this node is ineligible at a time, if it is.
     #[must_use]
     pub fn stays_out(&self, now: Time) -> Option<StaysOut> {
         if let Some(order) = &self.suspended {
@@ -158,13 +154,13 @@ impl Heard {
         Some(StaysOut { why: Why::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
-    /// What has this node be the one that is to lead, at this time.
+    /// The command that makes this node the target of a transfer at a time, if any.
     #[must_use]
     pub fn called(&self, now: Time) -> Option<&Order> {
         self.called.as_ref().filter(|(_, until)| now < *until).map(|(order, _)| order)
     }
 
-    /// Tells what was heard from what was heard before; none before the first answer.
+    /// Identifies the steering that was read last. None before the first read.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.mark.as_deref()
@@ -199,7 +195,7 @@ impl Itself {
 }
 
 impl Helm {
-    /// A node that has heard nothing yet.
+    /// Creates the node's side, with nothing read yet.
     pub fn new(
         election: ElectionName,
         (itself, timing): (Itself, Timing),
@@ -212,19 +208,19 @@ impl Helm {
         Self { election, itself, timing, store, clock, log, tidings, reader, heard }
     }
 
-    /// What it hears, now and later.
+    /// Subscribes to the commands.
     pub fn hears(&self) -> watch::Receiver<Heard> {
         self.heard.subscribe()
     }
 
-    /// Reads again and again what is asked, until it is dropped.
+    /// Reads the commands at intervals, until the future is dropped.
     pub async fn watch(self: Arc<Self>) {
         let (mut wait, mut tidings) = (POLL, self.tidings.reader());
         loop {
             let began = Instant::now();
-            let read = timeout(READ, self.look()).await;
+            let read = timeout(READ_WITHIN, self.read_once()).await;
             let is_read = matches!(read, Ok(Ok(())));
-            // Nothing depends on it, and what is wrong with the store is said by those who depend on that.
+            // Errors of the store are reported by the parts that depend on it.
             let planned = if is_read {
                 wait = POLL;
                 tidings.next(Instant::now(), POLL)
@@ -236,38 +232,38 @@ impl Helm {
         }
     }
 
-    /// Whether what it has heard last is of that version; none where there is nothing that was asked.
+    /// True if the last read had this version. `None` stands for a missing steering object.
     pub fn knows(&self, version: Option<&Version>) -> bool {
         let reader = self.reader();
-        reader.taken > 0 && reader.version.as_ref() == version
+        reader.latest_read > 0 && reader.version.as_ref() == version
     }
 
-    /// Reads it now, within that time at the most, and tells whether that came off: before a node asks for a lease that may
-    /// have been given up for what is asked. A store that does not answer so soon leaves what is known.
+    /// Reads the commands now, and returns true if that succeeds in time. A node calls it before it acquires a lease
+    /// that may have been released for a command. Otherwise, the last commands read stay in force.
     pub async fn look_before(&self, within: Duration) -> bool {
-        let look = async {
+        let read_once = async {
             loop {
-                match self.look().await {
+                match self.read_once().await {
                     Ok(()) => return true,
-                    Err(StoreError::Unknown(_)) => sleep(AGAIN).await,
+                    Err(StoreError::Unknown(_)) => sleep(RETRY_AFTER).await,
                     Err(_) => return false,
                 }
             }
         };
-        timeout(within, look).await.unwrap_or(false)
+        timeout(within, read_once).await.unwrap_or(false)
     }
 
-    async fn look(&self) -> Result<(), StoreError> {
+    async fn read_once(&self) -> Result<(), StoreError> {
         let (known, number) = {
             let mut reader = self.reader();
-            reader.begun += 1;
-            (reader.version.clone(), reader.begun)
+            reader.reads_begun += 1;
+            (reader.version.clone(), reader.reads_begun)
         };
         let reading = self.store.read(VersionedObject::Steering, &self.election, known.as_ref()).await;
         let mut reader = self.reader();
         let reading = match reading {
             Err(error) => {
-                // What nobody mends is said, once there was something to be read.
+                // Report errors that do not go away by themselves, once a read has succeeded.
                 if let StoreError::Misconfigured(why) = &error
                     && self.heard.borrow().mark.is_some()
                 {
@@ -275,18 +271,18 @@ impl Helm {
                         "cannot read steering commands: {why}; the last command read stays in force on this \
                                  node"
                     );
-                    self.says_once(why, &mut reader.unreadable);
+                    self.report_once(why, &mut reader.unreadable);
                 }
                 return Err(error);
             }
             Ok(reading) => reading,
         };
         reader.unreadable = None;
-        // Two may be under way, and the one that was begun later knows better.
-        if number <= reader.taken {
+        // Reads may overlap. The one that began later wins.
+        if number <= reader.latest_read {
             return Ok(());
         }
-        reader.taken = number;
+        reader.latest_read = number;
         let (was_known, mut is_news) = (self.heard.borrow().mark.is_some(), false);
         let steering = match reading {
             Reading::Unchanged => return Ok(()),
@@ -309,7 +305,7 @@ impl Helm {
                     heard.take(steering, &self.itself, &self.timing, now);
                     *heard != before
                 });
-                // What was there before this node began to read, the others have read.
+                // Commands that predate this node's first read were already read by the other nodes.
                 if is_news {
                     self.tidings.found();
                 }
@@ -319,16 +315,16 @@ impl Helm {
                     "{error}; until nodes can read the steering commands again, the last command read \
                                      stays in force on this node"
                 );
-                self.says_once(error, &mut reader.wrong);
+                self.report_once(error, &mut reader.wrong);
             }
         }
         Ok(())
     }
 
-    fn says_once(&self, error: String, said: &mut Option<String>) {
-        if said.as_ref() != Some(&error) {
+    fn report_once(&self, error: String, last_reported: &mut Option<String>) {
+        if last_reported.as_ref() != Some(&error) {
             self.log.emit(None, Event::Error { error: error.clone() });
-            *said = Some(error);
+            *last_reported = Some(error);
         }
     }
 
@@ -390,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_knows_the_version_that_it_has_heard_last_and_no_other() {
+    async fn only_the_version_read_last_is_known() {
         let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
         let style = Style { format: Format::Json, terminal: false, colours: false };
         let nowhere: Box<dyn AsFd + Send> = Box::new(std::fs::File::create("/dev/null").unwrap());
@@ -398,7 +394,7 @@ mod tests {
         let job = ElectionName::new("job").unwrap();
         let ours: Arc<dyn ObjectStore> = Arc::new(store.clone());
         let helm = Helm::new(job.clone(), (itself("ab"), timing()), ours, Clock::default(), log, Tidings::default());
-        assert!(!helm.knows(None), "it has heard nothing, not even that there is nothing");
+        assert!(!helm.knows(None), "nothing was read yet, not even that there is no object");
         let second = Duration::from_secs(1);
         assert!(helm.look_before(second).await && helm.knows(None));
         let mut version = None;
@@ -416,19 +412,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_holds_from_when_it_is_heard_and_only_for_whom_it_names() {
+    fn request_applies_to_the_named_incarnation_from_its_first_read() {
         let mut heard = Heard::default();
         take(&mut heard, Steering::default(), 1);
         take(&mut heard, step_down("1", "another"), 100);
         assert_eq!(word(&heard, 101), None, "another start of the node was meant");
         take(&mut heard, step_down("2", "ab"), 200);
         assert_eq!((word(&heard, 259), word(&heard, 260)), (Some("stepped-down"), None));
-        // Read once more, it is the same request.
+        // Another read of the same request changes nothing.
         take(&mut heard, step_down("2", "ab"), 250);
         assert_eq!(word(&heard, 260), None);
 
         take(&mut heard, transfer("3", "ab"), 300);
-        assert_eq!(word(&heard, 300), None, "it is to take the lease");
+        assert_eq!(word(&heard, 300), None, "the node itself is the target");
         let over = 301 + transfer_takes(&timing()).as_secs();
         assert_eq!((heard.called(at(300)), heard.called(at(over))), (Some(&order("3")), None));
         take(&mut heard, transfer("4", "another"), 400);
@@ -438,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_stays_out_whatever_is_asked_of_others_unless_it_is_to_lead() {
+    fn only_a_transfer_to_the_node_ends_its_step_down() {
         let mut heard = Heard::default();
         take(&mut heard, Steering::default(), 1);
         take(&mut heard, step_down("1", "ab"), 100);
@@ -451,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_from_before_the_start_is_over_and_a_suspension_is_not() {
+    fn suspension_outlives_a_restart_but_a_request_does_not() {
         let mut heard = Heard::default();
         assert_eq!(heard.mark(), None);
         take(&mut heard, Steering { suspended: Some(order("0")), ..step_down("1", "ab") }, 100);

@@ -1,9 +1,8 @@
-//! Steering: what operators ask of an election's nodes, through an object in the store ([`baton_store::steering`]).
+//! Steering: operators' commands to an election's nodes, through an object in the store ([`baton_store::steering`]).
 //!
-//! `helm` is a node's side. It decides nothing about leases: a supervisor whose node is to stay out gives its elector
-//! nothing to serve for a while, which ends an instance and gives a lease up in the elector's own order. So steering can
-//! only ever keep a node from leading. `operator` is the other side, which commands and the admin endpoint share, and
-//! `preempt` a leader that asks for a transfer itself.
+//! `helm` is the node's side. It decides nothing about leases: if a node must be ineligible, its supervisor gives the
+//! elector nothing to serve, so steering can only keep a node from leading. `operator` is the operator's side, which
+//! commands and the admin endpoint share. `preempt` lets a leader request a transfer itself.
 
 mod helm;
 pub mod operator;

@@ -1,4 +1,4 @@
-//! Making an earlier version of a module the current one, for the command and the admin endpoint.
+//! Rolls an election back to an earlier version, for the command and the admin endpoint.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use baton_modules::{RolledBack, edit_versions};
 use baton_store::{DigestPrefix, ObjectStore};
 use tokio::time::timeout;
 
-/// How long the store may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Longest wait for the store.
+const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Makes this version the current one; the newest other that is not rejected if none is named.
+/// Makes a version the current one. Without `to`, that is the newest other version that is not rejected.
 ///
 /// # Errors
-/// A [`RollbackError`](baton_modules::RollbackError) where there is none, or what the store says.
+/// A [`RollbackError`](baton_modules::RollbackError) if there is no such version, or the store's error.
 pub async fn roll_back(
     store: &dyn ObjectStore,
     election: &ElectionName,
     to: Option<&DigestPrefix>,
 ) -> anyhow::Result<RolledBack> {
     let edit = edit_versions(store, election, |control| control.rollback(to).map_err(anyhow::Error::from));
-    match timeout(ANSWER_WITHIN, edit).await {
+    match timeout(RESPONSE_WITHIN, edit).await {
         Ok(rolled_back) => rolled_back.with_context(|| format!("cannot roll back {election}")),
         Err(_) => bail!(
-            "the store did not answer within {ANSWER_WITHIN:?}: {election} may or may not be rolled back; see \
+            "the store did not answer within {RESPONSE_WITHIN:?}: {election} may or may not be rolled back; see \
              `baton modules {election}`"
         ),
     }
 }
 
-/// What happened, for people.
+/// Describes the result for people.
 #[must_use]
 pub fn told(rolled_back: &RolledBack, election: &ElectionName) -> String {
     match rolled_back {

@@ -1,6 +1,6 @@
-//! What the elector may start.
+//! The modules that the elector may start.
 
-/// What is ready to be started, by its digest. What stands there is a module, but for the tests.
+/// Modules that are ready to start, by digest. Generic only for the tests.
 pub(super) struct AtHand<T>(Vec<(String, T)>);
 
 impl<T> AtHand<T> {
@@ -8,7 +8,7 @@ impl<T> AtHand<T> {
         Self(Vec::new())
     }
 
-    /// The elector knows of these, and may have decided to start another that it knew before: all of them are at hand.
+    /// Adds modules. Earlier ones stay, because the elector may already have decided to start one of them.
     pub(super) fn add(&mut self, new: impl Iterator<Item = (String, T)>) {
         for (digest, one) in new {
             self.0.retain(|(known, _)| *known != digest);
@@ -16,7 +16,8 @@ impl<T> AtHand<T> {
         }
     }
 
-    /// What the elector had decided is carried out: it starts nothing any more but these.
+    /// Keeps only the planned modules, in the order of the plan. Called once the elector's earlier decisions are
+    /// carried out.
     pub(super) fn keep(&mut self, planned: &[&str]) {
         self.0.retain(|(digest, _)| planned.contains(&digest.as_str()));
         self.0.sort_by_key(|(digest, _)| planned.iter().position(|planned| planned == digest));
@@ -26,7 +27,7 @@ impl<T> AtHand<T> {
         self.0.iter().find(|(known, _)| known == digest).map(|(_, one)| one)
     }
 
-    /// All of it, what is served first.
+    /// Returns all modules, the first one of the plan first.
     pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, one)| one)
     }
@@ -41,12 +42,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plan_before_starts_is_at_hand_until_that_is_carried_out() {
+    fn module_of_previous_plan_stays_until_it_is_started() {
         let mut at_hand = AtHand::nothing();
         at_hand.add(named(&["a", "b"]));
         at_hand.keep(&["b", "a"]);
         assert_eq!(at_hand.all().collect::<Vec<_>>(), [&"b", &"a"]);
-        // The elector has decided to start `a`, and then two plans come, of which neither knows it.
+        // The elector has decided to start `a`. Then two plans without `a` arrive.
         at_hand.add(named(&["c"]));
         at_hand.add(named(&["d", "c"]));
         assert_eq!(at_hand.get("a"), Some(&"a"));

@@ -1,15 +1,15 @@
-//! The supervisor of one coordinator: carries out what its elector decides.
+//! The supervisor of one coordinator: carries out the decisions of its elector.
 //!
-//! It alone knows both the lease and the instance. It decides nothing: requests go to the store side by
-//! side, each with its timeout; the instance is started, asked, killed; and everything that happens goes
-//! back to the elector as an input. It runs on the control runtime, which no guest ever runs on.
+//! Only the supervisor knows both the lease and the instance. It decides nothing. It sends requests to the store
+//! concurrently, each with a timeout, and starts, stops and kills the instance. Every result goes back to the elector
+//! as an input. The supervisor runs on the control runtime, on which no guest ever runs.
 //!
-//! Waking a thread costs more than the work that it is woken for, most of all on a small machine that is busy. So the
-//! supervisor itself writes the message that begins an instance, and itself sends the signal that kills it. The other
-//! threads, the log's writer too, are woken afterwards.
+//! Waking a thread costs more than the work that it wakes for, above all on a small, busy machine. The supervisor
+//! therefore writes the message that starts an instance and sends the signal that kills it itself. Other threads,
+//! including the log's writer, are woken afterwards.
 //!
-//! An instance is gone once its lines are written, too, or dropped: its lease is given up and another one of this node is
-//! started only then. What nobody reads within [`LAST_LINES`], or by the term's deadline, is dropped.
+//! An instance counts as gone only once its lines are written or dropped. Only then is its lease released, or another
+//! instance started. Lines that nobody reads within [`LAST_LINES`], or by the term's deadline, are dropped.
 
 mod at_hand;
 mod preference;
@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::links::{Candidate, Line};
+use crate::links::{Candidate, LinkHandle};
 use crate::maintenance::Away;
 use crate::random::random;
 use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
@@ -46,66 +46,66 @@ use preference::{Asks, MayWait};
 pub use preference::{HIGHEST_PRIORITY, Leads, Preference};
 use reporter::Reporter;
 
-/// A node that holds a lease waits no longer than this without reading the clock while it has no instance: timers stop
-/// while a machine sleeps, of which the watchdog tells each supervisor.
+/// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while a
+/// machine sleeps. With an instance, the watchdog notifies the supervisor of that.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
-/// In so much time another takes a lease that it was told of as given up.
-const MAKES_WAY: Duration = Duration::from_millis(100);
+/// Upper bound on the time that a notified successor takes to acquire a released lease.
+const SUCCESSOR_ACQUIRES_WITHIN: Duration = Duration::from_millis(100);
 
-/// How urgently the host is asked to end. A level: it only rises.
+/// The urgency of the request that the host ends. It only rises.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shutdown {
-    /// Not at all.
+    /// No request.
     No,
-    /// In order.
+    /// End in order.
     Requested,
-    /// In order, but without grace.
+    /// End in order, but without grace.
     Impatient,
 }
 
-/// What the supervisor of one coordinator is given.
+/// Settings and dependencies of one coordinator's supervisor.
 pub struct Supervisor {
-    /// The election that it takes part in.
+    /// The election.
     pub election: ElectionName,
-    /// What its elector is told.
+    /// The elector's settings.
     pub settings: Settings,
-    /// Where the lease is.
+    /// The store of the lease.
     pub store: Arc<dyn LeaseStore>,
     /// Starts instances.
     pub launcher: Launcher,
-    /// What they may run, now and later.
+    /// The modules to run, now and later.
     pub supply: watch::Receiver<Supply>,
-    /// Whether all nodes should have the same module at any time, so that it is told where a leader has another.
+    /// True if all nodes should run the same module, so that a difference is logged.
     pub one_module: bool,
-    /// Why this node is to take no part, for now.
+    /// The reason why this node is drained, if it is.
     pub away: watch::Receiver<Away>,
-    /// Takes what running a version has shown.
+    /// Sink for judgements of versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
-    /// What it is asked by operators.
+    /// The operators' steering commands.
     pub helm: Arc<Helm>,
-    /// Whether it lets other nodes have a free lease first.
+    /// Decides whether this node lets other nodes acquire a free lease first.
     pub preference: Preference,
-    /// Takes what other nodes are to know.
+    /// Sink for this node's announcement.
     pub presence: watch::Sender<Presence>,
-    /// How long a running instance may stay silent.
+    /// Time without progress after which an instance counts as stalled.
     pub stall_after: Option<Duration>,
     /// The host's clock.
     pub clock: Clock,
-    /// Where it tells of the election.
+    /// The election's log.
     pub log: Log,
-    /// What it tells the other nodes, and hears of them.
-    pub line: Line,
-    /// What it tells those that watch the node from outside.
+    /// The links of the election.
+    pub link: LinkHandle,
+    /// The state of this node, for outside observers.
     pub standing: Arc<Standing>,
 }
 
 impl Supervisor {
-    /// Takes part in the election until the host is asked to end, and ends in order: the instance gone,
-    /// then the lease released.
+    /// Takes part in the election until the host is asked to end. Then ends in order: the instance first, then the
+    /// lease.
     ///
     /// # Errors
-    /// Where the system has no random numbers for lease ids.
+    /// The system has no random numbers for lease ids.
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
         let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
@@ -124,14 +124,14 @@ impl Supervisor {
             stalled: false,
             hears,
             stays_out: None,
-            over: None,
-            gives_up: None,
-            comes_back: false,
+            completed_order: None,
+            ceded_lease: None,
+            transfer_failed: false,
             away: None,
             cools_off: None,
             has_finished: false,
         };
-        run.supplied();
+        run.update_plan();
         run.until_finished(shutdown).await;
         run.given.standing.heartbeat.end();
         Ok(())
@@ -143,47 +143,42 @@ impl Supervisor {
     }
 }
 
-/// A supervisor at work.
 struct Run {
     given: Supervisor,
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     reporter: Reporter,
-    /// What is asked of the store, and the wait for an instance's last lines; each ends with what the elector hears of it.
+    /// Requests to the store, and the wait for an instance's last lines. Each completes with an input for the elector.
     requests: JoinSet<Input>,
-    /// What the elector may start.
     at_hand: AtHand<Prepared>,
     serving: Option<Serving>,
-    /// Until when the instance's lines may be written.
+    /// The deadline for writing the instance's lines.
     lines: Option<Deadline>,
-    /// Whether the instance was already reported as stalled.
     stalled: bool,
     hears: watch::Receiver<Heard>,
-    /// Why this node is not to lead, for now, as operators ask.
+    /// The operators' command that keeps this node from leading, if any.
     stays_out: Option<StaysOut>,
-    /// What it has stayed out for already.
-    over: Option<String>,
-    /// What became of the lease that was held when this node began to stay out.
-    gives_up: Option<GivesUp>,
-    /// Whether it has just given the lease up for another node, and nobody has taken it.
-    comes_back: bool,
-    /// Why this node takes no part, for now, since its machine is about to be taken away.
+    /// The id of the last completed step-down or transfer.
+    completed_order: Option<String>,
+    /// The lease that this node held when a command made it stop leading.
+    ceded_lease: Option<CededLease>,
+    /// True if this node has released the lease for a transfer, and no node has acquired it.
+    transfer_failed: bool,
+    /// The maintenance for which this node is drained, if any.
     away: Away,
-    /// Until when it does not contend by its own decision.
+    /// End of the cool-off after this node stepped down by its own decision.
     cools_off: Option<Time>,
-    /// Whether its elector has nothing more to do.
     has_finished: bool,
 }
 
-/// A lease that is given up since this node stays out.
-enum GivesUp {
-    /// It is held still.
+/// State of a lease that this node gives up because it must not lead.
+enum CededLease {
+    /// This node still holds it.
     Holds,
-    /// Since then it is not.
+    /// This node has not held it since this time.
     Since(Time),
 }
 
-/// An instance, and what it runs.
 struct Serving {
     instance: Instance,
     term: Term,
@@ -194,17 +189,17 @@ impl Run {
     async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
         let mut asked = Shutdown::No;
         loop {
-            self.carry_all_out();
+            self.carry_out_effects();
             if self.has_finished {
-                // What is still under way can change nothing any more: nothing runs, nothing is held.
+                // Pending requests no longer matter: no instance runs, and no lease is held.
                 self.requests.shutdown().await;
-                // What this node has yet to write can wait: the store is busy with who takes the lease.
-                if self.given.line.has_heir() {
-                    sleep(MAKES_WAY).await;
+                // Let the successor's requests to the store go first. This node's remaining writes can wait.
+                if self.given.link.has_heir() {
+                    sleep(SUCCESSOR_ACQUIRES_WITHIN).await;
                 }
                 return;
             }
-            self.let_others_know(asked);
+            self.publish(asked);
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
             }
@@ -212,7 +207,7 @@ impl Run {
                 self.given.launcher.expects_none();
             }
             let input = self.next_input(&mut shutdown, &mut asked).await;
-            // What was heard by then comes first: an answer may be what the node takes the lease by.
+            // Apply steering commands first: the input may be the answer on which the node acquires the lease.
             self.steer();
             if let Some(input) = input {
                 self.elector.handle(self.given.now(), input);
@@ -220,25 +215,25 @@ impl Run {
         }
     }
 
-    /// Tells what runs here, and which term was seen, where that is news.
-    fn let_others_know(&mut self, asked: Shutdown) {
+    /// Publishes the current term and this node's state, if they have changed.
+    fn publish(&mut self, asked: Shutdown) {
         let term = self.elector.written_term();
         self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
         let is_done = self.elector.follows() && self.serving.is_none();
         self.given.standing.is_out(self.away.is_some() && is_done);
         let runs = self.serving.as_ref().map(|serving| serving.module);
-        let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.out());
+        let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.ineligible_reason());
         let leads_enough = self.given.preference.leads_enough();
         let listens = self.given.standing.listens_to();
         let is_ready = self.elector.plan().module.is_some() && stays_out.is_none();
         let candidate = Candidate { ready: is_ready, priority: self.given.preference.priority(), leads_enough };
         let leader = self.elector.leader();
         let leader = leader.map(|leader| (leader, self.given.standing.known().leader.unwrap_or_default()));
-        self.given.line.wants(leader, candidate);
+        self.given.link.wants(leader, candidate);
         let now = self.given.clock.now();
         self.given.standing.tidings.is_told(self.elector.listens_until().is_some_and(|until| now < until));
-        // That nothing runs here any more is about to be said by taking the whole word back, and the store is busy with who
-        // takes the lease.
+        // At the end, this node withdraws its whole announcement. An update before that would only compete with the
+        // successor's requests to the store.
         let is_leaving = asked > Shutdown::No && self.serving.is_none();
         self.given.presence.send_if_modified(|known| {
             if is_leaving && known.term == term {
@@ -249,31 +244,31 @@ impl Run {
         });
     }
 
-    /// What keeps this node from leading, in the word for it that others know.
-    fn out(&self) -> Option<&'static str> {
+    /// Returns the reason that keeps this node from leading, in the announcement's word for it.
+    fn ineligible_reason(&self) -> Option<&'static str> {
         let now = self.given.clock.now();
         let cools_off = self.cools_off.filter(|until| now < *until && !self.elector.holds_lease());
         let cools_off = cools_off.map(|_| "cooling-off");
-        // It says first what no request of an operator's ends.
+        // Maintenance comes first, because no operator's command ends it.
         let away = self.away.as_ref().map(|_| "maintenance");
         away.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.word())).or(cools_off)
     }
 
-    /// Stays out, or not any more, as operators ask.
+    /// Applies the operators' steering commands.
     fn steer(&mut self) {
         let now = self.given.clock.now();
         let mut stays_out = self.hears.borrow_and_update().stays_out(now);
-        if matches!(self.gives_up, Some(GivesUp::Holds)) && !self.elector.holds_lease() {
-            self.gives_up = Some(GivesUp::Since(now));
+        if matches!(self.ceded_lease, Some(CededLease::Holds)) && !self.elector.holds_lease() {
+            self.ceded_lease = Some(CededLease::Since(now));
         }
-        // A transfer whose lease nobody takes is over for who has given that up.
-        if let (Some(StaysOut { why: Why::Transferring(..), until }), Some(GivesUp::Since(since))) =
-            (&mut stays_out, &self.gives_up)
+        // A node that has released its lease for a transfer waits only [`TAKEN_WITHIN`] for the target to acquire it.
+        if let (Some(StaysOut { why: Why::Transferring(..), until }), Some(CededLease::Since(since))) =
+            (&mut stays_out, &self.ceded_lease)
         {
             *until = until.map(|until| until.min(*since + TAKEN_WITHIN));
         }
         let is_over = |StaysOut { why, until }: &StaysOut| {
-            until.is_some_and(|until| until <= now) || self.over.as_ref() == Some(&why.order().id)
+            until.is_some_and(|until| until <= now) || self.completed_order.as_ref() == Some(&why.order().id)
         };
         let stays_out = stays_out.filter(|stays_out| !is_over(stays_out));
         let why = |stays_out: &Option<StaysOut>| stays_out.as_ref().map(|stays_out| stays_out.why.clone());
@@ -282,22 +277,24 @@ impl Run {
         if before == next {
             return;
         }
-        // A suspension lasts for as long as it stands there, also where what had gone is put back.
+        // A suspension is not recorded: it applies whenever the store contains it, even if it was removed and restored.
         if let (Some(Why::SteppedDown(order) | Why::Transferring(order, _)), None) = (&before, &next) {
-            self.over = Some(order.id.clone());
+            self.completed_order = Some(order.id.clone());
         }
-        // Whoever made room, and stands there without a successor, lets nobody else be first once more.
-        if matches!((&before, &next, &self.gives_up), (Some(Why::Transferring(..)), None, Some(GivesUp::Since(_)))) {
-            self.comes_back = self.given.standing.known().leader.is_none();
+        // A transfer that found no successor ends. This node then acquires the lease without letting others go first.
+        if matches!(
+            (&before, &next, &self.ceded_lease),
+            (Some(Why::Transferring(..)), None, Some(CededLease::Since(_)))
+        ) {
+            self.transfer_failed = self.given.standing.known().leader.is_none();
         }
-        self.gives_up = next.is_some().then_some(GivesUp::Holds).filter(|_| self.elector.holds_lease());
+        self.ceded_lease = next.is_some().then_some(CededLease::Holds).filter(|_| self.elector.holds_lease());
         let wait = self.stays_out.as_ref().and_then(|stays_out| stays_out.until).map(|until| until.since(now));
         self.reporter.steered(before.as_ref(), next.as_ref(), wait);
         self.given.standing.stays_out(next.map(|why| why.told()));
-        self.supplied();
+        self.update_plan();
     }
 
-    /// Waits for whatever comes first.
     async fn next_input(&mut self, shutdown: &mut watch::Receiver<Shutdown>, asked: &mut Shutdown) -> Option<Input> {
         let wait = self.wait();
         let known = *asked;
@@ -309,7 +306,7 @@ impl Run {
         };
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         tokio::select! {
-            // A host that must end and an instance that is gone come before the store's answers.
+            // A shutdown and the end of an instance come before the store's answers.
             biased;
             Ok(level) = shutdown.wait_for(|level| *level > known) => {
                 *asked = *level;
@@ -317,18 +314,18 @@ impl Run {
             }
             event = event => self.instance_event(event),
             Ok(()) = self.given.supply.changed() => {
-                self.supplied();
+                self.update_plan();
                 None
             }
             Ok(()) = self.hears.changed() => None,
             Ok(()) = self.given.away.changed() => {
-                self.supplied();
+                self.update_plan();
                 None
             }
-            // They are cancelled at the end only, when nobody asks for the next.
+            // Requests are cancelled only at the end, when no input is needed any more.
             Some(answer) = self.requests.join_next() => answer.ok(),
             () = store.hint(&election) => Some(Input::Hint(Hint::Look)),
-            hint = self.given.line.heard() => Some(Input::Hint(hint)),
+            hint = self.given.link.heard() => Some(Input::Hint(hint)),
             Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
             () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
         }
@@ -338,15 +335,14 @@ impl Run {
         let now = self.given.clock.now();
         let is_watched = self.serving.is_some();
         let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { BEAT_EVERY };
-        let comes_back = self.stays_out.as_ref().and_then(|stays_out| stays_out.until);
-        let next = [self.elector.next_wakeup(), self.stalls_at(), comes_back].into_iter().flatten().min();
+        let eligible_at = self.stays_out.as_ref().and_then(|stays_out| stays_out.until);
+        let next = [self.elector.next_wakeup(), self.stalls_at(), eligible_at].into_iter().flatten().min();
         next.map_or(longest, |next| next.since(now).min(longest))
     }
 
-    /// Does what the elector has decided.
-    fn carry_all_out(&mut self) {
-        // What is to be done comes before the lines about it are written: an instance starts, or is killed, without waking
-        // the writing thread first.
+    fn carry_out_effects(&mut self) {
+        // Actions come before the log lines about them: an instance is started or killed without waking the writer
+        // first.
         let _hold = self.given.log.hold();
         while let Some(effect) = self.elector.poll_effect() {
             self.carry_out(effect);
@@ -380,7 +376,7 @@ impl Run {
             }
             Effect::Kill { reason } => {
                 if let Some(Serving { instance, .. }) = &mut self.serving {
-                    // The kill first: no effect may pass while words are found for it.
+                    // Kill first: no effect may pass while the log line is made.
                     instance.kill();
                     self.reporter.killed(reason, self.given.clock.now());
                 }
@@ -399,7 +395,7 @@ impl Run {
                     Some(StaysOut { why: Why::Transferring(_, to), .. }) => Some(to.as_str()),
                     _ => None,
                 };
-                self.given.line.tell(&word, self.given.clock.now(), to);
+                self.given.link.tell(&word, self.given.clock.now(), to);
             }
             Effect::Report(report) => {
                 if matches!(report, Report::Lost { .. } | Report::Standby { .. })
@@ -418,7 +414,7 @@ impl Run {
                         | Report::ElectionOver { .. }
                 ) {
                     self.given.preference.is_taken();
-                    self.comes_back = false;
+                    self.transfer_failed = false;
                 }
                 self.reporter.report(report);
             }
@@ -426,8 +422,8 @@ impl Run {
         }
     }
 
-    /// Tells the elector what there is to be served: nothing while this node stays out. What it holds ready it keeps.
-    fn supplied(&mut self) {
+    /// Updates the elector's plan, which is empty while this node must not lead. Prepared modules stay prepared.
+    fn update_plan(&mut self) {
         let supply = self.given.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
         let plan = Plan { module, fallback };
@@ -438,9 +434,9 @@ impl Run {
         self.elector.handle(self.given.now(), Input::Plan(serves));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.at_hand.add(new.map(|one| (one.version().digest, one)));
-        // It may have decided to start what it knew before: at this very moment, since time comes first.
-        self.carry_all_out();
-        // What was rejected here it does not take back, and then goes on with what it knew before.
+        // The elector handles elapsed time first, so it may have decided to start a module of the previous plan.
+        self.carry_out_effects();
+        // If the elector refuses a version that was rejected here, its previous plan stays.
         let Plan { module, fallback: instead } = if is_out { &plan } else { self.elector.plan() };
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
@@ -450,7 +446,7 @@ impl Run {
     }
 
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
-        // The elector knows of nothing else, and a version is what its digest says.
+        // The elector knows only versions of this list, and a digest identifies a version.
         let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };
@@ -470,29 +466,29 @@ impl Run {
     }
 
     fn judge(&self, judgement: Judgement) {
-        // Where nobody takes it any more, the host is about to end.
+        // Without a receiver, the host is about to end.
         let _ = self.given.judgements.send(judgement);
     }
 
     fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
-        if self.lets_others_ask(&op) {
+        if self.must_defer(&op) {
             self.requests.spawn(std::future::ready(Input::NotSent { id }));
             return;
         }
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
         let (helm, is_recall) = (Arc::clone(&self.given.helm), matches!(op, Op::Recall));
-        // With the lease comes a term, whose instance begins with its state.
+        // The lease leads to a term, whose instance starts by reading its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
-        let read_ahead = may_lead_to_a_term.then(|| self.expects_a_term());
+        let read_ahead = may_lead_to_a_term.then(|| self.read_ahead_for_next_term());
         self.requests.spawn(async move {
             let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
             let request = async {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Before the lease is asked for, it is read what operators ask: beside a recall, and after a survey that has
-            // shown another version of it than is known.
+            // Steering commands are read before the lease is requested: concurrently with a recall, and after a survey
+            // that shows an unknown version of them.
             let request = async {
                 if is_recall {
                     return futures::join!(request, helm.look_before(limit / 2)).0;
@@ -507,8 +503,7 @@ impl Run {
                     _ => (answer, took),
                 }
             };
-            // Whatever becomes of it, the elector waits for an answer. Nothing that the request leaves half done
-            // is ours, so going on after its panic breaks nothing here.
+            // The elector always needs an answer. The request shares no state that its panic could leave inconsistent.
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {
@@ -528,8 +523,8 @@ impl Run {
         });
     }
 
-    /// Begins what the next term's instance would wait for, if that has not begun: the state that it begins with is read.
-    fn expects_a_term(&self) -> ReadAhead {
+    /// Starts to read the state for the next term's instance, unless that has started.
+    fn read_ahead_for_next_term(&self) -> ReadAhead {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
         if let Some(Prepared { module, .. }) = planned {
             self.given.launcher.expects(module);
@@ -537,17 +532,17 @@ impl Run {
         self.given.launcher.read_ahead.clone()
     }
 
-    /// Whether a request for the lease is to wait until others had their chance.
-    fn lets_others_ask(&mut self, op: &Op) -> bool {
+    /// True if the request for the lease must wait so that other nodes can go first.
+    fn must_defer(&mut self, op: &Op) -> bool {
         match op {
             Op::Acquire { id, .. } | Op::Reclaim { id, .. } => {
                 let now = self.given.clock.now();
                 let called = self.hears.borrow().called(now).map(Order::is_preference);
-                // Nobody else can go on with the lease of who was this node.
+                // No other node can reclaim the lease, so there is none to wait for.
                 let is_free = matches!(op, Op::Acquire { .. });
                 let may_wait = MayWait {
                     for_priority: is_free && self.given.standing.known().term > 0 && called.is_none(),
-                    at_all: called != Some(false) && !self.comes_back,
+                    at_all: called != Some(false) && !self.transfer_failed,
                 };
                 match self.given.preference.asks(*id, now, may_wait) {
                     Asks::Now => false,
@@ -557,7 +552,7 @@ impl Run {
                     }
                 }
             }
-            // Only who follows reads without a lease.
+            // Only a follower reads without a lease.
             Op::Read | Op::Survey if !self.elector.holds_lease() => {
                 self.given.preference.follows();
                 false
@@ -566,14 +561,14 @@ impl Run {
         }
     }
 
-    /// What the elector hears of an instance that is gone, once nothing of it can come any more: its lines are written, and
-    /// those that nobody reads are dropped. The orderly end of a term loses none otherwise.
+    /// Returns the input for an instance that is gone, or delays it until the instance's lines are written or dropped.
+    /// A term that ends in order thus loses no line that is read in time.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        // Whoever learns meanwhile that the lease is lost ends them through the same deadline.
+        // If the lease is lost meanwhile, the same deadline ends the lines.
         let Some(lines) = self.lines.clone().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
         let written = self.given.log.written();
         self.requests.spawn(async move {
-            // What is late then is dropped, which the writer counts.
+            // The writer drops and counts the remaining lines.
             let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
             lines.end();
             gone
@@ -600,7 +595,7 @@ impl Run {
         }
     }
 
-    /// When the instance counts as stalled, unless it makes progress before.
+    /// Returns the time at which the instance counts as stalled, unless it makes progress before.
     fn stalls_at(&self) -> Option<Time> {
         let stall_after = self.given.stall_after.filter(|_| !self.stalled)?;
         Some(self.serving.as_ref()?.instance.last_progress() + stall_after)

@@ -1,8 +1,8 @@
-//! Whether this node asks for a lease that is free, or lets others have it first.
+//! Decides whether this node requests a free lease, or lets other nodes acquire it first.
 //!
-//! It only ever keeps a node from asking: the elector hears that its request for the lease was not sent, reads again a
-//! moment later, and asks again if the lease is free still. No promise depends on it, and nobody leads for longer than the
-//! times below because of it.
+//! A deferral only keeps a node from requesting the lease. The elector learns that its request was not sent, reads
+//! again a moment later, and requests the lease if it is still free. No promise depends on deferrals, and they delay a
+//! takeover by no more than the times below.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,32 +11,31 @@ use std::time::Duration;
 use baton_election::timing::LONGEST_POLL;
 use baton_election::{ElectionName, LeaseId, Time};
 
-/// The highest priority, which waits for nobody.
+/// The highest priority: a node with it defers to no other.
 pub const HIGHEST_PRIORITY: u8 = 100;
 
-/// How long a node of the lowest priority lets others have a lease that is free: longer than it takes each of them to
-/// look and to ask.
-const LOWEST_WAITS: Duration = Duration::from_secs(2);
+/// Deferral of a node of the lowest priority: longer than other nodes take to read the lease and request it.
+const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 
-/// A node that leads as often as it should takes what has been free for so long.
-const TAKEN_ANYWAY: Duration = Duration::from_secs(10);
+/// Time after which a node takes a free lease even if it leads enough elections.
+const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// The elections that a host leads or is about to. Clones are of the same host.
+/// The elections that a host leads or is about to lead, with their maximum number. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leads {
-    /// How many there should be at the most; none for as many as there are.
+    /// The maximum number of elections. None means no limit.
     most: Option<usize>,
     now: Arc<Mutex<BTreeSet<ElectionName>>>,
 }
 
 impl Leads {
-    /// None so far.
+    /// Creates an empty set with a maximum size.
     #[must_use]
     pub fn at_most(most: Option<usize>) -> Self {
         Self { most, now: Arc::default() }
     }
 
-    /// Counts an election, unless there are enough of them and nobody insists; tells whether it did.
+    /// Counts an election and returns true, if there is room or the caller insists.
     fn takes(&self, election: &ElectionName, insists: bool) -> bool {
         let mut now = self.lock();
         let has_room = self.most.is_none_or(|most| now.len() < most) || now.contains(election);
@@ -46,7 +45,7 @@ impl Leads {
         has_room || insists
     }
 
-    /// Whether there are enough without this one.
+    /// True if the other elections already reach the maximum.
     fn is_enough(&self, election: &ElectionName) -> bool {
         self.most.is_some_and(|most| {
             let now = self.lock();
@@ -63,103 +62,101 @@ impl Leads {
     }
 }
 
-/// What a node prefers in one election.
+/// This node's preference in one election.
 #[derive(Debug)]
 pub struct Preference {
     election: ElectionName,
     priority: u8,
     leads: Leads,
-    /// Since when the lease could have been asked for, if it can.
+    /// The time since which the lease could have been requested, if it can.
     free_since: Option<Time>,
-    /// Under which id it was asked for last: it may be held under that.
-    asked: Option<LeaseId>,
-    /// Whether it was said that others may have it first.
-    said: bool,
+    /// The id of the last request. The node may hold the lease under it.
+    last_request: Option<LeaseId>,
+    /// True once the deferral was logged.
+    is_logged: bool,
 }
 
-/// What a request for the lease may wait for.
+/// The reasons for which a request for the lease may be deferred.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MayWait {
-    /// Whether it may for others to be first: before any term there was nobody who would lead again, and where this node is
-    /// preferred it is the first.
+    /// True if the request may wait for nodes of higher priority. False before the first term, and if this node is the
+    /// target of a transfer.
     pub for_priority: bool,
-    /// Whether it may for anything: not where operators ask that this node lead, nor where it has just given the lease up
-    /// for another that did not take it.
+    /// True if the request may be deferred at all. False if operators transfer the lease to this node, or if this node
+    /// released it for a transfer that found no successor.
     pub at_all: bool,
 }
 
-/// What becomes of a request for the lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Asks {
-    /// It is sent.
     Now,
-    /// It waits, for this reason if that is news.
+    /// Defer the request. Contains the reason if it was not logged yet.
     Later(Option<String>),
 }
 
 impl Preference {
-    /// One of a node of that priority, of at most [`HIGHEST_PRIORITY`].
+    /// Creates a preference with a priority of at most [`HIGHEST_PRIORITY`].
     #[must_use]
     pub fn new(election: ElectionName, priority: u8, leads: Leads) -> Self {
-        Self { election, priority, leads, free_since: None, asked: None, said: false }
+        Self { election, priority, leads, free_since: None, last_request: None, is_logged: false }
     }
 
-    /// How early this node takes a lease that is free.
+    /// Returns the priority. Nodes with a higher one acquire a free lease earlier.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.priority
     }
 
-    /// How much longer than without it nobody may lead, where all other nodes are gone, of a host of so many elections.
+    /// Returns the longest delay of a takeover by deferrals, if no other node is left. `elections` is the number of
+    /// this host's elections.
     #[must_use]
     pub fn longest_wait(priority: u8, most: Option<usize>, elections: usize) -> Duration {
-        let full = if most.is_some_and(|most| most < elections) { TAKEN_ANYWAY } else { Duration::ZERO };
-        let wait = waits(priority).max(full);
-        // It ends between two looks.
+        let full = if most.is_some_and(|most| most < elections) { TAKE_ANYWAY_AFTER } else { Duration::ZERO };
+        let wait = deferral(priority).max(full);
+        // The deferral ends between two polls.
         if wait.is_zero() { wait } else { wait + LONGEST_POLL }
     }
 
-    /// The elector asks for the lease under that id.
+    /// Decides about the elector's request for the lease under an id.
     pub(super) fn asks(&mut self, id: LeaseId, now: Time, may_wait: MayWait) -> Asks {
-        if self.asked == Some(id) {
-            // It may be held already.
+        if self.last_request == Some(id) {
+            // The node may already hold the lease.
             return Asks::Now;
         }
         let free_for = now.since(*self.free_since.get_or_insert(now));
-        let insists = free_for >= TAKEN_ANYWAY || !may_wait.at_all;
-        let why = if may_wait.for_priority && may_wait.at_all && free_for < waits(self.priority) {
+        let insists = free_for >= TAKE_ANYWAY_AFTER || !may_wait.at_all;
+        let why = if may_wait.for_priority && may_wait.at_all && free_for < deferral(self.priority) {
             format!("priority {}", self.priority)
         } else if !self.leads.takes(&self.election, insists) {
             format!("this host may lead at most {} elections", self.leads.most.unwrap_or_default())
         } else {
-            self.asked = Some(id);
+            self.last_request = Some(id);
             return Asks::Now;
         };
-        let is_news = !std::mem::replace(&mut self.said, true);
+        let is_news = !std::mem::replace(&mut self.is_logged, true);
         Asks::Later(is_news.then(|| format!("the lease is free, but this node lets other nodes take it first: {why}")))
     }
 
-    /// Whether this host leads enough other elections, so that it would take this lease only if nobody else does.
+    /// True if this host leads enough other elections, so it would acquire this lease only if no other node does.
     pub(super) fn leads_enough(&self) -> bool {
         self.leads.is_enough(&self.election)
     }
 
-    /// Somebody leads, be it this node, or nobody may.
+    /// Records that a node leads, or that no node may lead.
     pub(super) fn is_taken(&mut self) {
-        (self.free_since, self.said) = (None, false);
+        (self.free_since, self.is_logged) = (None, false);
     }
 
-    /// This node neither holds the lease nor has asked for it.
+    /// Records that this node neither holds the lease nor has requested it.
     pub(super) fn follows(&mut self) {
-        if self.asked.take().is_some() {
+        if self.last_request.take().is_some() {
             self.leads.gives_back(&self.election);
         }
     }
 }
 
-/// How long a node of that priority lets others have a lease that is free.
-fn waits(priority: u8) -> Duration {
-    LOWEST_WAITS * u32::from(HIGHEST_PRIORITY.saturating_sub(priority)) / u32::from(HIGHEST_PRIORITY)
+fn deferral(priority: u8) -> Duration {
+    MAX_DEFERRAL * u32::from(HIGHEST_PRIORITY.saturating_sub(priority)) / u32::from(HIGHEST_PRIORITY)
 }
 
 #[cfg(test)]
@@ -184,20 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_priority_lets_others_have_what_is_free_for_a_while() {
+    fn lower_priority_defers_a_free_lease_for_a_while() {
         let leads = Leads::at_most(None);
         let mut highest = of("job", HIGHEST_PRIORITY, &leads);
         assert_eq!(highest.asks(id(1), at(0), LED), Asks::Now);
         let mut half = of("job", 50, &leads);
-        let Asks::Later(Some(why)) = half.asks(id(2), at(5_000), LED) else { panic!("it waits") };
+        let Asks::Later(Some(why)) = half.asks(id(2), at(5_000), LED) else { panic!("a lower priority should wait") };
         assert!(why.contains("other nodes take it first: priority 50"), "{why}");
-        assert_eq!(half.asks(id(3), at(5_999), LED), Asks::Later(None), "that is said once");
+        assert_eq!(half.asks(id(3), at(5_999), LED), Asks::Later(None), "the reason is logged once");
         assert_eq!(half.asks(id(4), at(6_000), LED), Asks::Now);
-        // Of that, nobody knows whether it was carried out.
+        // The outcome of the request is unknown.
         half.is_taken();
         assert_eq!(half.asks(id(4), at(6_500), LED), Asks::Now);
         half.follows();
-        assert!(matches!(half.asks(id(4), at(9_000), LED), Asks::Later(Some(_))), "it was another's meanwhile");
+        assert!(matches!(half.asks(id(4), at(9_000), LED), Asks::Later(Some(_))), "another node has led since");
         half.is_taken();
         assert_eq!(half.asks(id(6), at(9_000), NEW), Asks::Now, "nobody has ever led");
         let (mut lowest, mut full) = (of("job", 0, &leads), of("job", 0, &Leads::at_most(Some(0))));
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_leads_enough_takes_what_nobody_else_does() {
+    fn host_that_leads_enough_takes_a_lease_nobody_else_takes() {
         let leads = Leads::at_most(Some(1));
         let (mut one, mut other) = (of("one", HIGHEST_PRIORITY, &leads), of("other", HIGHEST_PRIORITY, &leads));
         assert!(!other.leads_enough());
@@ -213,12 +210,12 @@ mod tests {
         assert!(other.leads_enough() && !one.leads_enough());
         assert!(matches!(other.asks(id(2), at(0), NEW), Asks::Later(Some(_))));
         assert_eq!(other.asks(id(3), at(9_999), LED), Asks::Later(None));
-        // The first was another's, who was faster.
+        // Another node was faster to acquire the first lease.
         one.follows();
         one.is_taken();
         assert_eq!(other.asks(id(4), at(9_999), LED), Asks::Now);
         assert!(matches!(one.asks(id(5), at(20_000), LED), Asks::Later(Some(_))));
-        assert_eq!(one.asks(id(6), at(30_000), LED), Asks::Now, "it was free for so long");
+        assert_eq!(one.asks(id(6), at(30_000), LED), Asks::Now, "the lease was free for 10 s");
         one.follows();
         assert_eq!(leads.now.lock().unwrap().len(), 1);
         other.follows();
@@ -227,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_says_of_a_takeover_counts_the_wait() {
+    fn longest_wait_includes_deferral_and_poll() {
         let longest = |priority, most, elections| Preference::longest_wait(priority, most, elections).as_millis();
         assert_eq!(longest(HIGHEST_PRIORITY, None, 50), 0);
         assert_eq!(longest(HIGHEST_PRIORITY, Some(50), 50), 0);

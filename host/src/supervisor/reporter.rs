@@ -1,4 +1,4 @@
-//! Tells people what happens in an election, in the words of the log's events.
+//! Logs what happens in an election, as events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,14 @@ use baton_store::Digest;
 use baton_store::clock::Clock;
 use baton_store::gate::Deadline;
 
-/// Speaks for one supervisor.
 pub(super) struct Reporter {
     log: Log,
-    /// The digest that this node would run; none while it has nothing, or while others may well have another.
+    /// The digest that every node should run. None if this node has no module, or if nodes may differ.
     module: Option<String>,
-    /// The term that this node serves, or served last until it follows again.
+    /// The current term of this node, kept until it follows again.
     term: Option<Term>,
     killed: Option<Time>,
-    /// The instance that another version is to follow, and when it was gone.
+    /// The instance that another version will replace, and the time of its end.
     replaced: Option<(Digest, Option<Time>)>,
 }
 
@@ -29,12 +28,12 @@ impl Reporter {
         Self { log, module: None, term: None, killed: None, replaced: None }
     }
 
-    /// Every node should run this version; one that does not is told of.
+    /// Sets the digest that every node should run. A leader with another one is logged.
     pub(super) fn expects(&mut self, module: Option<String>) {
         self.module = module;
     }
 
-    /// What the instance of a term lets people know goes there; its lines no later than the deadline.
+    /// Returns the sink of an instance's output. Its lines are dropped at the deadline.
     pub(super) fn output(&mut self, term: Term, module: Digest, clock: &Clock, lines: Deadline) -> Arc<dyn Output> {
         let replaces = self.replaced.take().and_then(|(previous, gone)| Some(Replaced { previous, gone: gone? }));
         let replaces = replaces.filter(|replaced| replaced.previous != module);
@@ -42,7 +41,7 @@ impl Reporter {
         Arc::new(TermOutput { log, term, module, replaces, clock, lines })
     }
 
-    /// A version is judged, for all nodes.
+    /// Logs the judgement of a version, which applies to all nodes.
     pub(super) fn judged(&self, module: &ModuleVersion, rejected: Option<(&str, Option<&ModuleVersion>)>) {
         let module = module.digest.clone();
         self.say(match rejected {
@@ -81,7 +80,7 @@ impl Reporter {
         self.say(Event::ended(self.term, end, took, usage));
     }
 
-    /// Something else keeps this node from leading, or nothing any more.
+    /// Logs a change of the command that keeps this node from leading.
     pub(super) fn steered(&self, before: Option<&Why>, next: Option<&Why>, wait: Option<Duration>) {
         match (before, next) {
             (_, Some(why)) => self.say(why.event(wait)),
@@ -160,18 +159,17 @@ impl Reporter {
     }
 }
 
-/// What the instance of one term lets people know.
+/// Sink of one instance's output.
 struct TermOutput {
     log: Log,
     term: Term,
     module: Digest,
     replaces: Option<Replaced>,
     clock: Clock,
-    /// Until when its lines may be written.
     lines: Deadline,
 }
 
-/// An instance in whose place another one starts.
+/// The instance that this one replaces.
 struct Replaced {
     previous: Digest,
     gone: Time,
@@ -188,13 +186,6 @@ impl Output for TermOutput {
             Notice::Denied { what, remedy } => {
                 Event::CapabilityDenied { what: what.to_owned(), remedy: remedy.to_owned() }
             }
-            Notice::Saved { what, path } => {
-                Event::DumpWritten { what: what.to_owned(), path: path.display().to_string() }
-            }
-            Notice::NotSaved { what, path, why } => {
-                let (what, path) = (what.to_owned(), path.display().to_string());
-                Event::DumpFailed { what, path, error: why.to_owned() }
-            }
             Notice::Dropped { lines, limit } => {
                 let reason = format!("the coordinator printed more than {limit} lines a second; raise --max-output");
                 Event::OutputDropped { lines, reason }
@@ -203,7 +194,6 @@ impl Output for TermOutput {
                 Event::NearLimit { limit: what.name(), used, max: limit, flag: what.flag() }
             }
             Notice::StateDelayed(refusal) => Event::StateDelayed { error: refusal.to_string() },
-            Notice::Requested(requested) => return self.log.requested(self.term, &self.module, requested),
             Notice::RefusedRequest(refused) => {
                 let RefusedRequest { origin, reason, allow } = refused.clone();
                 let [setting, flag] = allow.map_or([None, None], |lines| lines.map(Some));
@@ -224,7 +214,7 @@ impl TermOutput {
         }
     }
 
-    /// Only these are the instance's own effects.
+    /// Logs a line, which is the instance's own effect.
     fn put_out(&self, line: Event) {
         self.log.emit_output(self.term, line, &self.lines);
     }

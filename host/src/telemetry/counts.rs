@@ -1,11 +1,11 @@
-//! What is counted in an election. The threads that renew and kill count here: none of it waits for a lock.
+//! Counters of an election. All are atomic, because threads that renew and kill update them and must not wait for a
+//! lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_election::{Reply, StoreError};
 
-/// Declares what something is counted by: each with the word that metrics have for it.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident => $word:literal,)* }) => {
         $(#[$doc])*
@@ -15,10 +15,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in their order.
+            /// All labels, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The word for it.
+            /// Returns the label's word in metrics.
             #[must_use]
             pub fn word(self) -> &'static str {
                 match self {
@@ -30,71 +30,71 @@ macro_rules! words {
 }
 
 words! {
-    /// What the lease store was asked for.
+    /// A request to the lease store.
     Asked {
-        /// A reading of lease and record.
+        /// Read the lease and the record.
         Read => "read",
-        /// The highest term that anything names.
+        /// Recall the highest term that anything in the store names.
         Recall => "recall",
-        /// Both of these at once.
+        /// Read and recall at once.
         Survey => "survey",
-        /// A new record.
+        /// Create the record.
         Create => "create",
-        /// The lease.
+        /// Acquire the lease.
         Acquire => "acquire",
-        /// The lease of who is gone, under its id.
+        /// Take over the lease of a dead holder under its id.
         Reclaim => "reclaim",
-        /// More of the lease's time.
+        /// Renew the lease.
         Renew => "renew",
-        /// Another record.
+        /// Write the record.
         Write => "write",
-        /// That the lease be free.
+        /// Release the lease.
         Release => "release",
     }
 }
 
 words! {
-    /// How the lease store answered.
+    /// The lease store's answer.
     Answered {
-        /// It did what was asked.
+        /// The request succeeded.
         Ok => "ok",
-        /// It did not, for a reason that belongs to an election: another holds the lease, or was faster.
+        /// The request was refused in the course of an election: another node holds the lease, or was faster.
         Refused => "refused",
-        /// It may or may not have: no answer, or one that tells nothing.
+        /// The outcome is unknown: there was no answer, or an ambiguous one.
         Unknown => "unknown",
-        /// It did not, and will not until somebody mends something.
+        /// The request failed, and will fail until an operator fixes something.
         Misconfigured => "misconfigured",
     }
 }
 
 words! {
-    /// A change of who leads, as one node sees it.
+    /// A change of leader, as one node observes it.
     Transition {
-        /// This node leads, and did not before.
+        /// This node became the leader.
         Elected => "elected",
-        /// Another node leads, or another than before.
+        /// Another node became the leader.
         Other => "other",
-        /// This node has given leadership up.
+        /// This node released the leadership.
         Released => "released",
-        /// This node leads no more, and did not choose to.
+        /// This node lost the leadership.
         Lost => "lost",
     }
 }
 
 words! {
-    /// How an instance ended: the outcomes of the event `ended`.
+    /// The outcome of an instance, as in the event `ended`.
     Ended {
-        /// It was done.
+        /// The coordinator was done.
         Done => "done",
-        /// It failed, and is worth another try.
+        /// The instance failed, and is worth a retry.
         Failed => "failed",
-        /// It failed, and is not worth another try here.
+        /// The instance failed, and is not worth a retry on this node.
         Fatal => "fatal",
-        /// The node could not start it.
+        /// The node could not start the instance.
         Unable => "unable",
-        /// It was killed.
+        /// The host killed the instance.
         Killed => "killed",
-        /// Its state was claimed by another.
+        /// Another term claimed the state, or an operator changed it.
         Superseded => "superseded",
     }
 }
@@ -116,7 +116,7 @@ impl Ended {
     }
 }
 
-/// All that is counted in one election since the host has started.
+/// All counters of one election since the host's start.
 #[derive(Debug, Default)]
 pub struct Counts {
     requests: [[AtomicU64; Answered::ALL.len()]; Asked::ALL.len()],
@@ -124,11 +124,11 @@ pub struct Counts {
     starts: AtomicU64,
     ends: [AtomicU64; Ended::ALL.len()],
     dropped: AtomicU64,
-    /// How long renewals took that the store has answered.
+    /// Duration of renewals that the store answered.
     pub renewals: Histogram,
-    /// From a kill until the instance was gone.
+    /// Time from a kill until the process was reaped.
     pub kills: Histogram,
-    /// How long there was no instance when one version took another's place.
+    /// Time without an instance when another version replaced a version.
     pub swaps: Histogram,
 }
 
@@ -149,7 +149,7 @@ impl Counts {
         add(&self.starts, 1);
     }
 
-    /// An instance has ended; if it was killed, so long after that.
+    /// Counts the end of an instance. `killed` is the time since the kill, if it was killed.
     pub(super) fn ended(&self, how: Ended, killed: Option<Duration>) {
         add(&self.ends[how as usize], 1);
         if let Some(took) = killed {
@@ -165,45 +165,45 @@ impl Counts {
         add(&self.dropped, lines);
     }
 
-    /// How many requests to the lease store were answered like that.
+    /// Returns the number of these requests with this answer.
     #[must_use]
     pub fn requests(&self, what: Asked, how: Answered) -> u64 {
         get(&self.requests[what as usize][how as usize])
     }
 
-    /// How often who leads has changed like that.
+    /// Returns the number of these changes.
     #[must_use]
     pub fn transitions(&self, transition: Transition) -> u64 {
         get(&self.transitions[transition as usize])
     }
 
-    /// How many instances were started.
+    /// Returns the number of started instances.
     #[must_use]
     pub fn starts(&self) -> u64 {
         get(&self.starts)
     }
 
-    /// How many instances ended like that.
+    /// Returns the number of instances with this outcome.
     #[must_use]
     pub fn ends(&self, how: Ended) -> u64 {
         get(&self.ends[how as usize])
     }
 
-    /// How many lines of instances were dropped.
+    /// Returns the number of dropped lines of instances.
     #[must_use]
     pub fn lines_dropped(&self) -> u64 {
         get(&self.dropped)
     }
 }
 
-/// The upper bounds of a histogram's buckets, in seconds. What is longer is in one more. They are close together where most
-/// renewals are, so that a percentile of these says by itself whether it has got worse.
+/// Upper bounds of the buckets, in seconds. A last bucket has no bound. The bounds are dense around typical renewals,
+/// so that a percentile shows a regression.
 pub const BOUNDS: [f64; 23] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05,
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// How long something took, each time.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BOUNDS.len() + 1],
@@ -217,12 +217,12 @@ impl Histogram {
         add(&self.microseconds, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many fell into each bucket, beside its upper bound in seconds.
+    /// Returns the upper bound in seconds and the count of each bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         BOUNDS.into_iter().chain([f64::INFINITY]).zip(self.buckets.iter().map(get))
     }
 
-    /// All together.
+    /// Returns the sum of all durations.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(get(&self.microseconds))

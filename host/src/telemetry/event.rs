@@ -49,7 +49,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// One log line. Texts may come from guests and stores: the formats escape them.
+/// A log event. Texts may come from guests and stores: the formats escape them.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Event {
@@ -62,7 +62,7 @@ pub enum Event {
         node: String,
         /// The store's URL without secrets.
         store: String,
-        /// The source of its modules.
+        /// The source of the modules.
         source: String,
         /// Digest of the module if it is ready.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,12 +77,12 @@ pub enum Event {
         tolerated_outage_s: Seconds,
         /// Longest pause of the whole machine that no clock shows and that is still safe.
         tolerated_pause_s: Seconds,
-        /// How much slower (percent) this machine's clock may run than the store's.
+        /// Tolerated lag of this machine's clock behind the store's, in percent.
         tolerated_drift_percent: f64,
     },
     /// The admin endpoint listens.
     Endpoint {
-        /// Its address.
+        /// Address of the endpoint.
         address: String,
     },
     /// The kernel lacks a part of the isolation of runners and compilers.
@@ -92,9 +92,9 @@ pub enum Event {
     },
     /// The host listens for hosts of other machines.
     ListeningForPeers {
-        /// The address that it listens at.
+        /// The address on which the host listens.
         address: String,
-        /// The address that it announces in the store.
+        /// The address that the host announces in the store.
         advertised: String,
     },
     /// The host ignores an environment variable whose name resembles a setting's.
@@ -106,7 +106,7 @@ pub enum Event {
     },
     /// This node is a standby.
     Standby {
-        /// Why, or which node leads.
+        /// The reason, or the node that leads.
         reason: String,
         /// The leader, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,14 +124,14 @@ pub enum Event {
     },
     /// A client other than Baton holds the lease.
     HeldByOtherClient {
-        /// How the host knows.
+        /// The evidence.
         reason: String,
     },
     /// An operator suspended the election: no node leads until it is resumed.
     Suspended {
         /// The operator, `USER@HOST`.
         by: String,
-        /// Why.
+        /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
@@ -139,10 +139,10 @@ pub enum Event {
     SteppingDown {
         /// The operator, `USER@HOST`.
         by: String,
-        /// Why.
+        /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// How long.
+        /// Time for which this node is ineligible.
         wait_s: Seconds,
     },
     /// This node lets another one lead, on behalf of an operator or of `--preempt`.
@@ -151,7 +151,7 @@ pub enum Event {
         to: String,
         /// The operator, `USER@HOST`.
         by: String,
-        /// Why.
+        /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// Longest time that this node waits for the other one.
@@ -161,15 +161,15 @@ pub enum Event {
     RolledBack {
         /// The operator, `USER@HOST`.
         by: String,
-        /// Why.
+        /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// What changed.
+        /// The change.
         result: String,
     },
     /// This node may lead again.
     Resumed {
-        /// What had kept it from leading, and that it is over.
+        /// The obstacle that is over.
         reason: String,
     },
     /// This node took a lease before it expired, because all processes of its holder are dead. The event's term is the
@@ -182,9 +182,9 @@ pub enum Event {
     },
     /// This node holds the lease and waits until an earlier holder's lease has surely expired.
     WaitingForPreviousLease {
-        /// Why the earlier lease may still be valid.
+        /// The reason why the earlier lease may still be valid.
         reason: String,
-        /// How long.
+        /// Time until that lease has surely expired.
         wait_s: Seconds,
     },
     /// This node leads: the store has its term.
@@ -198,7 +198,7 @@ pub enum Event {
     Started {
         /// The module's digest.
         module: String,
-        /// From `elected` to the instance's first instruction.
+        /// Time from `elected` to the instance's first instruction.
         took_s: Seconds,
     },
     /// The coordinator printed or logged a line.
@@ -238,7 +238,7 @@ pub enum Event {
     },
     /// Renewals succeed again.
     RenewalRecovered {
-        /// How long they had failed.
+        /// Time since the last successful renewal.
         after_s: Seconds,
     },
     /// The host asks the instance to stop.
@@ -252,7 +252,7 @@ pub enum Event {
     },
     /// The host refuses the instance's effects from now on and kills it.
     Killed {
-        /// Why the host kills the instance.
+        /// The reason for the kill.
         reason: String,
     },
     /// The instance has ended: nothing of it runs.
@@ -262,21 +262,21 @@ pub enum Event {
         /// The coordinator's error, or the trap.
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
-        /// From its end, or the kill, until its process was reaped.
+        /// Time from the instance's end, or the kill, until its process was reaped.
         took_s: Seconds,
-        /// The resources that it used.
+        /// The resources that the instance used.
         usage: Usage,
     },
     /// This node released the lease: another may acquire it at once.
     Released {},
     /// The lease could not be released: it must expire.
     ReleaseFailed {
-        /// Why the node could not release the lease.
+        /// The reason.
         reason: String,
     },
     /// This node lost the leadership.
     LeadershipLost {
-        /// How the node knows.
+        /// The evidence.
         reason: String,
         /// Time since the last successful renewal.
         since_renewal_s: Seconds,
@@ -299,12 +299,12 @@ pub enum Event {
     CoolOff {
         /// The failure, the stall or the coordinator's request.
         reason: String,
-        /// How long.
+        /// Time until this node contends again.
         wait_s: Seconds,
     },
     /// The coordinator is done for good, until there is a new module or `baton rerun`.
     Finished {
-        /// How it finished.
+        /// The outcome, and how to run the coordinator again.
         reason: String,
     },
     /// The leader runs a different module than this node would.
@@ -318,37 +318,37 @@ pub enum Event {
     },
     /// A module takes more than a second to download.
     Pulling {
-        /// Its digest.
+        /// Digest of the module.
         module: String,
-        /// Its source.
+        /// Source of the module.
         source: String,
     },
     /// A module takes more than a second to compile.
     Compiling {
-        /// Its digest.
+        /// Digest of the module.
         module: String,
-        /// Its source.
+        /// Source of the module.
         source: String,
     },
     /// A module is verified, compiled and linked: it can start at once.
     ModuleReady {
-        /// Its digest.
+        /// Digest of the module.
         module: String,
-        /// Its source.
+        /// Source of the module.
         source: String,
-        /// True if its code came from the cache.
+        /// True if the code came from the cache.
         cached: bool,
-        /// How long that took.
+        /// Time that this took.
         took_s: Seconds,
     },
     /// The module that the source names cannot run here. The previous one stays, if there is one.
     ModuleRefused {
-        /// Its digest, if the source delivered a module.
+        /// Digest of the module, if the source delivered a module.
         #[serde(skip_serializing_if = "Option::is_none")]
         module: Option<String>,
-        /// Its source.
+        /// Source of the module.
         source: String,
-        /// Why, and what to do.
+        /// The reason, and a remedy.
         error: String,
         /// Digest of the module that this node can still run, if there is one.
         fallback: Option<String>,
@@ -364,14 +364,14 @@ pub enum Event {
     },
     /// A new version passed its probation.
     VersionAccepted {
-        /// Its digest.
+        /// Digest of the module.
         module: String,
     },
     /// A version failed its probation: no node runs it until it is pushed again or named to `baton rollback`.
     VersionRejected {
-        /// Its digest.
+        /// Digest of the module.
         module: String,
-        /// Why it failed.
+        /// The reason.
         reason: String,
         /// Digest of the module that runs instead, if there is one.
         fallback: Option<String>,
@@ -402,7 +402,7 @@ pub enum Event {
     },
     /// The store refuses this host, and retrying alone will hardly help. Logged once; the host keeps retrying.
     Misconfigured {
-        /// What is wrong, and what to do.
+        /// The problem, and a remedy.
         error: String,
     },
     /// The host reloaded the files that its settings name.
@@ -414,7 +414,7 @@ pub enum Event {
     },
     /// A file could not be reloaded: nothing changes.
     ReloadFailed {
-        /// Which file, what is wrong, and what to do.
+        /// The file, the problem and a remedy.
         error: String,
     },
     /// Maintenance of this machine is scheduled or under way: this node is drained until it is over.
@@ -439,29 +439,8 @@ pub enum Event {
     },
     /// This node is eligible again.
     MaintenanceOver {
-        /// How the maintenance ended.
+        /// The end of the maintenance.
         reason: String,
-    },
-    /// An OpenTelemetry collector does not accept data. Logged once; the host keeps retrying.
-    CollectorUnreachable {
-        /// `traces` or `metrics`.
-        what: &'static str,
-        /// The collector's URL.
-        collector: String,
-        /// The error.
-        error: String,
-    },
-    /// The collector accepts data again.
-    CollectorRecovered {
-        /// `traces` or `metrics`.
-        what: &'static str,
-        /// Length of the outage.
-        after_s: Seconds,
-    },
-    /// Spans were lost because the collector did not accept them in time.
-    SpansLost {
-        /// Number of them.
-        spans: u64,
     },
     /// The host received a signal to end.
     ShuttingDown {
@@ -469,22 +448,6 @@ pub enum Event {
         signal: String,
         /// True if instances get their grace.
         grace: bool,
-    },
-    /// A core dump or profile of an instance was written.
-    DumpWritten {
-        /// `core dump` or `profile`.
-        what: String,
-        /// The file.
-        path: String,
-    },
-    /// A core dump or profile of an instance could not be written completely.
-    DumpFailed {
-        /// `core dump` or `profile`.
-        what: String,
-        /// The file.
-        path: String,
-        /// The error, or why the file was left out.
-        error: String,
     },
     /// The host refused a capability that the coordinator was not granted. Logged once a term for each kind.
     CapabilityDenied {
@@ -501,14 +464,15 @@ pub enum Event {
         used: u64,
         /// The limit's value.
         max: u64,
-        /// The flag that raises the limit.
-        flag: &'static str,
+        /// The flag that raises the limit, if any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        flag: Option<&'static str>,
     },
     /// Lines of the coordinator were dropped.
     OutputDropped {
-        /// Number of them.
+        /// Number of dropped lines.
         lines: u64,
-        /// Why, and what helps.
+        /// The reason, and a remedy.
         reason: String,
     },
     /// The store has not accepted a claim or commit of state yet. The host retries.
@@ -523,19 +487,19 @@ pub enum Event {
     },
     /// The build succeeded.
     Built {
-        /// How long it took.
+        /// Duration of the build.
         took_s: Seconds,
     },
     /// The build failed: the running version stays. The compiler has printed why.
     BuildFailed {
-        /// How the command ended.
+        /// The command's exit status.
         error: String,
-        /// How long it took.
+        /// Duration of the build.
         took_s: Seconds,
     },
     /// The host ends its own process, because a part of an instance may still run when the lease expires.
     Aborting {
-        /// What may still run.
+        /// The part that may still run.
         reason: String,
     },
     /// A failure that an operator should look at.
@@ -601,12 +565,7 @@ impl Event {
             Self::Maintenance { .. } => ("maintenance", Warn),
             Self::MaintenanceAcknowledged { .. } => ("maintenance_acknowledged", Info),
             Self::MaintenanceOver { .. } => ("maintenance_over", Info),
-            Self::CollectorUnreachable { .. } => ("collector_unreachable", Warn),
-            Self::CollectorRecovered { .. } => ("collector_recovered", Info),
-            Self::SpansLost { .. } => ("spans_lost", Warn),
             Self::ShuttingDown { .. } => ("shutting_down", Info),
-            Self::DumpWritten { .. } => ("dump_written", Info),
-            Self::DumpFailed { .. } => ("dump_failed", Warn),
             Self::CapabilityDenied { .. } => ("capability_denied", Warn),
             Self::NearLimit { .. } => ("near_limit", Warn),
             Self::OutputDropped { .. } => ("output_dropped", Warn),
@@ -620,12 +579,10 @@ impl Event {
     }
 }
 
-/// The operator and the reason, if one was given.
 fn by_whom(by: &str, reason: &Option<String>) -> String {
     reason.as_ref().map_or_else(|| by.to_owned(), |reason| format!("{by}: {reason}"))
 }
 
-/// The text after the event's name.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -806,29 +763,19 @@ impl fmt::Display for Event {
             Self::MaintenanceAcknowledged { id } => write!(f, "stepped down; Azure may begin event {id}"),
             Self::MaintenanceOver { reason } => write!(f, "{reason}; this node is eligible again"),
             Self::ReloadFailed { error } => write!(f, "{error}; nothing was reloaded"),
-            Self::CollectorUnreachable { what, collector, error } => {
-                write!(f, "{collector} does not accept {what}: {error}")
-            }
-            Self::CollectorRecovered { what, after_s } => {
-                write!(f, "the collector accepts {what} again after {after_s}")
-            }
-            Self::SpansLost { spans } => write!(f, "the collector did not accept {spans} spans in time"),
             Self::ShuttingDown { signal, grace: true } => {
                 write!(f, "{signal}: shutting down cleanly; a second signal skips the grace")
             }
             Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: stopping without grace"),
-            Self::DumpWritten { what, path } => write!(f, "wrote a {what} to {path}"),
-            Self::DumpFailed { what, path, error } => write!(f, "could not write the {what} to {path}: {error}"),
             Self::CapabilityDenied { what, remedy } => {
                 write!(f, "the coordinator asked for {what}, which it is not granted: {remedy}")
             }
             Self::NearLimit { limit: limit @ ("memory" | "memory of the host"), used, max, flag } => {
                 let (used, max) = (used.div_ceil(1 << 20), max.div_ceil(1 << 20));
-                write!(f, "the instance uses {used} of {max} MiB of {limit}; {flag} raises the limit")
+                write!(f, "the instance uses {used} of {max} MiB of {limit}")?;
+                flag.map_or(Ok(()), |flag| write!(f, "; {flag} raises the limit"))
             }
-            Self::NearLimit { limit, used, max, flag } => {
-                write!(f, "the instance uses {used} of {max} {limit}; {flag} raises the limit")
-            }
+            Self::NearLimit { limit, used, max, .. } => write!(f, "the instance uses {used} of {max} {limit}"),
             Self::OutputDropped { lines, reason } => write!(f, "{lines} lines dropped: {reason}"),
             Self::StateDelayed { error } => write!(f, "the store has not accepted the state yet, retrying: {error}"),
             Self::Building { command } => f.write_str(command),

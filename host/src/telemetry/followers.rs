@@ -1,4 +1,4 @@
-//! What followers report, as events of the log.
+//! Logs the reports of module followers.
 
 use baton_modules::{Report, ReportSink};
 
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::{Event, Log, Standing};
 
-/// Writes what one follower says into its election's log.
+/// Sink of one follower's reports.
 pub struct FollowerLog {
     /// The election's log.
     pub log: Log,
-    /// What those that watch the node from outside are told.
+    /// The standing of this node in the election.
     pub standing: Arc<Standing>,
-    /// Where the modules are from, for people.
+    /// The source of the modules, as it is logged.
     pub source: String,
 }
 

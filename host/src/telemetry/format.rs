@@ -1,4 +1,4 @@
-//! One event, one line.
+//! The formats of a log line: each event is one line.
 
 use std::borrow::Cow;
 
@@ -12,18 +12,18 @@ use baton_runtime::escape::{escape, escape_json, escape_lines};
 use baton_store::Digest;
 use baton_store::clock::rfc3339;
 
-/// How lines look, and for whom.
+/// Format and audience of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
-    /// Text or JSON.
+    /// The format.
     pub format: Format,
-    /// A person is watching: the time without its date is enough.
+    /// True if the output is a terminal, so times omit the date.
     pub terminal: bool,
-    /// Colours in text.
+    /// True to color text.
     pub colours: bool,
 }
 
-/// Makes lines; remembers how wide a column was, so that text stays aligned.
+/// Formats lines. Remembers the width of the widest column, so that text stays aligned.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -35,7 +35,7 @@ impl Formatter {
         Self { style, width: 0 }
     }
 
-    /// The line with its end; nothing where nobody is to read it.
+    /// Returns the line with its end. Empty if the format omits the event.
     pub fn line(&mut self, entry: &LogEntry) -> String {
         let mut line = match self.style.format {
             Format::Json => json(entry),
@@ -52,14 +52,13 @@ impl Formatter {
         let full = rfc3339(entry.at);
         let time = full.split_once('T').map_or(full.as_str(), |(_, time)| time);
         let time = match (is_brief, self.style.terminal) {
-            // To the millisecond.
             (true, _) => time.get(..12).unwrap_or(time),
             (false, true) => time,
             (false, false) => &full,
         };
         let election = entry.scope.election().map_or("-", ElectionName::as_str);
         let term = entry.term.map(|term| format!("term {term}"));
-        // Of those who read in brief, each has one election.
+        // A brief log is always of one election.
         let who = Some(election.to_owned()).filter(|_| !is_brief).into_iter().chain(term).collect::<Vec<_>>().join(" ");
         self.width = self.width.max(who.len());
         let message = if is_brief { for_a_developer(&entry.event) } else { None };
@@ -84,12 +83,12 @@ impl Formatter {
                 (tag, colour, format!("{name}: {message}"))
             }
         };
-        let (on, off) = if self.style.colours { (format!("\x1b[{colour}m"), "\x1b[0m") } else { (String::new(), "") };
-        format!("{time} {on}{tag:>5}{off} {who:<width$}  {rest}", width = self.width)
+        let (color_on, color_off) =
+            if self.style.colours { (format!("\x1b[{colour}m"), "\x1b[0m") } else { (String::new(), "") };
+        format!("{time} {color_on}{tag:>5}{color_off} {who:<width$}  {rest}", width = self.width)
     }
 }
 
-/// The level as people read it, and its colour.
 fn tag(level: LogLevel) -> (&'static str, &'static str) {
     match level {
         LogLevel::Trace => ("TRACE", "90"),
@@ -101,9 +100,9 @@ fn tag(level: LogLevel) -> (&'static str, &'static str) {
     }
 }
 
-/// Shortens digests to what `baton modules` shows of them.
+/// Shortens digests to the length that `baton modules` shows.
 fn shortened(event: &Event, message: &str) -> String {
-    // Of what is refused its digest may have to be given back, as in `--pin`, or be in the path of a grant.
+    // The operator may need the full digest of a refused module or request, for `--pin` or the path of a grant.
     if matches!(event, Event::ModuleRefused { .. } | Event::RequestRefused { .. }) {
         return message.to_owned();
     }
@@ -121,7 +120,7 @@ fn shortened(event: &Event, message: &str) -> String {
     text
 }
 
-/// The message for the developer of a coordinator, who saves files and pushes nothing.
+/// Returns a message for a coordinator's developer, who saves files instead of pushing modules.
 fn for_a_developer(event: &Event) -> Option<String> {
     match event {
         Event::VersionRejected { module, reason, fallback } => {
@@ -134,7 +133,7 @@ fn for_a_developer(event: &Event) -> Option<String> {
     }
 }
 
-/// Whether the event matters to the developer of a coordinator: each change-over has a line of its own.
+/// True if the event concerns a coordinator's developer. Change-overs have events of their own.
 fn matters(event: &Event) -> bool {
     match event {
         Event::Starting { .. }
@@ -154,9 +153,9 @@ fn json(entry: &LogEntry) -> String {
     object(entry, &entry.event, None)
 }
 
-/// The same for those who ask for it: with this event in the place of its own, and what a person reads.
+/// Formats the entry for the admin endpoint: with this event instead of its own, and with the text format's message.
 pub(super) fn told(entry: &LogEntry, event: &Event) -> String {
-    // The line is there already.
+    // An output event already has its text.
     let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));
     object(entry, event, text)
 }
@@ -188,7 +187,7 @@ fn object(entry: &LogEntry, fields: &Event, text: Option<String>) -> String {
     };
     match serde_json::to_string(&line) {
         Ok(json) => escape_json(json),
-        // Numbers, texts and their names serialise; should that change, the event is still named.
+        // Serialization cannot fail. If that ever changes, the event is still named.
         Err(error) => serde_json::json!({ "ts": line.ts, "event": event, "error": error.to_string() }).to_string(),
     }
 }

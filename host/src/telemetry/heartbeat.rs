@@ -1,4 +1,4 @@
-//! Signs of life of what must turn, for everything that watches the host from outside.
+//! Heartbeats of the threads that must keep running, for observers of the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,40 +9,40 @@ use baton_store::clock::Clock;
 use baton_store::jitter::Moments;
 use tokio::time::{Instant, sleep_until};
 
-/// How often it beats at the least.
+/// Maximum interval between two heartbeats.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// From one beat of a runtime to the next, at least and at most: as what elections on SQLite are told is read.
-const OF_RUNTIME: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
+/// Minimum and maximum interval between two heartbeats of a runtime. The same as between readings of an election's
+/// objects on SQLite, so that both can share a wake-up.
+const RUNTIME_BEAT_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
-/// When something last turned. Clones are the same.
+/// The time of the last heartbeat. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
 impl Heartbeat {
-    /// It turns.
+    /// Records a heartbeat.
     pub fn beat(&self, now: Time) {
         self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// It need not turn any more.
+    /// Ends the heartbeat.
     pub fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// How long ago that was; none before the first time, and after the end.
+    /// Returns the time since the last heartbeat. None before the first one and after the end.
     #[must_use]
     pub fn since(&self, now: Time) -> Option<Duration> {
         let at = Some(self.0.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Shows that the runtime turns that this runs on, for as long as it is polled: at moments at which it turns anyway,
-    /// if it can.
+    /// Beats while the runtime polls this future, preferably at moments when the runtime wakes up anyway.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());
-            sleep_until(moments.next(Instant::now(), OF_RUNTIME)).await;
+            sleep_until(moments.next(Instant::now(), RUNTIME_BEAT_EVERY)).await;
         }
     }
 }

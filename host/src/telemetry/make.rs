@@ -1,4 +1,4 @@
-//! Events made from the elector's words, so that each is named in one place.
+//! Constructors of events from the elector's types, so that each conversion is in one place.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use baton_runtime::{LogLevel, Usage};
 use baton_store::Digest;
 use baton_store::StoreUrl;
 
-/// From a step-down until the next instance runs, at worst and with a healthy store.
+/// Returns the longest time from a step-down to the next instance, with a healthy store.
 #[must_use]
 pub fn hand_off(timing: &Timing) -> Duration {
     timing.grace().saturating_add(timing.kill_takes() + LAST_LINES + LONGEST_POLL)
 }
 
 impl Event {
-    /// The host joins an election. `waits` is how long it lets other nodes take a free lease first.
+    /// The event of joining an election. `waits` is how long this host lets other nodes take a free lease first.
     #[must_use]
     pub fn starting(
         node: &str,
@@ -42,20 +42,20 @@ impl Event {
         }
     }
 
-    /// The guest printed a line.
+    /// The event of a line that the guest printed.
     #[must_use]
     pub fn printed(stream: GuestStream, line: &str) -> Self {
         Self::Output { level: LogLevel::Info, stream, context: None, line: line.to_string() }
     }
 
-    /// The guest logged something; without a context where it gave none.
+    /// The event of a message that the guest logged. An empty context is omitted.
     #[must_use]
     pub fn logged(level: LogLevel, context: &str, message: &str) -> Self {
         let context = Some(context).filter(|context| !context.is_empty()).map(str::to_string);
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
-    /// The instance is asked to stop, and will be killed after `grace`.
+    /// The event of a stop request. The host kills the instance after `grace`.
     #[must_use]
     pub fn stopping(reason: StopReason, message: &str, grace: Duration) -> Self {
         let word = match reason {
@@ -68,7 +68,7 @@ impl Event {
         Self::Stopping { reason: word.to_string(), message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// The instance of term `own` is gone, `took` after its end or the kill.
+    /// The event of the end of term `own`'s instance, `took` after its end or the kill.
     #[must_use]
     pub fn ended(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
         let (outcome, message) = match end {
@@ -77,7 +77,7 @@ impl Event {
             End::Fatal(message) => ("fatal", Some(message.clone())),
             End::Unable(message) => ("unable", Some(message.clone())),
             End::Killed => ("killed", None),
-            // An operator's change leaves the term as it is, and what cannot be read names none.
+            // An operator's change keeps the term. An unreadable state has term 0.
             End::Superseded { term } if Some(*term) == own => {
                 ("superseded", Some("an operator changed the state".into()))
             }

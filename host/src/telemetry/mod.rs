@@ -1,13 +1,13 @@
-//! What the host tells people: one line on stderr for each [`Event`].
+//! The log: one line on stderr for each [`Event`].
 //!
-//! A thread that has something to say must not wait for the log's reader. So [`Log::emit`] puts the event into
-//! a bounded queue and returns, and a thread of its own writes. When the queue is full, events are
-//! dropped and counted, and the count is said once there is room. The guests of each election have a part of the
-//! queue: however much one prints, the host's own events and the lines of others still find room.
+//! A thread that logs must not wait for the log's reader. [`Log::emit`] puts the event into a bounded queue and
+//! returns, and a separate thread writes. If the queue is full, events are dropped and counted, and the count is logged
+//! once there is room. The guests of each election have a bounded share of the queue, so the host's events and the
+//! lines of other guests always find room.
 //!
-//! A line of a guest is an effect, which the gate has let pass before it came here. It waits here, perhaps for long, so
-//! it brings a deadline with it, and is dropped and counted if that has passed before it is written. What the host says
-//! itself, of whichever term, is always true and has none.
+//! A guest's line is an effect that has passed the gate, and may wait here for long. It carries a deadline, and is
+//! dropped and counted if the deadline passes before the line is written. The host's own events have no deadline: they
+//! stay true.
 
 mod counts;
 mod event;
@@ -19,10 +19,8 @@ mod queue;
 mod ring;
 mod shorten;
 mod sink;
-mod spans;
 mod standing;
 mod terms;
-mod tracks;
 mod writer;
 
 use std::io::{self, IsTerminal};
@@ -39,34 +37,31 @@ pub use format::Style;
 pub use heartbeat::{BEAT_EVERY, Heartbeat};
 pub use make::hand_off;
 pub use ring::{Ring, Said, Taken};
-pub use spans::{Attributes, Place, Span, SpanQueue, Value, Waiting};
 pub use standing::{Known, Standing};
 pub use terms::Served;
 
 use crate::node::NodeId;
-use baton_runtime::Requested;
-use baton_store::Digest;
 use baton_store::clock::wall;
 use baton_store::gate::Deadline;
 use queue::{LogEntry, Queue};
 use sink::Sink;
 
-/// How long a node waits for somebody to read its last lines: those of a term before it gives the lease up, and those
-/// of the host before it ends.
+/// Upper bound on the wait for the log's reader: for the last lines of a term before the lease is released, and for
+/// those of the host before it ends.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// How lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// For people.
+    /// Text for operators.
     Text,
-    /// For the developer of a coordinator: what matters to them, in short lines.
+    /// Short lines for the developer of a coordinator, without events that do not concern the coordinator.
     Brief,
-    /// A JSON object on each line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A handle to say something with, for one node and perhaps one election. Cloning is cheap.
+/// A handle for logging, for one node and perhaps one election. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
     queue: Arc<Queue>,
@@ -74,7 +69,7 @@ pub struct Log {
     events: Arc<Ring>,
 }
 
-/// Who speaks.
+/// The node, and the election if there is one, that an event is about.
 #[derive(Debug)]
 struct Scope {
     node: NodeId,
@@ -86,7 +81,6 @@ impl Scope {
         self.standing.as_ref().map(|standing| &standing.election)
     }
 
-    /// What is said of an election is also what is known of it.
     fn observe(&self, term: Option<Term>, event: &Event) {
         if let Some(standing) = &self.standing {
             standing.observe(self.node.as_str(), term, event);
@@ -98,17 +92,17 @@ impl Log {
     /// Starts the thread that writes to stderr.
     ///
     /// # Errors
-    /// What the system says where it has no thread to give.
+    /// The thread could not be created.
     pub fn to_stderr(format: Format, node: &NodeId) -> io::Result<(Self, LogWriter)> {
         let terminal = io::stderr().is_terminal();
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self::start(Style { format, terminal, colours }, node, Box::new(io::stderr()))
     }
 
-    /// Starts the thread that writes to `out`, each line that is not very long in one call.
+    /// Starts the thread that writes to `out`. It writes each line in one call, unless the line is very long.
     ///
     /// # Errors
-    /// What the system says where it has no thread to give.
+    /// The thread could not be created.
     pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
         let scope = Arc::new(Scope { node: node.clone(), standing: None });
@@ -117,35 +111,28 @@ impl Log {
         Ok((Self { queue: Arc::clone(&queue), scope, events }, LogWriter { queue, thread }))
     }
 
-    /// The same log for what concerns one election.
+    /// Returns a handle on the same log for one election.
     #[must_use]
     pub fn for_election(&self, standing: &Arc<Standing>) -> Self {
         let scope = Scope { node: self.scope.node.clone(), standing: Some(Arc::clone(standing)) };
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope), events: Arc::clone(&self.events) }
     }
 
-    /// The last of what the host has said itself, in all elections.
+    /// Returns the host's own recent events, of all elections.
     #[must_use]
     pub fn events(&self) -> Arc<Ring> {
         Arc::clone(&self.events)
     }
 
-    /// Says something, of a term where it concerns one. Never blocks on the log's reader; any thread may
-    /// call it.
+    /// Logs an event, with its term if it concerns one. Never blocks on the log's reader. Callable from any thread.
     pub fn emit(&self, term: Option<Term>, event: Event) {
         self.push(term, event, None);
     }
 
-    /// Hands over a line of a guest, which is dropped if it is not written before the deadline. Blocks as little.
+    /// Logs a guest's line, which is dropped if it is not written before the deadline. Blocks as little as
+    /// [`Log::emit`].
     pub fn emit_output(&self, term: Term, event: Event, deadline: &Deadline) {
         self.push(Some(term), event, Some(deadline.clone()));
-    }
-
-    /// The instance of a term has made a request. It is no line: those who collect traces are told of it.
-    pub fn requested(&self, term: Term, module: &Digest, requested: &Requested) {
-        if let Some(standing) = &self.scope.standing {
-            standing.requested(term, module, requested);
-        }
     }
 
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
@@ -156,7 +143,7 @@ impl Log {
         self.queue.push(entry);
     }
 
-    /// Keeps it for those who ask, whether the log's reader is quick or not.
+    /// Keeps the event for readers of the admin endpoint, even if the log's reader is slow.
     fn keep(&self, entry: &Arc<LogEntry>) {
         let lines = self.scope.standing.as_ref().map(|standing| &standing.lines);
         match (&entry.event, lines) {
@@ -165,7 +152,7 @@ impl Log {
                     lines.put(entry);
                 }
             }
-            // It belongs to no election that anybody could ask for.
+            // Without an election, no reader could ask for the line.
             (Event::Output { .. }, None) => {}
             (Event::OutputDropped { .. }, Some(lines)) => {
                 lines.put(entry);
@@ -175,35 +162,35 @@ impl Log {
         }
     }
 
-    /// Waits until all that was said so far is written or dropped, for as long as that takes.
+    /// Waits until everything logged so far is written or dropped, without a timeout.
     pub fn written(&self) -> impl Future<Output = ()> + Send + use<> {
         let written = self.queue.mark();
         async move {
-            // A writer that has ended writes nothing any more.
+            // If the writer has ended, it writes nothing more.
             let _ = written.await;
         }
     }
 
-    /// Whether lines of this election's guests are neither written nor dropped.
+    /// True while lines of this election's guests wait to be written.
     pub fn has_lines(&self) -> bool {
         self.scope.standing.as_ref().is_some_and(|standing| standing.share.holds_any())
     }
 
-    /// Says why the host ends itself, and waits until that is written, at most so long. Blocks.
+    /// Logs why the host ends itself, and blocks until that is written, for at most `longest`.
     pub fn last_words(&self, reason: &str, longest: Duration) {
         self.emit(None, Event::Aborting { reason: reason.to_owned() });
         self.queue.wait_last_words_said(longest);
     }
 
-    /// Keeps the writing thread asleep while the hold lives, whatever is said. For moments in which something
-    /// more urgent than a line is to be done, and waking another thread would cost it its turn.
+    /// Keeps the writing thread asleep until the hold is dropped. Used before urgent work that must not lose its CPU to
+    /// a woken thread.
     pub fn hold(&self) -> Hold {
         self.queue.hold();
         Hold { queue: Arc::clone(&self.queue) }
     }
 }
 
-/// See [`Log::hold`].
+/// Returned by [`Log::hold`].
 #[derive(Debug)]
 pub struct Hold {
     queue: Arc<Queue>,
@@ -223,13 +210,12 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Writes what is queued and ends the thread; what is said from now on is lost. Gives up after
-    /// `longest` where nobody reads: the thread then hangs in its write until the process ends. Says
-    /// whether all was written. Blocks.
+    /// Writes what is queued and ends the thread. Later events are lost. Returns true if everything was written. Blocks
+    /// for at most `longest`: if nobody reads, the thread hangs in a write until the process ends.
     pub fn shutdown(self, longest: Duration) -> bool {
         self.queue.close();
         let done = self.queue.wait_done(longest);
-        // A thread that still writes cannot be ended, only left behind by the process.
+        // A thread that still writes cannot be joined. It ends with the process.
         done && self.thread.join().is_ok()
     }
 }

@@ -1,15 +1,14 @@
-//! The bounded queue between those who speak and the thread that writes.
+//! The bounded queue between threads that log and the thread that writes.
 //!
-//! A lock and not a channel, because three things must be seen together: how much of the room guests
-//! use, how much was dropped, and whether it is closed. The lock is held for a push or a pop, never
-//! while something is written.
+//! A mutex instead of a channel, because three things must be consistent: the room that guests use, the number of
+//! dropped events, and whether the queue is closed. The lock is held for a push or a pop, never during a write.
 //!
-//! What guests print has room of its own, and of that each election has a [`Share`]: no coordinator can push out the
-//! lines of another, or a word of the host's.
+//! Guests' output has room of its own, of which each election has a [`Share`]. No coordinator can crowd out the lines
+//! of another one, or the host's events.
 //!
-//! It is our own, because a library's queue, such as that of `tracing-appender`, bounds and counts but knows only bytes:
-//! guests would take the host's room, a line could not be judged by its deadline right before it is written, nobody could
-//! wait for those of one lease before it is given up, and the last words would find no room.
+//! Libraries' queues such as `tracing-appender`'s bound and count only bytes. With those, guests would take the host's
+//! room, no line could be dropped at its deadline right before the write, no caller could wait for the lines of one
+//! lease, and the last words would find no room.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,37 +22,32 @@ use super::{Event, Scope};
 use baton_runtime::escape::is_harmful;
 use baton_store::gate::Deadline;
 
-/// How many of the host's own events wait at most.
 pub(super) const CAPACITY: usize = 1024;
-/// How much of what the guests of all elections print waits at most, in bytes; but for each election no less than this.
+/// Capacity for the output of all elections' guests, in bytes. Each election gets at least `GUESTS_EACH`.
 pub(super) const GUESTS: usize = 4 << 20;
 const GUESTS_EACH: usize = 64 << 10;
-/// While guests print without end, the count of dropped lines is said this often.
-const SAY_DROPPED: Duration = Duration::from_secs(1);
+/// Minimum interval between reports of dropped lines while a guest floods the queue.
+const REPORT_LOSSES_EVERY: Duration = Duration::from_secs(1);
 
-/// An event and what was known when it happened.
 #[derive(Debug)]
 pub(super) struct LogEntry {
     /// Wall-clock time since the Unix epoch.
     pub at: Duration,
-    /// Who speaks.
     pub scope: Arc<Scope>,
-    /// Of which term.
     pub term: Option<u64>,
-    /// What happened.
     pub event: Event,
-    /// Until when it may be written, if it is an effect of an instance.
+    /// The deadline for writing, if the event is an effect of an instance.
     pub deadline: Option<Deadline>,
 }
 
 impl LogEntry {
-    /// The share that it takes room of; none for what the host says itself.
+    /// Returns the share that the entry uses. None for the host's own events.
     fn share(&self) -> Option<&Share> {
         let is_output = matches!(self.event, Event::Output { .. });
         self.scope.standing.as_ref().filter(|_| is_output).map(|standing| &standing.share)
     }
 
-    /// About how many bytes a guest's line takes of the log, as it is escaped there: no less than it takes of memory.
+    /// Estimates a guest's line in the log, in bytes after escaping. Not below its size in memory.
     fn size(&self) -> usize {
         let Event::Output { context, line, .. } = &self.event else { return BESIDES };
         let escaped = |c: char| match c {
@@ -65,24 +59,24 @@ impl LogEntry {
     }
 }
 
-/// How much of what one election's guests print may wait.
+/// Bound on the queued output of one election's guests.
 ///
-/// It is counted by what it takes of the log, since a reader that is slow is slow by bytes: who prints what becomes
-/// long there makes nobody else wait for longer.
+/// It counts bytes in the log, because a slow reader is slow per byte. A guest cannot delay others with text that
+/// becomes longer when it is escaped.
 #[derive(Debug)]
 pub(super) struct Share {
-    most: usize,
-    /// What waits, or is in the writer's hands. Changed under the queue's lock only.
+    max_bytes: usize,
+    /// Bytes that are queued or being written. Changed only under the queue's lock.
     held: AtomicUsize,
 }
 
 impl Share {
-    /// That of one of so many elections.
+    /// Creates the share of one of `elections` elections.
     pub fn one_of(elections: usize) -> Self {
-        Self { most: (GUESTS / elections.max(1)).max(GUESTS_EACH), held: AtomicUsize::new(0) }
+        Self { max_bytes: (GUESTS / elections.max(1)).max(GUESTS_EACH), held: AtomicUsize::new(0) }
     }
 
-    /// Whether lines are neither written nor dropped.
+    /// True while lines are queued or being written.
     pub fn holds_any(&self) -> bool {
         self.held() > 0
     }
@@ -91,9 +85,9 @@ impl Share {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Takes so much of it, if there is as much left.
+    /// Reserves bytes. Returns false if too few are left.
     fn take(&self, size: usize) -> bool {
-        let fits = self.held() + size <= self.most;
+        let fits = self.held() + size <= self.max_bytes;
         if fits {
             self.held.fetch_add(size, Ordering::Relaxed);
         }
@@ -105,23 +99,21 @@ impl Share {
     }
 
     fn is_half_full(&self) -> bool {
-        self.held() >= self.most / 2
+        self.held() >= self.max_bytes / 2
     }
 }
 
-/// Lines that were lost, of those who say them, and not said to be yet.
+/// Lost lines that are not reported yet.
 #[derive(Debug)]
 pub(super) struct Loss {
-    /// Who said them.
     pub scope: Arc<Scope>,
-    /// Of which term; none where that was more than one.
+    /// Their term. None if the lines are of several terms.
     pub term: Option<u64>,
-    /// How many.
     pub lines: u64,
 }
 
 impl Loss {
-    /// That of one line, which is counted as lost.
+    /// Counts a line as lost, and returns the loss.
     pub fn of(entry: &LogEntry) -> Self {
         if let (Event::Output { .. }, Some(standing)) = (&entry.event, &entry.scope.standing) {
             standing.counts.dropped(1);
@@ -132,53 +124,49 @@ impl Loss {
 
 #[derive(Debug)]
 enum Item {
-    /// With the room that it takes, if it is a guest's.
+    /// An entry, and the bytes that it uses of its share.
     Entry(Arc<LogEntry>, usize),
     Mark(oneshot::Sender<()>),
 }
 
-/// What the writer is to do next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Write it, then say that these were dropped before.
+    /// Write the entry, then report the losses before it.
     Write(Arc<LogEntry>, Vec<Loss>),
-    /// Say that all that came before it is done.
+    /// Signal that all earlier entries are done.
     Mark(oneshot::Sender<()>),
-    /// There is nothing to do for now.
     Idle,
-    /// The queue is closed and empty: say what was dropped, then end.
+    /// The queue is closed and empty: report the losses, then end.
     End(Vec<Loss>),
 }
 
 #[derive(Default, Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// For the writer: there is something to do.
+    /// Wakes the writer.
     filled: Condvar,
-    /// For those who wait for the writer: it has ended, or has written the last words.
+    /// Wakes threads that wait for the writer's end or for the last words.
     written: Condvar,
 }
 
 #[derive(Default, Debug)]
 struct State {
     items: VecDeque<Item>,
-    /// How many of them are the host's own.
+    /// Number of items that are the host's own.
     own: usize,
-    /// What the writer has in its hands.
     written: Option<(Arc<LogEntry>, usize)>,
-    /// How many ask that the writer sleep on.
     holds: usize,
-    /// At most one of each scope.
+    /// Unreported losses, at most one per scope.
     losses: Vec<Loss>,
-    losses_said: Option<Instant>,
+    losses_reported: Option<Instant>,
     closed: bool,
     done: bool,
-    /// Why the host ends itself is written.
+    /// True once the reason for the host's own end is written.
     last_words_said: bool,
 }
 
 impl Queue {
-    /// Takes an event, or counts it as dropped.
+    /// Queues an event, or counts it as dropped.
     pub fn push(&self, entry: Arc<LogEntry>) {
         let is_last = matches!(entry.event, Event::Aborting { .. });
         let size = entry.share().map_or(0, |_| entry.size());
@@ -188,7 +176,7 @@ impl Queue {
         }
         let fits = match entry.share() {
             Some(share) => share.take(size),
-            // After the last words nothing more comes that would have to find room.
+            // No event follows the last words, so they may exceed the bound.
             None => state.own < CAPACITY || is_last,
         };
         if !fits {
@@ -196,7 +184,7 @@ impl Queue {
             return;
         }
         state.own += usize::from(entry.share().is_none());
-        // A hold is short, unless the holding thread is stopped itself: the last event does not rely on it.
+        // A hold is short, unless the thread that holds is stopped. The last words do not rely on it.
         let held = state.holds > 0 && !is_last;
         state.items.push_back(Item::Entry(entry, size));
         drop(state);
@@ -205,12 +193,12 @@ impl Queue {
         }
     }
 
-    /// Something comes back once all that was pushed so far was written or dropped, and also once nothing is any more.
+    /// Returns a receiver that completes once all earlier entries are written or dropped, or the queue is closed.
     pub fn mark(&self) -> oneshot::Receiver<()> {
         let (passed, receiver) = oneshot::channel();
         let mut state = self.lock();
         if !state.closed {
-            // However full it is: they are few, and each takes little.
+            // Marks are few and small, so they are not bounded.
             state.items.push_back(Item::Mark(passed));
             drop(state);
             self.filled.notify_one();
@@ -218,12 +206,12 @@ impl Queue {
         receiver
     }
 
-    /// Lets the writer sleep, though entries come, until the hold is released.
+    /// Keeps the writer asleep, although entries arrive, until the hold is released.
     pub fn hold(&self) {
         self.lock().holds += 1;
     }
 
-    /// Ends a hold: the writer writes what came meanwhile.
+    /// Ends a hold. The writer writes what has arrived since.
     pub fn release(&self) {
         let mut state = self.lock();
         state.holds -= 1;
@@ -234,8 +222,8 @@ impl Queue {
         }
     }
 
-    /// Waits for the next thing to do; if the writer `is_busy` with something else, it waits for nothing.
-    #[expect(clippy::disallowed_methods, reason = "it only spaces lines of the log")]
+    /// Waits for the next task of the writer. Returns at once if the writer `is_busy` with something else.
+    #[expect(clippy::disallowed_methods, reason = "the time only spaces lines of the log")]
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
         let mut state = self.lock();
@@ -253,50 +241,48 @@ impl Queue {
         };
         state.own -= usize::from(entry.share().is_none());
         state.written = Some((Arc::clone(&entry), size));
-        let is_due = state.is_roomy() || state.losses_said.is_none_or(|said| said.elapsed() >= SAY_DROPPED);
+        let is_due = state.is_roomy() || state.losses_reported.is_none_or(|at| at.elapsed() >= REPORT_LOSSES_EVERY);
         let losses = if is_due { std::mem::take(&mut state.losses) } else { Vec::new() };
         if !losses.is_empty() {
-            state.losses_said = Some(Instant::now());
+            state.losses_reported = Some(Instant::now());
         }
         Next::Write(entry, losses)
     }
 
-    /// Keeps what was lost until it can be said.
+    /// Keeps a loss until it can be reported.
     pub fn lose(&self, loss: Loss) {
         self.lock().lose(loss);
     }
 
-    /// Takes no more; the writer ends once it has written what is there.
+    /// Closes the queue. The writer ends once the queue is empty.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_one();
     }
 
-    /// The writer has ended.
     pub fn set_done(&self) {
         self.lock().done = true;
         self.written.notify_all();
     }
 
-    /// The writer has written why the host ends itself.
     pub fn set_last_words_said(&self) {
         self.lock().last_words_said = true;
         self.written.notify_all();
     }
 
-    /// Waits until it has, at most so long.
+    /// Waits until the last words are written, for at most `longest`.
     pub fn wait_last_words_said(&self, longest: Duration) {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.last_words_said);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until it has, at most so long; says whether it has.
+    /// Waits until the writer has ended, for at most `longest`. Returns true if it has.
     pub fn wait_done(&self, longest: Duration) -> bool {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.done);
         waited.unwrap_or_else(PoisonError::into_inner).0.done
     }
 
-    /// A thread that panicked in here left the state whole: each change is a single step.
+    /// A panic cannot leave the state inconsistent: each change is a single step.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -313,7 +299,7 @@ impl State {
         }
     }
 
-    /// Whether those who have lost lines have room again.
+    /// True if the scopes with losses have room again.
     fn is_roomy(&self) -> bool {
         let is_full = |loss: &Loss| loss.scope.standing.as_ref().is_some_and(|standing| standing.share.is_half_full());
         self.own < CAPACITY / 2 && !self.losses.iter().any(is_full)
@@ -349,7 +335,6 @@ mod tests {
         losses.iter().map(|loss| loss.lines).sum()
     }
 
-    /// The scopes of one host's elections.
     fn elections<const N: usize>(names: [&str; N]) -> [Arc<Scope>; N] {
         let standing = |name| Standing::one_of(N, ElectionName::new(name).unwrap(), Duration::from_secs(15));
         names.map(|name| scope(Some(Arc::new(standing(name)))))
@@ -364,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_find_room_where_nothing_else_does() {
+    fn last_words_are_queued_when_the_queue_is_full() {
         let (scope, queue) = (scope(None), Queue::default());
         let push = |event| push(&queue, &scope, 1, event);
         (0..CAPACITY + 5).for_each(|_| push(Event::Released {}));
@@ -381,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_loss_is_said_at_once_and_the_rest_when_there_is_room() {
+    fn first_loss_is_reported_at_once_and_the_rest_with_room() {
         let (scope, queue) = (scope(None), Queue::default());
         let push = || push(&queue, &scope, 1, Event::Released {});
         let pop = || lines(&pop(&queue).1);
@@ -396,10 +381,10 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_prints_without_end_pushes_out_its_own_lines_alone() {
+    fn flooding_guest_loses_only_its_own_lines() {
         for line in ["x".repeat(8192), "\u{1b}".repeat(8192), String::new()] {
             let (queue, [noisy, quiet]) = (Queue::default(), elections(["noisy", "quiet"]));
-            // Most of what it prints finds no room, and then the other begins.
+            // The noisy guest loses most lines before the quiet one starts.
             (0..20_000).for_each(|_| push(&queue, &noisy, 7, printed(&line)));
             (0..100).for_each(|n| push(&queue, &quiet, 3, printed(&n.to_string())));
             push(&queue, &noisy, 7, Event::Released {});
@@ -408,13 +393,13 @@ mod tests {
             assert!(Arc::ptr_eq(scope, &noisy));
             assert_eq!(noisy.standing.as_ref().unwrap().counts.lines_dropped(), *lost);
             assert_eq!(quiet.standing.as_ref().unwrap().counts.lines_dropped(), 0);
-            // Each has its half of what waits, as it is written.
+            // The noisy guest holds its half of the queue, measured as escaped.
             let held = share(&noisy).held();
             assert!((GUESTS / 2 - 6 * 8192 - BESIDES..=GUESTS / 2).contains(&held), "{held}");
             let rest: Vec<Event> = (0..20_000 - lost + 100).map(|_| pop(&queue).0.event.clone()).collect();
             let own = rest.iter().filter(|event| matches!(event, Event::Output { line, .. } if !line.is_empty()));
             assert!(own.count() >= 100 && matches!(rest.last(), Some(Event::Released {})), "{:?}", rest.last());
-            // What is in the writer's hands is not written yet.
+            // A line that is being written still counts.
             push(&queue, &quiet, 3, printed("last"));
             assert!(!share(&noisy).holds_any() && share(&quiet).holds_any());
             pop(&queue);
@@ -425,14 +410,14 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_for_however_many_elections() {
-        assert_eq!(Share::one_of(0).most, GUESTS);
-        assert_eq!(Share::one_of(4).most, GUESTS / 4);
-        assert_eq!(Share::one_of(100_000).most, GUESTS_EACH);
+    fn share_is_bounded_for_any_number_of_elections() {
+        assert_eq!(Share::one_of(0).max_bytes, GUESTS);
+        assert_eq!(Share::one_of(4).max_bytes, GUESTS / 4);
+        assert_eq!(Share::one_of(100_000).max_bytes, GUESTS_EACH);
     }
 
     #[test]
-    fn a_loss_of_several_terms_is_of_none_of_them() {
+    fn loss_across_terms_names_no_term() {
         let (queue, [one]) = (Queue::default(), elections(["one"]));
         let flood = |term| (0..20_000).for_each(|_| push(&queue, &one, term, printed("x")));
         let fills = GUESTS / (BESIDES + 1);

@@ -1,11 +1,10 @@
-//! The last of what was said, for those who ask at the admin endpoint.
+//! The most recent log entries, for readers of the admin endpoint.
 //!
-//! Threads that renew and kill put it here: it costs them one short lock, and they wake nobody. Who reads comes by and
-//! looks. A reader that is slow keeps nothing alive: the oldest makes room for the newest, and the reader is told how
-//! much it has missed.
+//! Threads that renew and kill add entries: that takes one short lock and wakes nobody. Readers poll. A slow reader
+//! keeps nothing alive: the newest entry replaces the oldest, and the reader learns how many it has missed.
 //!
-//! A line of a guest comes in while its deadline has not passed. From then on it is a record of what was printed, like a
-//! line of a log that was written.
+//! A guest's line is added while its deadline has not passed. After that, it is a record of what was printed, like a
+//! line in the log.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,59 +17,57 @@ use super::Event;
 use super::format::told;
 use super::queue::LogEntry;
 
-/// So much of its own events a host keeps, in bytes.
+/// Capacity for the host's own events, in bytes.
 pub(super) const EVENTS: usize = 1 << 20;
 
-/// So many lines, or events, are kept at most.
-const ENTRIES: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
-/// What an entry takes besides its texts, in bytes, or somewhat less.
+/// Lower estimate of an entry's memory besides its texts, in bytes.
 pub(super) const BESIDES: usize = 256;
 
-/// So many are taken at a time: nobody who puts something in waits longer than that takes.
+/// Number of entries that a reader takes at a time. It bounds how long the lock is held.
 const BATCH: usize = 64;
 
-/// The last entries, each with a number, one higher than that of the one before. The first has the number 1.
+/// A bounded buffer of numbered entries, starting with number 1.
 #[derive(Debug)]
 pub struct Ring {
-    /// In bytes.
-    most: usize,
+    max_bytes: usize,
     kept: Mutex<Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
-    /// Each with its size.
+    /// The entries, with their sizes in bytes.
     entries: VecDeque<(Arc<LogEntry>, usize)>,
     bytes: usize,
-    /// The number of the first of them, or of the next where there is none.
+    /// Number of the first entry, or of the next one if there is none.
     first: u64,
 }
 
-/// What was said, as others are told.
+/// An entry, as the admin endpoint shows it.
 #[derive(Clone, Debug)]
 pub struct Said {
-    /// Its number.
+    /// Number of the entry.
     pub number: u64,
     entry: Arc<LogEntry>,
 }
 
-/// What a reader finds.
+/// Result of a read.
 #[derive(Debug)]
 pub struct Taken {
-    /// So many made room for others before this reader came.
+    /// Number of entries that were evicted before this read.
     pub lost: u64,
-    /// In their order, a bounded number.
+    /// A bounded number of entries, in order.
     pub said: Vec<Said>,
-    /// From where the reader goes on.
+    /// Number to read from next.
     pub next: u64,
 }
 
 impl Ring {
-    /// One that keeps so many bytes.
+    /// Creates a ring with a capacity in bytes.
     #[must_use]
-    pub fn of(most: usize) -> Self {
-        Self { most, kept: Mutex::new(Kept { entries: VecDeque::new(), bytes: 0, first: 1 }) }
+    pub fn of(max_bytes: usize) -> Self {
+        Self { max_bytes, kept: Mutex::new(Kept { entries: VecDeque::new(), bytes: 0, first: 1 }) }
     }
 
     pub(super) fn put(&self, entry: &Arc<LogEntry>) {
@@ -78,26 +75,26 @@ impl Ring {
         let mut kept = self.lock();
         kept.entries.push_back((Arc::clone(entry), size));
         kept.bytes += size;
-        while kept.bytes > self.most || kept.entries.len() > ENTRIES {
+        while kept.bytes > self.max_bytes || kept.entries.len() > MAX_ENTRIES {
             let Some((_, size)) = kept.entries.pop_front() else { break };
             kept.bytes -= size;
             kept.first += 1;
         }
     }
 
-    /// The number that the next entry will have.
+    /// Returns the number that the next entry will have.
     #[must_use]
     pub fn end(&self) -> u64 {
         let kept = self.lock();
         kept.first + kept.entries.len() as u64
     }
 
-    /// What came from this number on: the first of it.
+    /// Returns the first entries from this number on.
     #[must_use]
     pub fn since(&self, number: u64) -> Taken {
         let kept = self.lock();
         let end = kept.first + kept.entries.len() as u64;
-        // A number that is not given yet is somebody's mistake.
+        // The number may come from a client and be too high.
         let from = number.clamp(kept.first, end);
         let skipped = usize::try_from(from - kept.first).unwrap_or(usize::MAX);
         let entries = kept.entries.iter().skip(skipped).take(BATCH);
@@ -106,7 +103,7 @@ impl Ring {
         Taken { lost: from.saturating_sub(number), next: from + said.len() as u64, said }
     }
 
-    /// From where on the last `count` are that pass the test.
+    /// Returns the number from which the last `count` entries that pass the test start.
     #[must_use]
     pub fn tail(&self, count: usize, test: impl Fn(&Said) -> bool) -> u64 {
         let (mut wanted, end) = (VecDeque::new(), self.end());
@@ -126,41 +123,40 @@ impl Ring {
         }
     }
 
-    /// Each change is a single step, which a panic cannot leave half done.
+    /// A panic cannot leave the state inconsistent: each change is a single step.
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Said {
-    /// The election that it is about; none if it is about the host.
+    /// Returns the election of the entry. None if the entry is about the host.
     #[must_use]
     pub fn election(&self) -> Option<&ElectionName> {
         self.entry.scope.election()
     }
 
-    /// How much it matters.
+    /// Returns the level of the entry.
     #[must_use]
     pub fn level(&self) -> LogLevel {
         self.entry.event.kind().1
     }
 
-    /// As a line of JSON without its end: as in the log, with what text has as `says`. Without the coordinator's own
-    /// `words`, something else stands in their place.
+    /// Returns the entry as a JSON object: the log's fields, with the text format's message as `text`. Unless `words`
+    /// is set, texts that the coordinator may have written are hidden.
     #[must_use]
     pub fn json(&self, words: bool) -> String {
         if words { told(&self.entry, &self.entry.event) } else { told(&self.entry, &self.entry.event.without_words()) }
     }
 }
 
-/// About how much memory the event keeps.
+/// Estimates the memory of an event, in bytes.
 fn size(event: &Event) -> usize {
     let texts = match event {
-        // There are many of these.
+        // The most frequent event, so its size is computed without serialization.
         Event::Output { context, line, .. } => line.len() + context.as_ref().map_or(0, String::len),
         other => {
-            let mut counted = Counted(0);
-            // Nothing is written that could fail.
+            let mut counted = ByteCounter(0);
             let _ = serde_json::to_writer(&mut counted, other);
             counted.0
         }
@@ -168,10 +164,9 @@ fn size(event: &Event) -> usize {
     texts + BESIDES
 }
 
-/// Counts what is written.
-struct Counted(usize);
+struct ByteCounter(usize);
 
-impl io::Write for Counted {
+impl io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len();
         Ok(bytes.len())
@@ -184,7 +179,6 @@ impl io::Write for Counted {
 
 #[cfg(test)]
 impl Ring {
-    /// One with an event of the host.
     pub(crate) fn with(event: Event) -> Self {
         let ring = Self::of(1 << 20);
         ring.put(&tests::entry(event));
@@ -215,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_finds_what_came_since_and_is_told_what_it_missed() {
+    fn reader_gets_entries_since_and_the_number_it_missed() {
         let ring = Ring::of(10 * (BESIDES + 100));
         assert_eq!((numbers(&ring.since(1)), ring.end()), (vec![], 1));
         (0..5).for_each(|_| ring.put(&line(&"x".repeat(100))));
@@ -224,25 +218,25 @@ mod tests {
         (0..20).for_each(|_| ring.put(&line(&"x".repeat(100))));
         let taken = ring.since(taken.next);
         assert_eq!((taken.lost, numbers(&taken), taken.next), (10, (16..=25).collect(), 26));
-        // One that is not there yet is taken for the next.
+        // A number above the last one means the next.
         assert_eq!((ring.since(1000).lost, ring.since(1000).next), (0, 26));
     }
 
     #[test]
-    fn it_has_bounds_in_bytes_and_in_number() {
+    fn ring_is_bounded_in_bytes_and_in_number() {
         let ring = Ring::of(1 << 20);
         (0..1000).for_each(|_| ring.put(&line(&"x".repeat(8192))));
         assert!(ring.lock().bytes <= 1 << 20 && ring.lock().entries.len() > 100);
-        (0..2 * ENTRIES).for_each(|_| ring.put(&line("x")));
-        assert!(ring.lock().entries.len() <= ENTRIES);
-        // Long texts of the host's own count, too; and one that is larger than all leaves nothing.
+        (0..2 * MAX_ENTRIES).for_each(|_| ring.put(&line("x")));
+        assert!(ring.lock().entries.len() <= MAX_ENTRIES);
+        // Long texts of the host count, too. An entry above the capacity evicts everything.
         let ring = Ring::of(1000);
         ring.put(&entry(Event::Error { error: "x".repeat(2000) }));
         assert_eq!((ring.end(), numbers(&ring.since(1))), (2, vec![]));
     }
 
     #[test]
-    fn what_is_told_is_what_the_log_has_and_what_it_says() {
+    fn json_has_the_log_fields_and_the_text() {
         let ring = Ring::of(1 << 20);
         ring.put(&entry(Event::Released {}));
         ring.put(&line("<b>\u{202e}\n"));
@@ -263,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ones_are_found_among_others() {
+    fn tail_finds_the_last_matching_entries() {
         let ring = Ring::of(1 << 20);
         for number in 0..300 {
             let event = if number % 3 == 0 { Event::Released {} } else { Event::Killed { reason: String::new() } };

@@ -1,14 +1,14 @@
-//! The bound of what an event says: whatever a guest, a store or a registry has to say, a line stays one, and the
-//! queue's memory has an end.
+//! Bounds on the texts of an event, which may come from a guest, a store or a registry. They bound a line's length and
+//! the queue's memory.
 
 use super::Event;
 use baton_runtime::LONGEST_LINE;
 
-/// What a guest says that it is about is shorter, in bytes.
+/// Upper bound on a guest's logging context, in bytes.
 const LONGEST_CONTEXT: usize = 256;
 
 impl Event {
-    /// The same with each text cut at the length at which lines of output are, and told by how much.
+    /// Cuts each text to the bound of its kind, and appends the number of bytes that were cut.
     pub(super) fn shortened(mut self) -> Self {
         match &mut self {
             Self::Output { context, line, .. } => {
@@ -29,7 +29,7 @@ impl Event {
             }
             Self::RequestRefused { origin, reason, setting, flag } => {
                 [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));
-                // The first half of a command is none.
+                // Half of a command would be of no use.
                 for proposal in [setting, flag] {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);
                 }
@@ -57,16 +57,14 @@ impl Event {
             | Self::StateDelayed { error: text }
             | Self::StoreUnreachable { error: text }
             | Self::SourceUnreachable { error: text, .. }
-            | Self::CollectorUnreachable { error: text, .. }
             | Self::ModuleRefused { error: text, .. }
             | Self::Misconfigured { error: text }
-            | Self::DumpFailed { error: text, .. }
             | Self::BuildFailed { error: text, .. }
             | Self::ReloadFailed { error: text }
             | Self::MaintenanceAcknowledged { id: text }
             | Self::MaintenanceOver { reason: text }
             | Self::Error { error: text } => cut(text, LONGEST_LINE),
-            // Numbers, and the operator's own words.
+            // Numbers, and texts of the operator.
             Self::Starting { .. }
             | Self::Endpoint { .. }
             | Self::WeakerIsolation { .. }
@@ -90,12 +88,9 @@ impl Event {
             | Self::Swapped { .. }
             | Self::VersionAccepted { .. }
             | Self::SourceRecovered { .. }
-            | Self::CollectorRecovered { .. }
-            | Self::SpansLost { .. }
             | Self::StoreRecovered { .. }
             | Self::Reloaded { .. }
             | Self::ShuttingDown { .. }
-            | Self::DumpWritten { .. }
             | Self::NearLimit { .. }
             | Self::Building { .. }
             | Self::Built { .. } => {}
@@ -104,11 +99,10 @@ impl Event {
     }
 }
 
-/// What stands in the place of a coordinator's words.
 const WITHHELD: &str = "(shown only with the token: the coordinator may have written this text)";
 
 impl Event {
-    /// The same without what the coordinator may have said of its end: it may be as secret as what it prints.
+    /// Hides texts that the coordinator may have written: they may be as secret as its output.
     pub(super) fn without_words(&self) -> Self {
         let mut event = self.clone();
         match &mut event {
@@ -117,7 +111,7 @@ impl Event {
             | Self::CoolOff { reason: text, .. }
             | Self::VersionRejected { reason: text, .. }
             | Self::CapabilityDenied { what: text, .. } => WITHHELD.clone_into(text),
-            // It may have asked for that.
+            // The coordinator may have requested the step-down.
             Self::Stopping { reason, message, .. } if reason == "step-down" => WITHHELD.clone_into(message),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 origin.clear();
@@ -136,7 +130,7 @@ fn cut(text: &mut String, longest: usize) {
         let more = text.len() - end;
         text.truncate(end);
         text.push_str(&format!(" … and {more} bytes more"));
-        // What was left out would still be held.
+        // Release the memory of the cut text.
         text.shrink_to_fit();
     }
 }

@@ -1,7 +1,7 @@
-//! What lines are written to: in pieces that a system call takes whole or not at all, wherever there is a way to that.
+//! The output of the log, written in pieces that a system call takes whole or not at all, where the system allows that.
 //!
-//! What a system call holds while it waits for the reader cannot be taken back any more. So the writer waits here
-//! first, without anything in its hands, and decides then what may still be written.
+//! Bytes that a blocked system call holds cannot be taken back. The writer therefore waits here first, and only then
+//! decides whether a line may still be written.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,48 +10,47 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// So much a pipe takes whole, and at once where it takes anything (POSIX's `PIPE_BUF` on Linux), in bytes.
+/// Bytes that a pipe takes atomically: `PIPE_BUF` on Linux (POSIX).
 const PIECE: usize = 4096;
 
-/// At the file's own position, for a call that could be told another.
-const HERE: u64 = u64::MAX;
+/// The offset that makes `pwritev2` use the file's own position.
+const CURRENT_POSITION: u64 = u64::MAX;
 
 pub(super) struct Sink {
     fd: Box<dyn AsFd + Send>,
     kind: FileType,
-    /// Whether a write may be asked not to wait.
-    never_waits: bool,
+    /// True if `RWF_NOWAIT` works on this output.
+    supports_nowait: bool,
 }
 
 impl Sink {
     pub fn new(fd: Box<dyn AsFd + Send>) -> Self {
         let kind = fstat(&*fd).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
-        Self { fd, kind, never_waits: kind == FileType::Fifo }
+        Self { fd, kind, supports_nowait: kind == FileType::Fifo }
     }
 
-    /// Waits until it takes a piece.
+    /// Waits until the output accepts a piece.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             match poll(&mut [PollFd::new(&self.fd(), PollFlags::OUT)], None) {
                 Err(Errno::INTR) => {}
-                // What is wrong with it the write will say.
+                // The next write reports the error.
                 waited => return Ok(waited.map(drop)?),
             }
         }
     }
 
-    /// Writes a piece of `bytes`, and returns how much that was. That is nothing where another process that writes to
-    /// the same pipe was quicker.
+    /// Writes a piece of `bytes`, and returns its length: 0 if another process has filled the pipe first.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A file takes all at once, so that lines of several processes in one file do not mix.
+        // A file takes a whole line in one call, so lines of several processes in one file do not mix.
         let piece = if self.kind == FileType::RegularFile { bytes } else { &bytes[..bytes.len().min(PIECE)] };
-        if self.never_waits {
-            match rustix::io::pwritev2(self.fd(), &[IoSlice::new(piece)], HERE, ReadWriteFlags::NOWAIT) {
+        if self.supports_nowait {
+            match rustix::io::pwritev2(self.fd(), &[IoSlice::new(piece)], CURRENT_POSITION, ReadWriteFlags::NOWAIT) {
                 Ok(written) => return Ok(written),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
                 Err(Errno::PIPE) => return Err(Errno::PIPE.into()),
-                // Pipes with names, and systems that are not quite Linux, know no such call.
-                Err(_) => self.never_waits = false,
+                // Named pipes and some Linux look-alikes do not support the flag.
+                Err(_) => self.supports_nowait = false,
             }
         }
         match rustix::io::write(self.fd(), piece) {

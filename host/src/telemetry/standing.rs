@@ -1,138 +1,125 @@
-//! What a node knows of one election and does in it, for everything that watches the node from outside.
+//! The state of a node in one election, for everything that observes the node from outside.
 //!
-//! The events of the log tell most of it, so that log and metrics never say two things; the supervisor tells what is no
-//! event. Both are threads that renew and kill: what is counted are atomic numbers, and the rest stands behind a lock
-//! that nobody holds for longer than it takes to copy a few words.
+//! Most of it follows from the log's events, so that log and metrics are consistent. The supervisor reports the rest.
+//! Both run on threads that renew and kill. Counters are therefore atomic, and a lock protects the rest, which is held
+//! only to copy a few values.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Time};
-use baton_runtime::{Effects, Requested};
+use baton_runtime::Effects;
 use baton_store::clock::{rfc3339, wall};
 use baton_store::jitter::Moments;
 use baton_store::{Digest, Listens, Tidings};
 
 use super::Event;
-use super::counts::{Answered, Asked, Counts, Ended, Transition};
+use super::counts::{Asked, Counts, Ended, Transition};
 use super::heartbeat::Heartbeat;
 use super::queue::Share;
 use super::ring::Ring;
-use super::spans::{Span, SpanQueue, Waiting};
 use super::terms::Terms;
-use super::tracks::Tracks;
 
-/// So much of what the instances of all elections print a host keeps for those who ask, in bytes; but for each election
-/// no less and no more than this.
+/// Capacity for the instances' output of all elections, in bytes, and the minimum and maximum for each election.
 const LINES: usize = 16 << 20;
 const LINES_EACH: (usize, usize) = (64 << 10, 1 << 20);
 
-/// One node in one election.
+/// A node in one election.
 #[derive(Debug)]
 pub struct Standing {
     /// The election.
     pub election: ElectionName,
-    /// The length of its leases.
+    /// The length of the lease.
     pub lease: Duration,
-    /// What was counted so far.
+    /// The counters.
     pub counts: Counts,
-    /// The terms that it serves.
+    /// The terms that this node served.
     pub terms: Terms,
-    /// The last of what its instances have printed and logged here.
+    /// The most recent output of the instances on this node.
     pub lines: Arc<Ring>,
-    /// How much of that may wait for the log's reader.
+    /// The bound on output that waits for the log's reader.
     pub(super) share: Share,
-    /// What has those who read its objects read them earlier, or seldom.
+    /// Notifies the readers of the election's objects, or lets them poll less often.
     pub tidings: Tidings,
     known: Mutex<Known>,
-    /// Where spans are exported.
-    traced: Option<Traced>,
-    /// Its supervisor's.
+    /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
 }
 
-/// What is known of an election at one moment.
+/// A snapshot of the known state of an election.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// The highest term that was seen; 0 before the first.
+    /// The highest term seen so far. 0 before the first.
     pub term: Term,
-    /// The node that leads as far as is known; none where nobody does.
+    /// The leader, as far as this node knows.
     pub leader: Option<String>,
-    /// What this node would run.
+    /// The module that this node would run.
     pub module: Option<Digest>,
-    /// Whether the store has answered, ever.
+    /// True once the store has answered.
     pub has_store: bool,
-    /// Whether there was ever something to run, or certainly nothing was pushed yet.
+    /// True once there was a module to run, or the source was known to be empty.
     pub has_module: bool,
-    /// Why this node is not to lead, as operators have asked; none where they have not.
+    /// The operators' command that keeps this node from leading, if any.
     pub stays_out: Option<String>,
-    /// Whom this node listens to, over a link.
+    /// The node that this node has a link to, if any.
     pub listens: Option<Listens>,
-    /// How many nodes listen to this one.
+    /// Number of nodes that listen to this one.
     pub listeners: u32,
-    /// Hints that were heard.
+    /// Number of received hints.
     pub hints: u64,
-    /// Whether this node takes no part for now, and nothing is left of its last term: neither an instance nor a lease that is
-    /// still to be released.
+    /// True while this node is drained and nothing is left of its last term: no instance, and no lease to release.
     pub is_out: bool,
-    /// The term that this node leads.
     leads: Option<Term>,
-    /// When the effects of this node are refused, unless it renews before.
+    /// The deadline, if this node holds the lease.
     deadline: Option<Time>,
-    /// Whether an instance runs here: its code was entered, and it is neither killed nor gone.
+    /// True from the instance's first instruction until it is killed or has ended.
     runs: bool,
-    /// Whether its instance was killed, and is not gone yet.
+    /// True after a kill, until the instance has ended.
     killed: bool,
-    /// Whether it was seen that nobody led, or who did.
+    /// True once this node has seen a leader, or that there was none.
     has_looked: bool,
-    /// Who led last, unless it was seen since that nobody did.
+    /// The last leader, unless a later reading showed none.
     last_leader: Option<String>,
-    /// Whether nobody can lead, since nothing was ever pushed.
+    /// True while no module has ever been pushed, so no node can lead.
     awaits_push: bool,
-    /// Whether nobody led by the last reading. Before the first one nothing counts as seen.
+    /// True if the last reading showed no leader. False before the first reading.
     is_vacant: bool,
-    /// The effects of the instances that are gone, and the term of the last of these.
+    /// The effects of the instances that have ended, and the term of the last of them.
     effects: (Effects, Term),
     vacant_since: Option<Time>,
     vacant: Duration,
 }
 
-/// What becomes of that what is done in an election.
-#[derive(Debug)]
-struct Traced {
-    tracks: Mutex<Tracks>,
-    queue: Arc<SpanQueue>,
-}
-
 impl Known {
-    /// The term that this node leads at this time, and how long it would without another renewal.
+    /// Returns the term that this node leads, and the time until its deadline.
     #[must_use]
     pub fn leads(&self, now: Time) -> Option<(Term, Duration)> {
         let left = self.deadline?.since(now);
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
-    /// Whether an instance runs here at this time, whose effects count.
+    /// True if an instance runs here and its effects are allowed.
     #[must_use]
     pub fn serves(&self, now: Time) -> bool {
         self.runs && self.leads(now).is_some()
     }
 
-    /// How long nobody has led, as far as was seen from here.
+    /// Returns the total time without a leader, as observed by this node.
     #[must_use]
     pub fn vacant(&self, now: Time) -> Duration {
         self.vacant + self.vacant_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// The effects of all instances since the host has started. Those of the instance that runs in a term, or of the last
-    /// one, are to have been read before this was.
+    /// Returns the effects of all instances since the host's start. The caller must read those of the `running`
+    /// instance before it takes this snapshot.
     #[must_use]
     pub fn effects(&self, running: Option<(Term, Effects)>) -> Effects {
         let (gone, last) = self.effects;
         running.filter(|(term, _)| *term > last).map_or(gone, |(_, running)| gone + running)
     }
 
-    /// Whether the node could take over: a later outage of the store, or a version that is refused, does not undo it.
+    /// True once the node was able to take over. A later outage of the store or a rejected version does not change
+    /// that.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.has_store && self.has_module
@@ -140,40 +127,34 @@ impl Known {
 }
 
 impl Standing {
-    /// A node that knows nothing yet.
+    /// Creates the standing of a node that knows nothing yet.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
         Self::one_of(1, election, lease)
     }
 
-    /// The same of a node that takes part in so many elections.
+    /// Creates the standing of a node that takes part in this number of elections.
     #[must_use]
     pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
         let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
         let (lines, share) = (Arc::new(Ring::of(lines)), Share::one_of(elections));
-        let (counts, terms, tidings, known, traced, heartbeat) = Default::default();
-        Self { election, lease, counts, terms, lines, share, tidings, known, traced, heartbeat }
+        let (counts, terms, tidings, known, heartbeat) = Default::default();
+        Self { election, lease, counts, terms, lines, share, tidings, known, heartbeat }
     }
 
-    /// The same, and what can wait is read at these moments.
+    /// Sets the moments at which readings that can wait take place.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
         Self { tidings: Tidings::at(moments), ..self }
     }
 
-    /// The same, and what is done in the election becomes spans that go there.
-    #[must_use]
-    pub fn traced(self, queue: Option<Arc<SpanQueue>>) -> Self {
-        Self { traced: queue.map(|queue| Traced { tracks: Mutex::default(), queue }), ..self }
-    }
-
-    /// What is known now.
+    /// Returns a snapshot.
     #[must_use]
     pub fn known(&self) -> Known {
         self.lock().clone()
     }
 
-    /// The supervisor goes round: it knows of this term, and holds the lease until that time if it holds it.
+    /// Records a round of the supervisor: the term that it knows, and the deadline if it holds the lease.
     pub fn goes_round(&self, now: Time, term: Term, deadline: Option<Time>) {
         self.heartbeat.beat(now);
         let mut known = self.lock();
@@ -189,18 +170,18 @@ impl Standing {
         }
     }
 
-    /// This node takes no part for now, and nothing is left of its last term; or it does.
+    /// Sets [`Known::is_out`].
     pub fn is_out(&self, is_out: bool) {
         self.lock().is_out = is_out;
     }
 
-    /// The instance of a term is gone, which has had these effects.
+    /// Records the end of a term's instance and its effects.
     pub fn is_gone(&self, term: Term, effects: Effects) {
         let mut known = self.lock();
         known.effects = (known.effects.0 + effects, term);
     }
 
-    /// There is this to run, or nothing any more.
+    /// Sets the module that this node would run.
     pub fn would_run(&self, module: Option<Digest>) {
         let mut known = self.lock();
         known.has_module |= module.is_some();
@@ -208,41 +189,40 @@ impl Standing {
         known.module = module;
     }
 
-    /// Operators keep this node from leading, or do not any more.
+    /// Sets the operators' command that keeps this node from leading.
     pub fn stays_out(&self, why: Option<String>) {
         self.lock().stays_out = why;
     }
 
-    /// This node listens to another from now on, or to nobody any more.
+    /// Sets the node that this node has a link to.
     pub fn listens(&self, to: Option<String>) {
         self.lock().listens = to.map(|to| Listens { to, since: rfc3339(wall()) });
     }
 
-    /// Whom it listens to.
+    /// Returns the node that this node has a link to.
     pub fn listens_to(&self) -> Option<Listens> {
         self.lock().listens.clone()
     }
 
-    /// So many listen to this node.
+    /// Sets the number of nodes that listen to this one.
     pub fn listeners(&self, count: u32) {
         self.lock().listeners = count;
     }
 
-    /// Something was heard over a link.
+    /// Counts a received hint.
     pub fn heard_a_hint(&self) {
         self.lock().hints += 1;
     }
 
-    /// The source is there, and nothing was pushed to it yet.
+    /// Records that the source answers and is empty.
     pub fn waits_for_push(&self) {
         let mut known = self.lock();
         (known.has_module, known.awaits_push) = (true, true);
     }
 
-    /// The store has answered a request, or has not, after so long.
+    /// Records the result and the duration of a request to the store.
     pub fn was_asked(&self, what: Asked, result: &Result<Reply, StoreError>, took: Duration) {
         self.counts.asked(what, result, took);
-        self.trace(|tracks| tracks.asked(wall(), what, Answered::of(result), took));
         let mut known = self.lock();
         known.has_store |= result.is_ok();
         if let Ok(Reply::Read(snapshot) | Reply::Surveyed { read: snapshot, .. }) = result {
@@ -260,15 +240,13 @@ impl Standing {
         }
     }
 
-    /// What was said of this election.
     pub(super) fn observe(&self, node: &str, term: Option<Term>, event: &Event) {
         self.terms.observe(term, event);
-        self.trace(|tracks| tracks.event(wall(), term, event));
         match event {
             Event::Elected { .. } => {
                 let mut known = self.lock();
                 (known.leader, known.last_leader, known.has_looked) = (Some(node.to_owned()), None, true);
-                // Each term of a lease is told of.
+                // Each term under a lease has an event, but only the first is a change of leader.
                 if std::mem::replace(&mut known.leads, term).is_none() {
                     self.counts.changed(Transition::Elected);
                 }
@@ -277,7 +255,7 @@ impl Standing {
                 let mut known = self.lock();
                 known.leader = Some(leader.clone());
                 let before = known.last_leader.replace(leader.clone());
-                // A leader that begins another term is still the same, and the one at this host's start is no change.
+                // Neither a new term of the same leader nor the leader at the host's start is a change.
                 if std::mem::replace(&mut known.has_looked, true) && before.as_ref() != Some(leader) {
                     self.counts.changed(Transition::Other);
                 }
@@ -312,23 +290,6 @@ impl Standing {
         }
     }
 
-    /// The instance of a term has made a request.
-    pub(super) fn requested(&self, term: Term, module: &Digest, requested: &Requested) {
-        if let Some(Traced { queue, .. }) = &self.traced
-            && let Some(span) = Tracks::requested(wall(), term, module.to_string(), requested)
-        {
-            queue.push(Waiting { election: self.election.clone(), span, of_guest: true });
-        }
-    }
-
-    fn trace<S: IntoIterator<Item = Span>>(&self, ended: impl FnOnce(&mut Tracks) -> S) {
-        let Some(Traced { tracks, queue }) = &self.traced else { return };
-        let ended = ended(&mut tracks.lock().unwrap_or_else(PoisonError::into_inner));
-        for span in ended {
-            queue.push(Waiting { election: self.election.clone(), span, of_guest: false });
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -350,12 +311,11 @@ impl From<&Op> for Asked {
     }
 }
 
-/// Whether the node of this record leads by this reading.
 fn leads(lease: LeaseState, record: &Record) -> bool {
     matches!(lease, LeaseState::Held | LeaseState::Breaking) && record.node.is_some() && !record.released
 }
 
-/// Whether nobody leads by this reading, though somebody should: an election that is over needs nobody.
+/// True if a leader is missing, according to the reading. A finished election needs none.
 fn is_vacant(snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease, record: Some(record), .. } => {
@@ -417,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leads_until_its_deadline_whether_the_supervisor_turns_or_not() {
+    fn node_leads_until_deadline_even_if_supervisor_hangs() {
         let standing = standing();
         says(&standing, Some(4), elected());
         says(&standing, Some(4), Event::Started { module: String::new(), took_s: Duration::ZERO.into() });
@@ -428,7 +388,7 @@ mod tests {
         assert!(!known.serves(at(22)), "its effects are refused from here on");
         assert_eq!(known.leads(at(22)), None);
         assert_eq!(standing.heartbeat.since(at(21)), Some(Duration::from_secs(11)));
-        // It waits for the next term under the same lease: it leads, and nothing runs.
+        // Between terms under the same lease, the node leads without an instance.
         says(&standing, Some(4), gone("done", Duration::ZERO));
         assert_eq!((standing.known().serves(at(11)), standing.known().leads(at(11)).is_some()), (false, true));
         says(&standing, Some(5), elected());
@@ -438,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn each_change_of_who_leads_is_counted_once() {
+    fn each_change_of_leader_is_counted_once() {
         let standing = standing();
         let follows = |node: &str| Event::Standby { reason: String::new(), leader: Some(node.to_owned()) };
         says(&standing, Some(3), follows("other"));
-        assert_eq!(changes(&standing), [0, 0, 0, 0], "who led before this host started is no change");
+        assert_eq!(changes(&standing), [0, 0, 0, 0], "the leader at the host's start is no change");
         assert_eq!(standing.known().leader.as_deref(), Some("other"));
         says(&standing, Some(4), follows("other"));
         assert_eq!(changes(&standing), [0, 0, 0, 0], "it only begins another term");
@@ -461,7 +421,7 @@ mod tests {
         says(&standing, Some(7), Event::Released {});
         says(&standing, None, Event::Standby { reason: String::new(), leader: None });
         assert_eq!(changes(&standing), [2, 1, 1, 1]);
-        // The same node leads again, after it was seen that none did.
+        // A node leads again after a reading without a leader.
         says(&standing, Some(8), follows("third"));
         standing.was_asked(Asked::Read, &read(LeaseState::Expired, |_| {}), Duration::ZERO);
         says(&standing, Some(9), follows("third"));
@@ -469,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_election_that_waits_for_its_first_push_misses_no_leader() {
+    fn election_without_a_push_counts_no_time_without_leader() {
         let standing = standing();
         standing.waits_for_push();
         standing.was_asked(Asked::Read, &Ok(Reply::Read(Snapshot::Nothing)), Duration::ZERO);
@@ -481,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_without_a_leader_is_that_between_readings_that_show_none() {
+    fn time_without_leader_is_measured_between_readings() {
         let standing = standing();
         let reads = |time, reply: Result<Reply, StoreError>| {
             standing.was_asked(Asked::Read, &reply, Duration::ZERO);
@@ -492,7 +452,7 @@ mod tests {
         says(&standing, None, Event::Standby { reason: "the host has started".to_owned(), leader: None });
         reads(5, read(LeaseState::Held, |_| {}));
         reads(7, read(LeaseState::Expired, |_| {}));
-        assert_eq!(standing.known().vacant(at(9)), Duration::from_secs(2), "it goes on while nobody asks");
+        assert_eq!(standing.known().vacant(at(9)), Duration::from_secs(2), "the time continues without a reading");
         assert_eq!(standing.known().leader, None);
         reads(10, read(LeaseState::Held, |_| {}));
         assert_eq!(standing.known().vacant(at(20)), Duration::from_secs(3));
@@ -504,7 +464,7 @@ mod tests {
         reads(24, read(LeaseState::Free, |record| record.outcome = Some(Outcome::Done)));
         assert_eq!(standing.known().vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
         assert_eq!(standing.known().term, 3);
-        // What this node does itself counts at once.
+        // This node's own changes count at once.
         reads(30, read(LeaseState::Free, |_| {}));
         says(&standing, Some(4), elected());
         standing.goes_round(at(31), 4, Some(at(40)));
@@ -515,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_once_store_and_module_were_there() {
+    fn node_is_ready_once_store_and_module_were_available() {
         let standing = standing();
         standing.was_asked(Asked::Read, &Err(StoreError::Misconfigured(String::new())), Duration::ZERO);
         assert!(!standing.known().is_ready());
@@ -534,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_is_timed_and_an_end_is_counted_by_its_outcome() {
+    fn kills_are_timed_and_ends_are_counted_by_outcome() {
         let standing = standing();
         says(&standing, Some(1), gone("done", Duration::ZERO));
         says(&standing, Some(1), Event::Killed { reason: String::new() });
@@ -548,12 +508,12 @@ mod tests {
     }
 
     #[test]
-    fn effects_are_counted_over_all_instances_and_each_once() {
+    fn effects_of_each_instance_are_counted_once() {
         let standing = standing();
         let [one, two] = [1, 2].map(|count| Effects::of(|_| [count, 3 * count]));
         assert_eq!(standing.known().effects(Some((3, one))), one);
         standing.is_gone(3, one);
-        // It was still there when its effects were read, and is gone by now.
+        // The instance ended after its effects were read.
         assert_eq!(standing.known().effects(Some((3, one))), one);
         assert_eq!(standing.known().effects(None), one);
         assert_eq!(standing.known().effects(Some((4, one))), two);

@@ -1,7 +1,7 @@
-//! The terms that a node serves, as its log tells of them, for the election's history.
+//! The terms that a node serves, derived from its log events, for the election's history.
 //!
-//! The threads that renew and kill tell: none of it waits for anything but a lock that nobody holds for longer than it takes to
-//! copy a few words. Whoever writes the history takes them.
+//! Threads that renew and kill report here, under a lock that is held only to copy a few values. The historian takes
+//! the terms.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,56 +14,56 @@ use tokio::sync::Notify;
 
 use super::Event;
 
-/// A term of this node, as far as it has come.
+/// A term of this node, complete or in progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Served {
-    /// Its number.
+    /// The term's number.
     pub term: Term,
-    /// The digest of what runs.
+    /// The digest of the module.
     pub module: String,
-    /// When it began: wall-clock time since the Unix epoch.
+    /// Begin of the term: wall-clock time since the Unix epoch.
     pub begun: Duration,
-    /// When its instance was gone; none before that.
+    /// End of the instance. None while it has not ended.
     pub ended: Option<Duration>,
-    /// How its instance ended: the outcome of the event `ended`.
+    /// The outcome of the instance, as in the event `ended`.
     pub outcome: Option<String>,
-    /// What the log has said first of why it ended.
+    /// The first reason for the end that was logged.
     pub reason: Option<String>,
-    /// How long nobody had led before, if that was seen.
+    /// Observed time without a leader before this term.
     pub leaderless: Option<Duration>,
-    /// What the record said before, where this term is the first of its lease.
+    /// The previous record, if this term is the first of its lease.
     pub before: Option<Record>,
 }
 
 /// The terms of one node in one election.
 #[derive(Debug, Default)]
 pub struct Terms {
-    told: Mutex<Told>,
+    state: Mutex<State>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    /// The one that is served, and whether it was taken as it is.
+struct State {
+    /// The current term, and whether its current state was taken.
     serving: Option<(Served, bool)>,
-    /// Those that have ended and were not taken yet, the last ones.
+    /// The most recent terms that have ended and were not taken.
     ended: VecDeque<Served>,
-    /// What was read last of a record with a node.
+    /// The last record with a node that was read.
     before: Option<Record>,
 }
 
 impl Terms {
-    /// Waits until there is something to take.
+    /// Waits until a term has begun or ended.
     pub async fn news(&self) {
         self.news.notified().await;
     }
 
-    /// What has changed since it was taken last, in the terms' order.
+    /// Takes the changes since the last call, in the order of the terms.
     #[must_use]
     pub fn take(&self) -> Vec<Served> {
-        let mut told = self.lock();
-        let mut taken: Vec<Served> = std::mem::take(&mut told.ended).into();
-        if let Some((serving, is_taken)) = &mut told.serving
+        let mut state = self.lock();
+        let mut taken: Vec<Served> = std::mem::take(&mut state.ended).into();
+        if let Some((serving, is_taken)) = &mut state.serving
             && !std::mem::replace(is_taken, true)
         {
             taken.push(serving.clone());
@@ -71,22 +71,21 @@ impl Terms {
         taken
     }
 
-    /// A record was read while this node did not lead.
+    /// Keeps a record that was read while this node did not lead.
     pub(super) fn has_read(&self, record: &Record) {
-        let mut told = self.lock();
-        if record.node.is_some() && told.before.as_ref() != Some(record) {
-            told.before = Some(record.clone());
+        let mut state = self.lock();
+        if record.node.is_some() && state.before.as_ref() != Some(record) {
+            state.before = Some(record.clone());
         }
     }
 
-    /// Nobody had led for so long before the term that is served.
+    /// Sets the time without a leader before the current term.
     pub(super) fn follows_on(&self, leaderless: Duration) {
         if let Some((serving, is_taken)) = &mut self.lock().serving {
             (serving.leaderless, *is_taken) = (Some(leaderless), false);
         }
     }
 
-    /// What was said of a term of this node.
     pub(super) fn observe(&self, term: Option<Term>, event: &Event) {
         match (term, event) {
             (Some(term), Event::Elected { module, .. }) => self.begins(term, module),
@@ -100,8 +99,8 @@ impl Terms {
     }
 
     fn begins(&self, term: Term, module: &str) {
-        let mut told = self.lock();
-        told.serving = Some((
+        let mut state = self.lock();
+        state.serving = Some((
             Served {
                 term,
                 module: module.to_owned(),
@@ -110,11 +109,11 @@ impl Terms {
                 outcome: None,
                 reason: None,
                 leaderless: None,
-                before: told.before.take().filter(|before| before.term < term),
+                before: state.before.take().filter(|before| before.term < term),
             },
             false,
         ));
-        drop(told);
+        drop(state);
         self.news.notify_one();
     }
 
@@ -127,35 +126,35 @@ impl Terms {
     }
 
     fn has_ended(&self, term: Term, outcome: &str, message: Option<&str>) {
-        let mut told = self.lock();
-        let Some((mut served, _)) = told.serving.take_if(|(serving, _)| serving.term == term) else { return };
+        let mut state = self.lock();
+        let Some((mut served, _)) = state.serving.take_if(|(serving, _)| serving.term == term) else { return };
         (served.ended, served.outcome) = (Some(wall()), Some(outcome.to_owned()));
         served.reason = served.reason.take().or_else(|| message.map(shortened));
-        if told.ended.len() >= KEPT_TERMS {
-            told.ended.pop_front();
+        if state.ended.len() >= KEPT_TERMS {
+            state.ended.pop_front();
         }
-        told.ended.push_back(served);
-        drop(told);
+        state.ended.push_back(served);
+        drop(state);
         self.news.notify_one();
     }
 
-    /// The lease was given up. A term that was written, and whose instance was never started, ends so.
+    /// Ends a term that was written, but whose instance never started before the lease was released.
     fn is_given_up(&self) {
-        let mut told = self.lock();
-        let Some((mut served, _)) = told.serving.take() else { return };
+        let mut state = self.lock();
+        let Some((mut served, _)) = state.serving.take() else { return };
         served.ended = Some(wall());
         served.reason.get_or_insert_with(|| "the node gave up the lease before the instance started".to_owned());
-        told.ended.push_back(served);
-        drop(told);
+        state.ended.push_back(served);
+        drop(state);
         self.news.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The first line, or the beginning of it.
+/// Returns the first line, cut to the bound of a history entry.
 fn shortened(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(LONGEST_TEXT).collect()
 }
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_is_told_of_as_the_log_has_it_when_it_begins_and_when_it_has_ended() {
+    fn term_is_reported_when_it_begins_and_when_it_ends() {
         let standing = standing();
         let before = reads(&standing, LeaseState::Expired, 3);
         standing.goes_round(at(10), 3, None);
@@ -231,7 +230,7 @@ mod tests {
             &Event::LeadershipLost { reason: "held".to_owned(), since_renewal_s: Duration::ZERO.into() },
         );
         says(&standing, 4, &Event::Killed { reason: "late".to_owned() });
-        assert_eq!(standing.terms.take(), [], "it is told with its end");
+        assert_eq!(standing.terms.take(), [], "the reasons are reported with the end");
         says(&standing, 4, &gone("killed", None));
         let [ended] = standing.terms.take().try_into().unwrap();
         assert_eq!(ended.reason.as_deref(), Some("lease-at-risk: why"), "the first is the cause");
@@ -241,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_follows_under_the_same_lease_has_nobody_before_it() {
+    fn next_term_under_the_same_lease_has_no_predecessor() {
         let standing = standing();
         reads(&standing, LeaseState::Expired, 3);
         standing.goes_round(at(10), 3, None);
         says(&standing, 4, &elected());
         standing.goes_round(at(12), 4, Some(at(20)));
-        // In doubt of a write a holder reads.
+        // A holder reads if the outcome of a write is unknown.
         reads(&standing, LeaseState::Held, 4);
         says(&standing, 4, &gone("failed", Some("a trap\nand where")));
         says(&standing, 5, &elected());
@@ -255,14 +254,13 @@ mod tests {
         let [first, second] = standing.terms.take().try_into().unwrap();
         assert_eq!((first.reason.as_deref(), first.outcome.as_deref()), (Some("a trap"), Some("failed")));
         assert_eq!((second.term, second.leaderless, second.before), (5, None, None));
-        // Nor is that other's term that it once followed.
         says(&standing, 5, &gone("done", None));
         let [done] = standing.terms.take().try_into().unwrap();
         assert_eq!((done.reason, done.outcome.as_deref()), (None, Some("done")));
     }
 
     #[test]
-    fn a_term_that_is_given_up_before_its_instance_began_has_ended() {
+    fn term_released_before_its_instance_started_has_ended() {
         let standing = standing();
         says(&standing, 4, &elected());
         says(&standing, 4, &gone("done", None));
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_last_are_kept() {
+    fn most_recent_terms_are_kept() {
         let standing = standing();
         let long = "x".repeat(10_000);
         for term in 1..=KEPT_TERMS as u64 + 5 {

@@ -27,7 +27,6 @@ fn standing() -> Arc<Standing> {
     Arc::new(Standing::new(ElectionName::new("heartbeat").unwrap(), Duration::from_secs(15)))
 }
 
-/// The lines that `say` leads to.
 fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
     let mut kept = tempfile::tempfile().unwrap();
     let (log, writer) = Log::start(style, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
@@ -68,7 +67,7 @@ fn json_has_the_common_fields_first_and_in_order() {
 }
 
 #[test]
-fn whoever_develops_reads_what_matters_in_short_lines() {
+fn brief_format_shows_only_what_concerns_a_developer() {
     let (one, two) = (Digest::of(b"1").to_string(), Digest::of(b"2").to_string());
     let lines = lines(Style { format: Format::Brief, ..TEXT }, |log| {
         log.emit(None, Event::Standby { reason: "not of interest".to_owned(), leader: None });
@@ -105,7 +104,7 @@ fn whoever_develops_reads_what_matters_in_short_lines() {
 }
 
 #[test]
-fn text_is_aligned_and_escaped_and_guests_look_different() {
+fn text_is_aligned_and_escaped_and_marks_guest_lines() {
     let lines = lines(TEXT, |log| {
         log.emit(Some(7), Event::Killed { reason: "evil\n12:00 INFO fake\x1b[2J".to_string() });
         log.emit(None, Event::Standby { reason: "web-1-0 leads".to_string(), leader: None });
@@ -130,7 +129,7 @@ fn text_is_aligned_and_escaped_and_guests_look_different() {
 }
 
 #[test]
-fn a_file_gets_the_date_and_a_terminal_may_get_colours() {
+fn files_get_the_date_and_terminals_may_get_colors() {
     let dated = &lines(Style { terminal: false, ..TEXT }, |log| log.emit(None, Event::Released {}))[0];
     assert_eq!(dated.find('Z'), Some("2026-11-21T12:00:01.234567".len()));
     assert!(!dated.contains('\x1b'));
@@ -139,7 +138,7 @@ fn a_file_gets_the_date_and_a_terminal_may_get_colours() {
 }
 
 #[test]
-fn whatever_ends_an_instance_is_told_in_a_line_of_the_same_length() {
+fn long_reasons_are_cut_to_the_length_of_a_line() {
     let long = "x".repeat(1 << 20);
     let end = End::Fatal(long.clone());
     let wait_s = Seconds(Duration::from_secs(1));
@@ -169,26 +168,26 @@ fn whatever_ends_an_instance_is_told_in_a_line_of_the_same_length() {
 }
 
 #[test]
-fn a_line_without_end_is_cut_at_a_character() {
+fn long_line_is_cut_at_a_character_boundary() {
     let line = &lines(TEXT, |log| log.emit(None, output("ü".repeat(LONGEST_LINE))))[0];
     assert!(line.ends_with(&format!("ü … and {LONGEST_LINE} bytes more")), "{}", &line[line.len() - 60..]);
 }
 
 #[test]
-fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
+fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     let (reader, pipe) = io::pipe().unwrap();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
     let log = log.for_election(&standing());
-    let said = 20_000;
-    for n in 0..said {
+    let total = 20_000;
+    for n in 0..total {
         log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));
     }
-    // The guest has filled its share; the host's own events still have room.
+    // The guest has filled its share, but the host's own events still have room.
     for _ in 0..CAPACITY {
         log.emit(Some(1), Event::Released {});
     }
 
-    // Read elsewhere, so that a line that never comes fails this test instead of hanging it.
+    // A separate reader, so that a missing line fails this test instead of hanging it.
     let (send, lines) = mpsc::channel();
     let reading = std::thread::spawn(move || {
         BufReader::new(reader).lines().for_each(|line| send.send(line.unwrap()).unwrap());
@@ -204,39 +203,38 @@ fn an_unread_pipe_blocks_nobody_and_what_was_dropped_is_said() {
         }
         output + dropped
     };
-    // All of it is accounted for while the host still runs, not only at its end.
-    while count(Patience::poll(Duration::from_millis(1), || lines.try_recv().ok()).unwrap()) < said {}
+    // All lines are accounted for while the host still runs, not only at its end.
+    while count(Patience::poll(Duration::from_millis(1), || lines.try_recv().ok()).unwrap()) < total {}
     assert!(writer.shutdown(Duration::from_secs(60)));
     reading.join().unwrap();
     lines.try_iter().for_each(|line| {
         count(line);
     });
-    assert_eq!(output + dropped, said);
+    assert_eq!(output + dropped, total);
     assert!(dropped > 0);
     assert_eq!(released, CAPACITY);
 }
 
-/// A pipe, and its end to be written to once more.
+/// Returns a pipe with a second handle on its writing end.
 fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
     let (reader, pipe) = io::pipe().unwrap();
     let another = pipe.try_clone().unwrap();
     (reader, pipe, another)
 }
 
-/// Waits until the pipe takes nothing more, and returns how much is in it.
+/// Waits until the pipe is full, and returns the number of bytes in it.
 fn wait_full(pipe: &PipeWriter) -> usize {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
-        // A pipe that is full for this long is full because nobody reads.
+        // A pipe that stays full for this long is full because nobody reads.
         if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap() == 0 {
             return usize::try_from(rustix::io::ioctl_fionread(pipe).unwrap()).unwrap();
         }
-        assert!(Instant::now() < give_up, "it still takes something");
+        assert!(Instant::now() < give_up, "the pipe still has room");
     }
 }
 
-/// What is in the pipe by now.
 fn take(reader: &mut PipeReader, bytes: usize) -> String {
     let mut taken = vec![0; bytes];
     reader.read_exact(&mut taken).unwrap();
@@ -249,7 +247,7 @@ fn deadline_in(length: Duration) -> Deadline {
     Deadline::new(clock, at)
 }
 
-/// The numbers of lines that were dropped, by the log's own account.
+/// Returns the term and the number of dropped lines from each `output_dropped` event.
 fn dropped(json: &str) -> Vec<(Option<u64>, u64)> {
     let lines = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect(line));
     let dropped = lines.filter(|line| line["event"] == "output_dropped");
@@ -257,7 +255,7 @@ fn dropped(json: &str) -> Vec<(Option<u64>, u64)> {
 }
 
 #[test]
-fn what_waits_for_its_reader_past_its_deadline_is_never_written() {
+fn line_is_never_written_after_its_deadline() {
     for style in [TEXT, JSON] {
         let (mut reader, pipe, full) = pipe();
         let (log, writer) = Log::start(style, &node(), Box::new(pipe)).unwrap();
@@ -276,7 +274,7 @@ fn what_waits_for_its_reader_past_its_deadline_is_never_written() {
         let after = reading.join().unwrap();
         assert!(before.lines().count() > 10, "{before}");
         assert!(!after.contains("xxx"), "a line was written after its deadline: {after}");
-        // What was lost is said before what came after it.
+        // Losses are reported before the entry that follows them.
         let (first, second) = after.split_once('\n').unwrap();
         assert!(first.contains("output_dropped") && second.contains("released"), "{after}");
         if style == JSON {
@@ -286,11 +284,11 @@ fn what_waits_for_its_reader_past_its_deadline_is_never_written() {
 }
 
 #[test]
-fn a_long_line_whose_deadline_passes_half_way_ends_there() {
+fn long_line_ends_where_its_deadline_passes() {
     let (mut reader, pipe, full) = pipe();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
     let deadline = deadline_in(Duration::from_secs(3600));
-    // As many lines of two pieces as there is room for, and then half of one.
+    // Each line takes two pieces, so the pipe may hold half of the last one.
     for _ in 0..100 {
         log.emit_output(7, output("x".repeat(6000)), &deadline);
         log.emit(None, output("x".repeat(10)));
@@ -304,7 +302,7 @@ fn a_long_line_whose_deadline_passes_half_way_ends_there() {
     let after = reading.join().unwrap();
     let rest = match before.ends_with('\n') {
         true => &after,
-        false => after.strip_prefix('\n').expect("the line that was begun is ended"),
+        false => after.strip_prefix('\n').expect("a partial line should be ended"),
     };
     assert!(!after.contains(&"x".repeat(1000)), "a line was written after its deadline: {after}");
     let written = before.lines().filter(|line| line.len() > 6000).count() as u64;
@@ -313,7 +311,7 @@ fn a_long_line_whose_deadline_passes_half_way_ends_there() {
 }
 
 #[test]
-fn a_deadline_passes_by_the_clock_and_what_has_none_is_written_all_the_same() {
+fn lines_past_deadline_are_dropped_and_events_are_written() {
     let lines = lines(JSON, |log| {
         let (past, later) = (deadline_in(Duration::ZERO), deadline_in(Duration::from_secs(3600)));
         for term in [7, 7, 8] {
@@ -323,14 +321,14 @@ fn a_deadline_passes_by_the_clock_and_what_has_none_is_written_all_the_same() {
         log.emit(Some(9), Event::Released {});
     });
     let text = lines.join("\n");
-    // A writer that is quick enough counts them one by one.
+    // A fast writer counts each line by itself.
     let lost = |term| dropped(&text).iter().filter(|(of, _)| *of == Some(term)).map(|(_, lines)| lines).sum::<u64>();
     assert_eq!((lost(7), lost(8), lost(9)), (2, 1, 0), "{text}");
     assert!(!text.contains("too late") && text.contains("in time"), "{text}");
 }
 
 #[tokio::test]
-async fn all_that_was_said_is_written_when_that_is_told() {
+async fn written_completes_once_all_lines_are_written() {
     let mut kept = tempfile::tempfile().unwrap();
     let (log, writer) = Log::start(JSON, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
     let deadline = deadline_in(Duration::from_secs(3600));
@@ -339,7 +337,7 @@ async fn all_that_was_said_is_written_when_that_is_told() {
     kept.rewind().unwrap();
     let text = io::read_to_string(kept).unwrap();
     assert_eq!(text.lines().count(), 500, "{text}");
-    // One that has ended writes nothing any more, and keeps nobody waiting.
+    // A writer that has ended keeps no caller waiting.
     assert!(writer.shutdown(Duration::from_secs(60)));
     log.written().await;
 }
@@ -352,12 +350,12 @@ fn shutdown_gives_up_on_an_unread_pipe() {
         log.emit(None, output("x".repeat(1000)));
     }
     assert!(!writer.shutdown(Duration::from_millis(200)));
-    // Read again, the thread ends.
+    // Once the pipe is read again, the thread ends.
     assert!(reader.read_to_end(&mut Vec::new()).unwrap() > 0);
 }
 
 #[test]
-fn a_reader_that_went_away_ends_nothing() {
+fn closed_reader_does_not_end_the_host() {
     let (reader, pipe) = io::pipe().unwrap();
     let (log, writer) = Log::start(TEXT, &node(), Box::new(pipe)).unwrap();
     drop(reader);
@@ -369,7 +367,7 @@ fn a_reader_that_went_away_ends_nothing() {
 }
 
 #[test]
-fn starting_says_what_the_timing_promises() {
+fn starting_event_states_the_promises_of_the_timing() {
     let second = Duration::from_secs(1);
     let timing = baton_election::Timing::new(15 * second, (2 * second, 60 * second), 5 * second, 1 << 28);
     let event = Event::starting(
@@ -393,7 +391,7 @@ fn starting_says_what_the_timing_promises() {
 }
 
 #[test]
-fn lengths_of_time_read_well() {
+fn durations_have_readable_units() {
     for (micros, text) in
         [(0, "0us"), (999, "999us"), (1_999, "1ms"), (250_000, "250ms"), (1_250_000, "1.25s"), (100_000_000, "100s")]
     {
@@ -402,7 +400,7 @@ fn lengths_of_time_read_well() {
 }
 
 #[test]
-fn names_follow_from_the_variants() {
+fn event_names_match_the_variants() {
     let text = String::new;
     let s = || Seconds(Duration::ZERO);
     for event in [
@@ -427,10 +425,10 @@ fn names_follow_from_the_variants() {
 }
 
 #[test]
-fn the_docs_have_every_event_with_its_fields_once() {
+fn docs_list_every_event_and_its_fields_once() {
     let code = include_str!("event.rs");
     let part = |from: &str, to: &str| code.split(from).nth(1).unwrap().split(to).next().unwrap();
-    // A variant's name in the code, and the event's.
+    // Maps the variants to the names of the events.
     let names: BTreeMap<&str, &str> = part("pub fn kind(&self)", "\n    }\n")
         .lines()
         .filter_map(|line| {
@@ -468,7 +466,7 @@ fn the_docs_have_every_event_with_its_fields_once() {
     }
     assert_eq!(in_docs, in_code);
 
-    // What people look up there is what the log says, but for one error.
+    // The first column of the tables names events, but for one error.
     let help = include_str!("../../../docs/troubleshooting.md");
     let rows = help.split("| the log says |").skip(1).flat_map(|table| {
         table.lines().skip(2).take_while(|line| line.starts_with('|')).map(|row| row.split('`').nth(1).unwrap())
@@ -478,7 +476,7 @@ fn the_docs_have_every_event_with_its_fields_once() {
 }
 
 #[test]
-fn the_docs_have_every_outcome_of_an_instance() {
+fn docs_list_every_outcome_of_an_instance() {
     let ends = [
         End::Done,
         End::Failed(String::new()),

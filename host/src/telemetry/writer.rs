@@ -1,7 +1,7 @@
-//! The thread that writes lines.
+//! The thread that writes log lines.
 //!
-//! A line of a guest is an effect, and leaves the process here: it is judged by its deadline once more, right before
-//! each system call, after all that can wait.
+//! A guest's line is an effect, and leaves the process here. Its deadline is checked again right before each system
+//! call, after every wait.
 
 use std::io;
 use std::sync::Arc;
@@ -21,20 +21,18 @@ pub(super) fn spawn(queue: Arc<Queue>, events: Arc<Ring>, style: Style, sink: Si
 
 struct Writer {
     queue: Arc<Queue>,
-    /// What the writer says itself goes there, too.
+    /// Sink for the writer's own events.
     events: Arc<Ring>,
     formatter: Formatter,
     sink: Sink,
-    /// Lines of a term that nobody has read before its deadline, since the last line was written.
+    /// Lines of one term that were dropped at their deadline since the last written line.
     overdue: Option<Loss>,
 }
 
-/// What became of a line.
 enum Outcome {
     Written,
-    /// Its deadline has passed.
     Overdue,
-    /// Nobody reads any more, or the disk is full.
+    /// The reader is gone, or the disk is full.
     Failed,
 }
 
@@ -47,14 +45,14 @@ impl Writer {
                     if matches!(entry.event, Event::Aborting { .. }) {
                         self.queue.set_last_words_said();
                     }
-                    self.say_losses(losses);
+                    self.log_losses(losses);
                 }
-                // The thread that has put it there waits for that, or does not any more.
+                // The waiting thread may have given up.
                 Next::Mark(passed) => drop(passed.send(())),
-                Next::Idle => self.say_overdue(),
+                Next::Idle => self.log_overdue(),
                 Next::End(losses) => {
-                    self.say_overdue();
-                    self.say_losses(losses);
+                    self.log_overdue();
+                    self.log_losses(losses);
                     break;
                 }
             }
@@ -63,9 +61,9 @@ impl Writer {
     }
 
     fn handle(&mut self, entry: &LogEntry) {
-        // In the order in which it happened: what was dropped came before.
+        // Dropped lines are reported before the line that follows them.
         if !entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
-            self.say_overdue();
+            self.log_overdue();
         }
         match self.write(entry) {
             Outcome::Written => {}
@@ -81,26 +79,26 @@ impl Writer {
                 other.lines += loss.lines
             }
             _ => {
-                self.say_overdue();
+                self.log_overdue();
                 self.overdue = Some(loss);
             }
         }
     }
 
-    fn say_overdue(&mut self) {
+    fn log_overdue(&mut self) {
         if let Some(loss) = self.overdue.take() {
-            self.say(loss, "the log's reader had not read them by the term's deadline");
+            self.log_loss(loss, "the log's reader had not read them by the term's deadline");
         }
     }
 
-    fn say_losses(&mut self, losses: Vec<Loss>) {
+    fn log_losses(&mut self, losses: Vec<Loss>) {
         for loss in losses {
-            self.say(loss, "they arrived faster than the log's reader reads");
+            self.log_loss(loss, "they arrived faster than the log's reader reads");
         }
     }
 
-    /// Says that lines were lost. They are counted already.
-    fn say(&mut self, loss: Loss, reason: &str) {
+    /// Logs that lines were dropped. They are counted already.
+    fn log_loss(&mut self, loss: Loss, reason: &str) {
         let event = Event::OutputDropped { lines: loss.lines, reason: reason.to_owned() };
         let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };
         let entry = Arc::new(entry);
@@ -111,8 +109,8 @@ impl Writer {
         }
     }
 
-    /// One call for the whole line, if it is not very long, so that lines of several hosts on one terminal do not mix.
-    /// A reader that has gone away is no reason to end the host.
+    /// Writes a whole line in one call, if it is not very long, so that lines of several hosts on one terminal do not
+    /// mix. A failed write does not end the host.
     fn write(&mut self, entry: &LogEntry) -> Outcome {
         let line = self.formatter.line(entry);
         let mut rest = line.as_bytes();
@@ -122,7 +120,7 @@ impl Writer {
             }
             if entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
                 if rest.len() < line.len() {
-                    // The reader has its beginning. The next text begins a line of its own.
+                    // The reader has the beginning of the line, so end it.
                     self.end_line();
                 }
                 return Outcome::Overdue;

@@ -68,6 +68,7 @@ const CONTROL_BUSY: Duration = STATES_BUSY;
 const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
+pub(crate) use file::LOCKED;
 pub use rights::Reached;
 
 /// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime: each request runs on one of its blocking

@@ -1,4 +1,4 @@
-//! What a node tells probes, load balancers and scrapers, while that happens which they ask about.
+//! The answers of a node's endpoint to probes, load balancers and scrapers, while its state changes.
 
 use std::collections::HashSet;
 use std::io::{self, Read as _, Write as _};
@@ -27,28 +27,28 @@ use baton_test_support::server::free_port;
 
 scenarios! {
     on_sqlite: [
-        an_outage_is_counted_and_undoes_no_readiness,
-        what_operators_ask_is_counted_as_what_it_is,
-        what_is_swapped_is_timed,
-        what_the_store_refuses_is_counted,
+        outage_is_counted_and_keeps_node_ready,
+        steering_is_counted_in_transitions_and_store_requests,
+        swap_gap_is_timed_and_module_is_reported,
+        refused_store_requests_are_counted,
     ],
-    with_crashes: [each_node_says_who_leads_and_could_take_over],
+    with_crashes: [each_node_reports_leader_and_readiness],
 }
 
-/// More connections than a host has descriptors for, if it kept them.
-const MANY: usize = 5000;
+/// More connections than a host has descriptors for.
+const CONNECTIONS: usize = 5000;
 
-fn leader(answer: &Answer) -> Value {
+fn body_json(answer: &Answer) -> Value {
     serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("no JSON: {answer:?}"))
 }
 
-/// The sample of this fleet's election with these other labels.
-fn of(name: &str, labels: &str) -> String {
+/// The name of a sample of this fleet's election, with further labels.
+fn series(name: &str, labels: &str) -> String {
     let comma = if labels.is_empty() { "" } else { "," };
     format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
 }
 
-/// Scrapes until that sample passes the test.
+/// Scrapes until the sample passes the test.
 fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     until(&format!("{name} to change"), || {
         let value = sample(&at.ask("/metrics").body, name);
@@ -56,7 +56,7 @@ fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     })
 }
 
-/// Scrapes until that sample is there and is 1.
+/// Scrapes until the sample exists and is 1.
 fn becomes_one(at: Endpoint, name: &str) {
     until(&format!("{name} to be 1"), || {
         let page = at.ask("/metrics").body;
@@ -65,7 +65,7 @@ fn becomes_one(at: Endpoint, name: &str) {
     });
 }
 
-fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
+fn each_node_reports_leader_and_readiness(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     let (at_alpha, at_beta) = (Endpoint::of(&alpha), Endpoint::of(&beta));
@@ -79,65 +79,67 @@ fn each_node_says_who_leads_and_could_take_over(fleet: Fleet) {
     let path = format!("/leader/{ELECTION}");
     let (here, there) = (at_alpha.ask_until(&path, 200), at_beta.ask_until(&path, 503));
     for (answer, is_here) in [(&here, true), (&there, false)] {
-        let said = leader(answer);
-        assert_eq!((&said["leader"], &said["here"]), (&"alpha".into(), &is_here.into()), "{said}");
-        assert!(said["term"].as_u64() >= Some(term), "{said}");
+        let status = body_json(answer);
+        assert_eq!((&status["leader"], &status["here"]), (&"alpha".into(), &is_here.into()), "{status}");
+        assert!(status["term"].as_u64() >= Some(term), "{status}");
     }
     let page = at_alpha.ask("/metrics").body;
     let build = format!("baton_build_info{{version=\"{}\",node=\"alpha\"}}", env!("CARGO_PKG_VERSION"));
     assert_eq!(sample(&page, &build), 1.0, "{page}");
-    assert!(sample(&page, &of("baton_lease_remaining_seconds", "")) > 0.0);
-    assert_eq!(sample(&page, &of("baton_lease_seconds", "")), fleet.lease().as_secs_f64());
+    assert!(sample(&page, &series("baton_lease_remaining_seconds", "")) > 0.0);
+    assert_eq!(sample(&page, &series("baton_lease_seconds", "")), fleet.lease().as_secs_f64());
     assert_eq!(sample(&page, &format!("leader_election_master_status{{name=\"{ELECTION}\"}}")), 1.0);
-    assert!(sample(&page, &of("baton_guest_memory_bytes", "")) > 0.0);
-    assert_eq!(sample(&page, &of("baton_guest_memory_limit_bytes", "")), f64::from(64 << 20));
-    assert!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")) >= 1.0, "{page}");
-    assert_eq!(sample(&at_beta.ask("/metrics").body, &of("baton_leader", "")), 0.0);
-    scraped(at_alpha, &of("baton_effects_total", "kind=\"output\",result=\"passed\""), |passed| passed > 0.0);
-    scraped(at_alpha, &of("baton_renewal_duration_seconds_count", ""), |renewals| renewals > 0.0);
-    scraped(at_alpha, &of("baton_store_requests_total", "operation=\"renew\",result=\"ok\""), |asked| asked > 0.0);
+    assert!(sample(&page, &series("baton_guest_memory_bytes", "")) > 0.0);
+    assert_eq!(sample(&page, &series("baton_guest_memory_limit_bytes", "")), f64::from(64 << 20));
+    assert!(sample(&page, &series("baton_transitions_total", "reason=\"elected\"")) >= 1.0, "{page}");
+    assert_eq!(sample(&at_beta.ask("/metrics").body, &series("baton_leader", "")), 0.0);
+    scraped(at_alpha, &series("baton_effects_total", "kind=\"output\",result=\"passed\""), |passed| passed > 0.0);
+    scraped(at_alpha, &series("baton_renewal_duration_seconds_count", ""), |renewals| renewals > 0.0);
+    scraped(at_alpha, &series("baton_store_requests_total", "operation=\"renew\",result=\"ok\""), |asked| asked > 0.0);
 
     alpha.signal(Signal::KILL);
     let beat = fleet.beat_above(term);
     assert_eq!(beat.from, "beta");
-    let said = leader(&at_beta.ask_until(&path, 200));
-    assert_eq!(said["leader"], "beta", "{said}");
+    let status = body_json(&at_beta.ask_until(&path, 200));
+    assert_eq!(status["leader"], "beta", "{status}");
     let page = at_beta.ask("/metrics").body;
-    assert_eq!(sample(&page, &of("baton_leader", "")), 1.0);
-    assert!(sample(&page, &of("baton_term", "")) > term as f64, "{page}");
-    assert!(sample(&page, &of("baton_leaderless_seconds_total", "")) > 0.0, "{page}");
-    assert!(sample(&page, &of("baton_instance_starts_total", "")) > 0.0, "{page}");
+    assert_eq!(sample(&page, &series("baton_leader", "")), 1.0);
+    assert!(sample(&page, &series("baton_term", "")) > term as f64, "{page}");
+    assert!(sample(&page, &series("baton_leaderless_seconds_total", "")) > 0.0, "{page}");
+    assert!(sample(&page, &series("baton_instance_starts_total", "")) > 0.0, "{page}");
     fleet.check_promises();
 }
 
-fn an_outage_is_counted_and_undoes_no_readiness(fleet: Fleet) {
+fn outage_is_counted_and_keeps_node_ready(fleet: Fleet) {
     let (alpha, _) = fleet.leader("alpha");
     let at = Endpoint::of(&alpha);
     let outage = fleet.store.cut();
-    alpha.event("its loss", |event| event.name == "standby" && event.text("leader").is_empty() && event.term == 0);
+    alpha.event("the loss of leadership", |event| {
+        event.name == "standby" && event.text("leader").is_empty() && event.term == 0
+    });
     alpha.after(0, "ended");
     let path = format!("/leader/{ELECTION}");
-    assert_eq!(leader(&at.ask_until(&path, 503))["here"], false);
+    assert_eq!(body_json(&at.ask_until(&path, 503))["here"], false);
     for path in ["/livez", "/readyz"] {
         assert_eq!(at.ask(path).status, 200, "{path}");
     }
-    scraped(at, &of("baton_transitions_total", "reason=\"lost\""), |lost| lost == 1.0);
+    scraped(at, &series("baton_transitions_total", "reason=\"lost\""), |lost| lost == 1.0);
     let unanswered =
-        |result: &str| of("baton_store_requests_total", &format!("operation=\"renew\",result=\"{result}\""));
+        |result: &str| series("baton_store_requests_total", &format!("operation=\"renew\",result=\"{result}\""));
     let page = at.ask("/metrics").body;
     assert!(sample(&page, &unanswered("unknown")) + sample(&page, &unanswered("misconfigured")) > 0.0, "{page}");
-    assert_eq!(sample(&page, &of("baton_leader", "")), 0.0);
+    assert_eq!(sample(&page, &series("baton_leader", "")), 0.0);
     assert_eq!(sample(&page, "baton_ready"), 1.0);
     drop(outage);
     at.ask_until(&path, 200);
     fleet.check_promises();
 }
 
-/// Somebody breaks the lease: its holder may not renew it, and the next one asks what else names a term before it takes it.
-fn what_the_store_refuses_is_counted(fleet: Fleet) {
+/// The lease is broken: its holder can no longer renew it. The next holder first recalls the highest term in the store.
+fn refused_store_requests_are_counted(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let asked =
-        |what: &str, how: &str| of("baton_store_requests_total", &format!("operation=\"{what}\",result=\"{how}\""));
+        |what: &str, how: &str| series("baton_store_requests_total", &format!("operation=\"{what}\",result=\"{how}\""));
     fleet.store.break_lease();
     scraped(Endpoint::of(&alpha), &asked("renew", "refused"), |refused| refused > 0.0);
     fleet.beat_above(term);
@@ -145,7 +147,7 @@ fn what_the_store_refuses_is_counted(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn what_is_swapped_is_timed(fleet: Fleet) {
+fn swap_gap_is_timed_and_module_is_reported(fleet: Fleet) {
     let build = |n| {
         let path = fleet.home.path().join(format!("{n}.wasm"));
         std::fs::write(&path, Guest::Beats.build(n)).expect("written");
@@ -155,25 +157,25 @@ fn what_is_swapped_is_timed(fleet: Fleet) {
     };
     let node = fleet.launch_from("alpha", format!("store://{ELECTION}"), &[("--lease", "60s")]).start();
     let at = Endpoint::of(&node);
-    // Nothing is pushed yet: a rolling update waits for nobody to do so.
+    // A node is ready before the first push, so that a rolling update does not wait for one.
     at.ask_until("/readyz", 200);
-    let module = |digest: &str| of("baton_module_info", &format!("digest=\"{digest}\""));
+    let module = |digest: &str| series("baton_module_info", &format!("digest=\"{digest}\""));
     let first = build(1);
     fleet.beat_above(0);
     becomes_one(at, &module(&first));
     let second = build(2);
     node.event("the swap", |event| event.name == "swapped");
-    becomes_one(at, &of("baton_swap_gap_seconds_count", ""));
+    becomes_one(at, &series("baton_swap_gap_seconds_count", ""));
     becomes_one(at, &module(&second));
     let page = at.ask("/metrics").body;
-    assert!(sample(&page, &of("baton_instance_starts_total", "")) >= 2.0, "{page}");
-    assert_eq!(sample(&page, &of("baton_transitions_total", "reason=\"elected\"")), 1.0);
+    assert!(sample(&page, &series("baton_instance_starts_total", "")) >= 2.0, "{page}");
+    assert_eq!(sample(&page, &series("baton_transitions_total", "reason=\"elected\"")), 1.0);
     fleet.check_promises();
 }
 
-/// Each host is replaced as soon as the one before is ready, and a probe would end what is not live.
+/// Each host is replaced as soon as the previous new host is ready, and all hosts stay live.
 #[test]
-fn a_rolling_update_waits_for_no_leadership() {
+fn rolling_update_proceeds_without_leadership() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _) = fleet.leader("alpha");
     let mut nodes = vec![fleet.standby("beta", &alpha), fleet.standby("gamma", &alpha), alpha];
@@ -188,18 +190,18 @@ fn a_rolling_update_waits_for_no_leadership() {
         }
     }
     let last = fleet.journal.events().iter().map(|event| event.term).max().expect("terms");
-    let beat = fleet.beat("one of the new ones to lead", |event| ["delta", "epsilon", "zeta"].contains(&&*event.from));
+    let beat = fleet.beat("one of the new nodes to lead", |event| ["delta", "epsilon", "zeta"].contains(&&*event.from));
     assert!(beat.term >= last);
-    // The leader came last, so that one election was enough.
+    // The leader was replaced last, so one election after the first was enough.
     let leaders: HashSet<String> =
         fleet.journal.events().into_iter().filter(|event| event.name == "elected").map(|event| event.from).collect();
     assert_eq!(leaders.len(), 2, "{leaders:?}");
     fleet.check_promises();
 }
 
-/// As the manifests for Kubernetes have it.
+/// The order of an update with the manifests for Kubernetes.
 #[test]
-fn an_update_with_all_new_hosts_first_takes_one_election() {
+fn update_takes_one_election_when_new_hosts_start_first() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, term) = fleet.leader("alpha");
     let mut old = vec![fleet.standby("beta", &alpha), fleet.standby("gamma", &alpha), alpha];
@@ -207,50 +209,50 @@ fn an_update_with_all_new_hosts_first_takes_one_election() {
     for node in &new {
         Endpoint::of(node).ask_until("/readyz", 200);
     }
-    // The leader last: what it gives up, one that has not ended yet might take.
+    // The leader stops last: otherwise an old host that still runs might win the election.
     for node in &mut old {
         assert_eq!(node.terminate().code(), Some(0));
     }
     let beat = fleet.beat_above(term);
     assert!(new.iter().any(|node| node.name == beat.from), "{beat:?}");
     let elections = fleet.journal.events().iter().filter(|event| event.name == "elected").count();
-    assert_eq!(elections, 2, "the first, and one more");
+    assert_eq!(elections, 2, "the first, and one for the update");
     fleet.check_promises();
 }
 
 #[test]
-fn ends_and_kills_are_counted_by_what_led_to_them() {
+fn instance_ends_are_counted_by_outcome() {
     for (guest, outcome) in [(Guest::Done, "done"), (Guest::Traps, "failed"), (Guest::FailsFatally, "fatal")] {
         let fleet = Fleet::new(Store::sqlite()).with(guest);
         let node = fleet.node("alpha");
         let at = Endpoint::of(&node);
-        scraped(at, &of("baton_instance_ends_total", &format!("outcome=\"{outcome}\"")), |ends| ends > 0.0);
+        scraped(at, &series("baton_instance_ends_total", &format!("outcome=\"{outcome}\"")), |ends| ends > 0.0);
     }
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let node = fleet.node("alpha");
     node.after(0, "started");
     let at = Endpoint::of(&node);
-    scraped(at, &of("baton_guest_cpu_seconds_total", ""), |seconds| seconds > 0.0);
+    scraped(at, &series("baton_guest_cpu_seconds_total", ""), |seconds| seconds > 0.0);
     let _outage = fleet.store.cut();
-    scraped(at, &of("baton_instance_ends_total", "outcome=\"killed\""), |ends| ends == 1.0);
+    scraped(at, &series("baton_instance_ends_total", "outcome=\"killed\""), |ends| ends == 1.0);
     let page = at.ask("/metrics").body;
-    assert_eq!(sample(&page, &of("baton_kill_duration_seconds_count", "")), 1.0);
+    assert_eq!(sample(&page, &series("baton_kill_duration_seconds_count", "")), 1.0);
     assert!(!page.contains("baton_guest_memory_bytes{"), "nothing runs:\n{page}");
 }
 
 #[test]
-fn lines_that_are_dropped_are_counted() {
+fn dropped_lines_are_counted() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let node = fleet.node("alpha");
-    node.event("lines that are dropped", |event| event.name == "output_dropped");
-    scraped(Endpoint::of(&node), &of("baton_output_lines_dropped_total", ""), |lines| lines > 0.0);
+    node.event("dropped lines", |event| event.name == "output_dropped");
+    scraped(Endpoint::of(&node), &series("baton_output_lines_dropped_total", ""), |lines| lines > 0.0);
 }
 
 #[test]
-fn commits_that_are_not_saved_are_counted_as_refused() {
+fn unsaved_commits_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::SavesTooMuch);
     let node = fleet.node("alpha");
-    let refused = of("baton_effects_total", "kind=\"commit\",result=\"refused\"");
+    let refused = series("baton_effects_total", "kind=\"commit\",result=\"refused\"");
     scraped(Endpoint::of(&node), &refused, |commits| commits > 0.0);
 }
 
@@ -259,19 +261,20 @@ fn commits_are_counted_over_all_instances() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::KeepsHistory);
     let (node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
-    let commits = of("baton_effects_total", "kind=\"commit\",result=\"passed\"");
+    let commits = series("baton_effects_total", "kind=\"commit\",result=\"passed\"");
     let before = scraped(at, &commits, |commits| commits > 2.0);
     let outage = fleet.store.cut();
     node.after(0, "ended");
-    let gone = sample(&at.ask("/metrics").body, &commits);
-    assert!(gone >= before, "{gone} after {before}");
+    let after_end = sample(&at.ask("/metrics").body, &commits);
+    assert!(after_end >= before, "{after_end} after {before}");
     drop(outage);
     fleet.beat_above(term);
-    scraped(at, &commits, |commits| commits > gone);
+    scraped(at, &commits, |commits| commits > after_end);
 }
 
-/// A host whose coordinator has effects of these kinds, each of which has passed. With the server that it asks.
-fn has_effects(fleet: &Fleet) -> (Node, Server) {
+/// Starts a host whose coordinator has effects of all kinds, and waits until each kind has passed. Returns the host and
+/// the server that receives the requests.
+fn start_with_effects(fleet: &Fleet) -> (Node, Server) {
     let server = Server::start(|_| Reply::Answer("200 OK".to_owned(), String::new()));
     let folder = fleet.home.path().join("data");
     let flags = [
@@ -293,14 +296,14 @@ fn has_effects(fleet: &Fleet) -> (Node, Server) {
 const EFFECTS: [&str; 3] = ["request", "file", "output"];
 
 fn effects(kind: &str, result: &str) -> String {
-    of("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
+    series("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Nobody ends the instance at its deadline: the threads of host and instance that would stand still.
+/// Only the gate stops the effects: the threads of host and runner that would end the instance are frozen.
 #[test]
-fn effects_that_come_too_late_are_counted_as_refused() {
+fn effects_after_deadline_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite());
-    let (alpha, _server) = has_effects(&fleet);
+    let (alpha, _server) = start_with_effects(&fleet);
     for runner in alpha.runners() {
         freeze_in(runner.as_raw_nonzero().get().unsigned_abs(), "deadline");
     }
@@ -309,13 +312,12 @@ fn effects_that_come_too_late_are_counted_as_refused() {
     for kind in EFFECTS {
         scraped(Endpoint::of(&alpha), &effects(kind, "refused"), |refused| refused > 0.0);
     }
-    // Nothing passes any more, however often it tries.
     let counts = |result: &str| {
         let page = Endpoint::of(&alpha).ask("/metrics").body;
         EFFECTS.map(|kind| sample(&page, &effects(kind, result)))
     };
     let (passed, refused) = (counts("passed"), counts("refused"));
-    until("more that is refused", || {
+    until("more refused effects", || {
         let now = counts("refused");
         if now.iter().zip(refused).all(|(now, before)| *now > before) { Ok(()) } else { Err(now) }
     });
@@ -323,11 +325,11 @@ fn effects_that_come_too_late_are_counted_as_refused() {
 }
 
 #[test]
-fn effects_and_usage_are_counted_by_their_kind() {
+fn effects_and_usage_are_counted_by_kind() {
     let fleet = Fleet::new(Store::sqlite());
-    let (alpha, _server) = has_effects(&fleet);
+    let (alpha, _server) = start_with_effects(&fleet);
     let at = Endpoint::of(&alpha);
-    let usage = |name: &str, limit: &str| of(name, &format!("limit=\"{limit}\""));
+    let usage = |name: &str, limit: &str| series(name, &format!("limit=\"{limit}\""));
     for limit in ["instances", "handles", "files", "requests"] {
         let most = scraped(at, &usage("baton_guest_limit", limit), |most| most > 0.0);
         scraped(at, &usage("baton_guest_usage", limit), |used| used > 0.0 && used <= most);
@@ -338,11 +340,11 @@ fn effects_and_usage_are_counted_by_their_kind() {
     fleet.check_promises();
 }
 
-fn what_operators_ask_is_counted_as_what_it_is(fleet: Fleet) {
+fn steering_is_counted_in_transitions_and_store_requests(fleet: Fleet) {
     let (alpha, _) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     let [at_alpha, at_beta] = [&alpha, &beta].map(Endpoint::of);
-    let transitions = |reason: &str| of("baton_transitions_total", &format!("reason=\"{reason}\""));
+    let transitions = |reason: &str| series("baton_transitions_total", &format!("reason=\"{reason}\""));
     let steer = |how: &[&str]| {
         let asked = fleet.command(how);
         assert_eq!(asked.code, Some(0), "{asked:?}");
@@ -351,31 +353,31 @@ fn what_operators_ask_is_counted_as_what_it_is(fleet: Fleet) {
     scraped(at_alpha, &transitions("released"), |released| released == 1.0);
     scraped(at_alpha, &transitions("other"), |others| others == 1.0);
     scraped(at_beta, &transitions("elected"), |elected| elected == 1.0);
-    let asked = |how: &str| of("baton_store_requests_total", &format!("operation=\"{how}\",result=\"ok\""));
+    let asked = |how: &str| series("baton_store_requests_total", &format!("operation=\"{how}\",result=\"ok\""));
     for (at, operations) in [(at_alpha, ["create", "release"]), (at_beta, ["acquire", "write"])] {
         for operation in operations.into_iter().chain(["read"]) {
             scraped(at, &asked(operation), |requests| requests > 0.0);
         }
     }
-    let stays_out = of("baton_ineligible", "");
-    scraped(at_alpha, &stays_out, |stays_out| stays_out == 1.0);
-    assert_eq!(sample(&at_beta.ask("/metrics").body, &stays_out), 0.0);
+    let ineligible = series("baton_ineligible", "");
+    scraped(at_alpha, &ineligible, |ineligible| ineligible == 1.0);
+    assert_eq!(sample(&at_beta.ask("/metrics").body, &ineligible), 0.0);
     steer(&["suspend", ELECTION]);
-    scraped(at_beta, &stays_out, |stays_out| stays_out == 1.0);
+    scraped(at_beta, &ineligible, |ineligible| ineligible == 1.0);
     steer(&["resume", ELECTION]);
-    scraped(at_beta, &stays_out, |stays_out| stays_out == 0.0);
+    scraped(at_beta, &ineligible, |ineligible| ineligible == 0.0);
     fleet.check_promises();
 }
 
 #[test]
-fn a_node_without_its_store_is_not_ready_and_says_why() {
+fn node_without_store_is_not_ready_and_says_why() {
     let fleet = Fleet::new(Store::bare_azurite());
     let node = fleet.node("alpha");
     let at = Endpoint::of(&node);
     let answer = at.ask_until("/readyz", 503);
     let missing = format!("{ELECTION}: the store has not answered yet\n");
     assert!(answer.body.starts_with(&missing), "{answer:?}");
-    assert_eq!(at.ask("/livez").status, 200, "no outage of the store is the host's fault");
+    assert_eq!(at.ask("/livez").status, 200, "an outage of the store does not make the host unhealthy");
     assert_eq!(sample(&at.ask("/metrics").body, "baton_ready"), 0.0);
     fleet.store.create_container();
     at.ask_until("/readyz", 200);
@@ -383,7 +385,7 @@ fn a_node_without_its_store_is_not_ready_and_says_why() {
 }
 
 #[test]
-fn what_does_not_turn_is_not_live() {
+fn host_is_not_live_when_control_threads_hang() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
@@ -392,7 +394,7 @@ fn what_does_not_turn_is_not_live() {
     freeze(&beta, "control");
     let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
     let names = ["the control runtime has made no progress for ", &supervisor];
-    // Each is late by its own last beat, so one may be named a second before the other.
+    // Each thread is late since its own last beat, so one may be named a second before the other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
         let lines: Vec<&str> = answer.body.lines().collect();
@@ -403,40 +405,40 @@ fn what_does_not_turn_is_not_live() {
 }
 
 #[test]
-fn a_host_whose_watchdog_is_late_is_not_live() {
+fn host_is_not_live_when_watchdog_is_late() {
     let fleet = Fleet::new(Store::sqlite());
-    // Of a standby it has nothing to look after.
+    // The watchdog only watches leaders.
     let (alpha, _) = fleet.leader("alpha");
     freeze(&alpha, "watchdog");
     let answer = Endpoint::of(&alpha).ask_until("/livez", 503);
     assert!(answer.body.starts_with("the watchdog is ") && answer.body.ends_with(" s late\n"), "{answer:?}");
 }
 
-/// Its threads sleep until a moment, and not for so long without the time in which they were stopped.
+/// Threads sleep until an absolute time, so the time in which the process was stopped counts as slept.
 #[test]
-fn a_host_that_was_stopped_is_live_once_it_goes_on() {
+fn stopped_host_is_live_again_when_it_resumes() {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
     fleet.beat_above(0);
     let at = Endpoint::of(&alpha);
     assert_eq!(at.ask("/livez").status, 200);
     alpha.pause_host();
-    // Longer than it may go without turning.
+    // Longer than the control threads may go without progress.
     std::thread::sleep(Duration::from_secs(22));
     alpha.resume();
     at.ask_until("/livez", 200);
 }
 
 #[test]
-fn a_leader_whose_supervisor_hangs_is_none_from_its_deadline_on() {
+fn hung_leader_is_not_reported_after_its_deadline() {
     let fleet = Fleet::new(Store::sqlite());
-    // From the gate's end to the host's own are 0.13 of it.
+    // The host ends itself 0.13 D after the gate closes: 5.2 s with this lease.
     let alpha = fleet.launch_with("alpha", &[("--lease", "40s")]).start();
     fleet.beat_above(0);
     let at = Endpoint::of(&alpha);
     let path = format!("/leader/{ELECTION}");
     at.ask_until(&path, 200);
-    // Without renewals: the host ends itself soon after the deadline, and is asked until then.
+    // The host does not renew, so it ends itself soon after the deadline. The loop asks until then.
     freeze(&alpha, "control");
     let mut last = 200;
     while let Ok(mut stream) = TcpStream::connect(at.0) {
@@ -446,18 +448,18 @@ fn a_leader_whose_supervisor_hangs_is_none_from_its_deadline_on() {
             break;
         }
         let status = if answer.starts_with("HTTP/1.1 200") { 200 } else { 503 };
-        assert!(status >= last, "it leads again: {answer}");
+        assert!(status >= last, "the node leads again: {answer}");
         last = status;
         if status == 503 {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(last, 503, "it said that it led until its end");
+    assert_eq!(last, 503, "the endpoint reported leadership until the host ended");
 }
 
 #[test]
-fn only_reading_is_answered() {
+fn endpoint_answers_only_reads() {
     let fleet = Fleet::new(Store::sqlite());
     let node = fleet.node("alpha");
     let at = Endpoint::of(&node);
@@ -495,13 +497,13 @@ fn only_reading_is_answered() {
 }
 
 #[test]
-fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
+fn probes_are_answered_despite_held_connections_and_garbage() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut node, term) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
-    // None of them is ever closed by its client. Of most, the host does not even have a descriptor any more.
+    // The test keeps about 500 of these connections open. The host has already closed most of them.
     let mut held = Vec::new();
-    for number in 0..MANY {
+    for number in 0..CONNECTIONS {
         let Ok(mut stream) = TcpStream::connect(at.0) else { continue };
         let sent: &[u8] = match number % 4 {
             0 => b"GET /metrics HT",
@@ -509,7 +511,7 @@ fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
             2 => b"",
             _ => b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nx",
         };
-        // It may have hung up.
+        // The host may have closed the connection.
         let _ = stream.write_all(sent);
         held.push(stream);
         if held.len() > 500 {
@@ -535,14 +537,14 @@ fn those_who_hold_connections_or_send_nonsense_keep_no_probe_out() {
 }
 
 #[test]
-fn an_address_is_taken_as_it_is_told() {
+fn admin_address_is_used_exactly_as_given() {
     let fleet = Fleet::new(Store::sqlite());
     let taken = TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let mut command = fleet.baton(&["run"]);
     command.arg(Guest::Beats.module()).args(["--admin", &address]);
     let refused = finish(command);
-    assert_eq!(refused.code, Some(1), "it may be free at the next start: {refused:?}");
+    assert_eq!(refused.code, Some(1), "the address may be free at the next start: {refused:?}");
     let says = format!("--admin {address}: cannot listen on this address; give another address, or none");
     assert!(refused.stderr.contains(&says), "{refused:?}");
     drop(taken);
@@ -550,12 +552,12 @@ fn an_address_is_taken_as_it_is_told() {
     assert_eq!(Endpoint::of(&node).0.to_string(), address);
     assert_eq!(Endpoint::of(&node).ask("/livez").status, 200);
     let quiet = fleet.launch_with("beta", &[("--admin", "none")]).start();
-    quiet.event("its start", |event| event.name == "starting");
+    quiet.event("the start", |event| event.name == "starting");
     assert!(!fleet.journal.events().iter().any(|event| event.from == "beta" && event.name == "endpoint"));
 }
 
 #[test]
-fn the_status_is_told_here_and_to_others_with_token_and_tls() {
+fn status_is_served_locally_and_remotely_with_token_and_tls() {
     let fleet = Fleet::new(Store::sqlite());
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "too-short").expect("written");
@@ -570,8 +572,8 @@ fn the_status_is_told_here_and_to_others_with_token_and_tls() {
     ];
     let mut refused = fleet.launch_with("alpha", &flags).start();
     assert_eq!(refused.wait().code(), Some(2));
-    let said = fleet.journal.events().into_iter().map(|event| event.raw).collect::<String>();
-    assert!(said.contains("at least 16") && said.contains("openssl rand"), "{said}");
+    let log = fleet.journal.events().into_iter().map(|event| event.raw).collect::<String>();
+    assert!(log.contains("at least 16") && log.contains("openssl rand"), "{log}");
 
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let node = fleet.launch_with("alpha", &flags).start();
@@ -586,14 +588,14 @@ fn the_status_is_told_here_and_to_others_with_token_and_tls() {
         if nodes[0]["runs"].is_string() { Ok(nodes) } else { Err(nodes) }
     });
     assert_eq!((&nodes[0]["node"], &nodes[0]["election"]), (&"alpha".into(), &ELECTION.into()), "{nodes}");
-    // A page in a browser has had its own name lead here.
-    let led = here.ask_as("evil.example", "/v1/elections");
-    assert_eq!(led.status, 403, "{led:?}");
+    // DNS rebinding: a page in a browser has pointed its own name at this address.
+    let rebound = here.ask_as("evil.example", "/v1/elections");
+    assert_eq!(rebound.status, 403, "{rebound:?}");
 
-    // In TLS as in plain HTTP: what is asked from here needs no token.
+    // Over TLS as over plain HTTP, a request from this machine needs no token.
     let secure = tls(here, "GET /v1/elections HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
     assert!(secure.starts_with("HTTP/1.1 200 OK") && secure.contains(ELECTION), "{secure}");
-    let Some(other) = own_address() else { return skipped::skipped("this machine has no address but its loopback's") };
+    let Some(other) = own_address() else { return skipped::skipped("this machine has only a loopback address") };
     let there = Endpoint((other, port).into());
     assert_eq!(there.ask("/livez").status, 200);
     assert_eq!(there.ask("/v1/elections").status, 403);
@@ -605,13 +607,12 @@ fn the_status_is_told_here_and_to_others_with_token_and_tls() {
     assert!(with.starts_with("HTTP/1.1 200 OK") && with.contains("alpha"), "{with}");
 }
 
-/// What the endpoint answers in TLS.
 fn tls(at: Endpoint, request: &str) -> String {
     let authority = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls/ca.pem");
-    tls_to(at, &authority, request).expect("its certificate is known")
+    tls_to(at, &authority, request).expect("the certificate is trusted")
 }
 
-/// The same where this authority has certified it.
+/// Sends a request over TLS to an endpoint that the authority has certified, and returns the answer.
 pub fn tls_to(at: Endpoint, authority: &Path, request: &str) -> io::Result<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
@@ -622,15 +623,15 @@ pub fn tls_to(at: Endpoint, authority: &Path, request: &str) -> io::Result<Strin
         .with_no_client_auth();
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
-    let mut stream = StreamOwned::new(connection, TcpStream::connect(at.0).expect("it listens"));
+    let mut stream = StreamOwned::new(connection, TcpStream::connect(at.0).expect("the endpoint listens"));
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    // A server that ends the connection need not say so in TLS.
+    // A server may end the connection without a TLS close alert.
     let _ = stream.read_to_end(&mut answer);
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// An address of this machine that others could ask. Nothing is sent.
+/// An address of this machine that is not a loopback address. Connecting a UDP socket sends nothing.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;

@@ -1,5 +1,4 @@
-//! Components that know nothing of Baton, and core modules: each runs as a coordinator, and what it reaches
-//! out for without a grant it does not get.
+//! Components that know nothing of Baton, and core modules. Each runs as a coordinator, and gets only its grants.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,12 +12,12 @@ use crate::modules;
 use crate::node::{Event, Finished, Launch, baton, finish};
 use crate::store::Store;
 
-/// The program that knows nothing of Baton, as each toolchain leaves it.
+/// A program that knows nothing of Baton, built by each toolchain.
 fn programs() -> [PathBuf; 2] {
     [guests::program(), guests::program_for_preview1()]
 }
 
-/// A node that is about to run `module` with that behaviour.
+/// Prepares a node that runs `module` with a behavior.
 fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
     Launch::run("alpha", fleet.home.path(), &fleet.journal)
         .arg(module)
@@ -29,35 +28,35 @@ fn launch(fleet: &Fleet, module: &Path, behaviour: &str) -> Launch {
         .flag("--env", format!("BEHAVIOUR={behaviour}"))
 }
 
-/// Runs it until its first instance is gone; what it printed, and its end.
+/// Runs the module until its first instance has ended. Returns the fleet, the printed lines and the `ended` event.
 fn first_run(module: &Path, behaviour: &str) -> (Fleet, Vec<String>, Event) {
     let fleet = Fleet::new(Store::sqlite());
     let mut node = launch(&fleet, module, behaviour).flag("--env", "BATON_TERM=77").flag("--grace", "300ms").start();
-    let gone = node.after(0, "ended");
+    let ended = node.after(0, "ended");
     assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();
     let printed = fleet.journal.events();
-    let printed = printed.iter().filter(|event| event.name == "output" && event.term == gone.term);
+    let printed = printed.iter().filter(|event| event.name == "output" && event.term == ended.term);
     let lines = printed.map(|event| event.text("line").to_owned()).collect();
-    (fleet, lines, gone)
+    (fleet, lines, ended)
 }
 
 #[test]
-fn a_command_is_done_when_it_exits_with_0_and_knows_its_term() {
+fn command_knows_its_term_and_is_done_when_it_exits_with_0() {
     for module in programs() {
-        let (_, lines, gone) = first_run(&module, "tell");
-        assert_eq!(gone.text("outcome"), "done", "{gone:?}");
-        let term = format!("BATON_TERM={}", gone.term);
+        let (_, lines, ended) = first_run(&module, "tell");
+        assert_eq!(ended.text("outcome"), "done", "{ended:?}");
+        let term = format!("BATON_TERM={}", ended.term);
         for line in [&term, "BATON_ELECTION=fleet", "BATON_NODE=alpha", "input: Ok(0)"] {
             assert_eq!(lines.iter().filter(|other| *other == line).count(), 1, "{line} in {lines:?}");
         }
-        assert!(!lines.iter().any(|line| line.contains("77")), "nobody else sets its term: {lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("77")), "`--env` does not set the term: {lines:?}");
         assert_eq!(lines.len(), 6, "no other variables: {lines:?}");
     }
 }
 
 #[test]
-fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
+fn command_gets_its_arguments_after_election_name() {
     for module in programs() {
         let fleet = Fleet::new(Store::sqlite());
         let arguments = ["--verbose", "two words", "", "a\nb", "\u{1b}[31m"];
@@ -66,40 +65,40 @@ fn a_command_has_the_arguments_that_it_is_given_after_its_election() {
             node = node.arg(format!("--arg={argument}"));
         }
         let mut node = node.start();
-        let gone = node.after(0, "ended");
+        let ended = node.after(0, "ended");
         assert_eq!(node.terminate().code(), Some(0));
         let printed = fleet.journal.events();
-        let printed = printed.iter().filter(|event| event.name == "output" && event.term == gone.term);
+        let printed = printed.iter().filter(|event| event.name == "output" && event.term == ended.term);
         let lines: Vec<_> = printed.map(|event| event.text("line").to_owned()).collect();
-        let seen: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("argument ")).collect();
+        let printed_arguments: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("argument ")).collect();
         let expected: Vec<_> = ["fleet"].iter().chain(&arguments).map(|argument| format!("{argument:?}")).collect();
-        assert_eq!(seen, expected, "{lines:?}");
+        assert_eq!(printed_arguments, expected, "{lines:?}");
     }
 }
 
 #[test]
-fn a_command_that_exits_with_a_status_or_panics_has_failed_and_is_started_again() {
+fn command_is_restarted_when_it_exits_with_status_or_panics() {
     for module in programs() {
         for (behaviour, says) in
             [("exit", "the coordinator exited with an error status"), ("panic", "program::the_last_straw")]
         {
             let fleet = Fleet::new(Store::sqlite());
             let node = launch(&fleet, &module, behaviour).start();
-            let gone = node.after(0, "ended");
-            assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
-            assert!(gone.text("message").contains(says), "`{says}` is not said: {gone:?}");
-            let next = node.after(gone.term, "started").term;
+            let ended = node.after(0, "ended");
+            assert_eq!(ended.text("outcome"), "failed", "{ended:?}");
+            assert!(ended.text("message").contains(says), "no `{says}` in {ended:?}");
+            let next = node.after(ended.term, "started").term;
             let released = fleet.journal.events().iter().any(|event| event.name == "released" && event.term < next);
-            assert!(!released, "one failure does not cost the lease: {:?}", fleet.journal.events());
+            assert!(!released, "a failure does not cost the lease: {:?}", fleet.journal.events());
             fleet.check_promises();
         }
     }
 }
 
 #[test]
-fn what_a_command_was_not_granted_is_refused_and_said_once() {
-    let (fleet, lines, gone) = first_run(&guests::program(), "reach-out");
-    assert_eq!(gone.text("outcome"), "done", "it could handle the refusals: {gone:?}");
+fn ungranted_capability_is_refused_and_reported_once() {
+    let (fleet, lines, ended) = first_run(&guests::program(), "reach-out");
+    assert_eq!(ended.text("outcome"), "done", "the program handles the refusals: {ended:?}");
     assert_eq!(lines.len(), 11, "{lines:?}");
     for line in &lines[1..] {
         let refused = match line.split_once(':') {
@@ -112,11 +111,11 @@ fn what_a_command_was_not_granted_is_refused_and_said_once() {
         .journal
         .events()
         .into_iter()
-        .filter(|event| (&*event.name, event.term) == ("capability_denied", gone.term))
+        .filter(|event| (&*event.name, event.term) == ("capability_denied", ended.term))
         .collect();
     let asked: Vec<_> = denied.iter().map(|event| (event.term, event.text("what"))).collect();
     let each = ["files", "a TCP socket", "a UDP socket", "a DNS lookup (example.com)"];
-    assert_eq!(asked, each.map(|what| (gone.term, what)), "each once");
+    assert_eq!(asked, each.map(|what| (ended.term, what)), "each once");
     for (event, remedy) in denied.iter().zip(["--dir", "no flag", "no flag", "no flag"]) {
         assert!(event.text("remedy").contains(remedy), "{event:?}");
     }
@@ -124,7 +123,7 @@ fn what_a_command_was_not_granted_is_refused_and_said_once() {
 }
 
 #[test]
-fn a_preview_1_module_that_wants_no_files_is_not_told_of() {
+fn preview_1_module_without_file_access_is_not_reported() {
     let (fleet, ..) = first_run(&guests::program_for_preview1(), "tell");
     assert!(
         !fleet.journal.events().iter().any(|event| event.name == "capability_denied"),
@@ -134,14 +133,14 @@ fn a_preview_1_module_that_wants_no_files_is_not_told_of() {
 }
 
 #[test]
-fn output_counts_as_a_commands_progress_and_silence_as_a_stall() {
+fn command_output_counts_as_progress_and_silence_as_stall() {
     let fleet = Fleet::new(Store::sqlite());
     let node = launch(&fleet, &guests::program(), "beat-then-silence")
         .flag("--stall-after", "2s")
         .flag("--grace", "300ms")
         .start();
-    // Before them it beats for longer than it may be silent.
-    let last = fleet.beat("its last words", |event| event.text("line") == "from here on, silence");
+    // Before that line, the program beats for longer than `--stall-after`.
+    let last = fleet.beat("the last line", |event| event.text("line") == "from here on, silence");
     let stopping = node.after(last.term - 1, "stopping");
     assert_eq!((stopping.text("reason"), stopping.term), ("step-down", last.term), "{stopping:?}");
     assert!(stopping.text("message").contains("no progress"), "{stopping:?}");
@@ -149,7 +148,7 @@ fn output_counts_as_a_commands_progress_and_silence_as_a_stall() {
 }
 
 #[test]
-fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_process() {
+fn random_values_differ_between_forked_instances() {
     let fleet = Fleet::new(Store::sqlite());
     let _node = launch(&fleet, &guests::program(), "random").start();
     let random = fleet.journal.wait("five instances", |events| {
@@ -161,37 +160,36 @@ fn what_is_random_is_another_in_each_instance_though_all_are_copies_of_one_proce
 }
 
 #[test]
-fn a_version_that_never_begins_is_rejected() {
+fn version_is_rejected_when_its_instance_never_starts() {
     let fleet = Fleet::new(Store::sqlite());
     let home = fleet.home.path();
     let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
     std::fs::copy(Guest::Beats.module(), &file).expect("copied");
-    // It is not over before the instance has begun.
+    // The probation does not end before the instance has started.
     let node = fleet.launch_from("alpha", &file, &[("--probation", "2s")]).start();
     fleet.beat_above(0);
     let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");
     std::fs::write(&next, never).expect("written");
-    std::fs::rename(&next, &file).expect("it takes its place");
-    let rejected = node.event("to reject it", |event| event.name == "version_rejected");
+    std::fs::rename(&next, &file).expect("the file is replaced");
+    let rejected = node.event("the rejection", |event| event.name == "version_rejected");
     assert!(rejected.text("reason").contains("the instance did not start within 20s"), "{rejected:?}");
-    fleet.beat("the one before to run again", |event| event.ts > rejected.ts);
+    fleet.beat("the previous version to run again", |event| event.ts > rejected.ts);
     fleet.check_promises();
 }
 
 #[test]
-fn a_command_that_knows_no_stop_has_its_grace_and_is_killed() {
+fn command_is_killed_after_its_grace() {
     let fleet = Fleet::new(Store::sqlite());
     let mut node = launch(&fleet, &guests::program(), "beat").flag("--grace", "300ms").start();
     fleet.beat_above(0);
     let asked = OffsetDateTime::now_utc();
     assert_eq!(node.terminate().code(), Some(0));
     let at = |name| fleet.journal.event(name, |event| event.name == name).ts;
-    assert!(at("killed") - asked >= Duration::from_millis(300), "it had its grace");
+    assert!(at("killed") - asked >= Duration::from_millis(300), "the command had its grace");
     assert!(at("ended") < at("released"));
     fleet.check_promises();
 }
 
-/// `baton check ARGS`.
 fn check(module: &Path, args: &[&str]) -> Finished {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = baton(home.path());
@@ -200,7 +198,7 @@ fn check(module: &Path, args: &[&str]) -> Finished {
 }
 
 #[test]
-fn check_says_which_it_is() {
+fn check_reports_kind_of_module() {
     for (module, kind, wrapped, says) in [
         (Guest::Beats.module(), "coordinator", None, "coordinator"),
         (guests::program(), "command", None, "command"),
@@ -212,9 +210,9 @@ fn check_says_which_it_is() {
         let report = json.json();
         assert_eq!((report["kind"].as_str(), report["wrapped"].as_str()), (Some(kind), wrapped), "{json:?}");
         let text = check(&module, &[]);
-        let line = text.stdout.lines().find(|line| line.starts_with("  kind")).expect("it says what it is");
+        let line = text.stdout.lines().find(|line| line.starts_with("  kind")).expect("a line with the kind");
         assert!(line.contains(kind) && line.contains(says), "{line}");
-        // The digest is that of the file, whatever was made of it.
+        // The digest is that of the file, even if the module was wrapped.
         let sum = std::process::Command::new("sha256sum").arg(&module).output().expect("sha256sum").stdout;
         let sum = String::from_utf8_lossy(&sum).into_owned();
         let digest = report["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:"));
@@ -223,48 +221,48 @@ fn check_says_which_it_is() {
 }
 
 #[test]
-fn a_core_module_that_carries_component_types_is_a_coordinator_like_others() {
-    let (_, lines, gone) = first_run(&guests::coordinator_for_preview1(), "done");
-    assert_eq!(gone.text("outcome"), "done", "{gone:?}");
-    assert_eq!(lines, [format!("done in term {}", gone.term)]);
+fn core_module_with_component_types_runs_as_coordinator() {
+    let (_, lines, ended) = first_run(&guests::coordinator_for_preview1(), "done");
+    assert_eq!(ended.text("outcome"), "done", "{ended:?}");
+    assert_eq!(lines, [format!("done in term {}", ended.term)]);
 }
 
 #[test]
-fn a_component_that_is_both_is_run_as_a_coordinator() {
+fn component_with_both_exports_runs_as_coordinator() {
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("both.wasm");
-    std::fs::write(&module, wat::parse_str(BOTH).expect("the text is right")).expect("written");
+    std::fs::write(&module, wat::parse_str(BOTH).expect("the text is valid")).expect("written");
     assert_eq!(check(&module, &["--output=json"]).json()["kind"], "coordinator");
-    let (_, _, gone) = first_run(&module, "");
-    assert_eq!(gone.text("outcome"), "fatal", "{gone:?}");
-    assert!(gone.text("message").contains("TASK"), "{gone:?}");
+    let (_, _, ended) = first_run(&module, "");
+    assert_eq!(ended.text("outcome"), "fatal", "{ended:?}");
+    assert!(ended.text("message").contains("TASK"), "{ended:?}");
 }
 
-/// Checks that `check` and `run` refuse that core module, with all of `says`.
+/// Checks that `check` and `run` refuse the core module, and that their errors contain all of `says`.
 #[track_caller]
 fn refused(text: &str, says: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("core.wasm");
-    std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
+    std::fs::write(&module, wat::parse_str(text).expect("the text is valid")).expect("written");
     let mut run = baton(folder.path());
     run.arg("run").arg(&module);
     for (finished, code) in [(check(&module, &[]), 1), (finish(run), 2)] {
         assert_eq!(finished.code, Some(code), "{finished:?}");
         for word in says.iter().chain(&["core.wasm", "wasm-tools component new"]) {
-            assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}");
+            assert!(finished.stderr.contains(word), "no `{word}` in {finished:?}");
         }
         assert!(!finished.stderr.contains("panicked"), "{finished:?}");
     }
 }
 
 #[test]
-fn a_core_module_that_is_neither_is_told_the_way_out() {
+fn plain_core_module_is_refused_with_remedy() {
     let text = r#"(module (memory (export "memory") 1) (func (export "run") nop))"#;
     refused(text, &["core module", "component types", "preview 1", "wasm32-wasip2"]);
 }
 
 #[test]
-fn a_core_module_whose_component_types_are_damaged() {
+fn core_module_with_damaged_component_types_is_refused() {
     refused(
         r#"(module (@custom "component-type:job" "\00asm\0d\00\01\00\07\ff"))"#,
         &["cannot be wrapped", "tools of the same release"],
@@ -272,13 +270,13 @@ fn a_core_module_whose_component_types_are_damaged() {
 }
 
 #[test]
-fn a_preview_1_module_that_imports_what_there_is_not() {
+fn preview_1_module_with_unknown_import_is_refused() {
     let imported = r#"(import "wasi_snapshot_preview1" "fly" (func))"#;
     refused(&format!(r#"(module {imported} (memory (export "memory") 1) (func (export "_start")))"#), &["fly"]);
 }
 
 #[test]
-fn a_command_that_returns_an_error_has_failed() {
+fn command_fails_when_it_returns_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("errs.wasm");
     let text = r#"(component
@@ -288,16 +286,16 @@ fn a_command_that_returns_an_error_has_failed() {
         (instance $main (export "run" (func $main)))
         (export "wasi:cli/run@0.2.9" (instance $main))
     )"#;
-    std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
-    let (_, _, gone) = first_run(&module, "");
-    assert_eq!(gone.text("outcome"), "failed", "{gone:?}");
-    assert!(gone.text("message").contains("error status"), "{gone:?}");
+    std::fs::write(&module, wat::parse_str(text).expect("the text is valid")).expect("written");
+    let (_, _, ended) = first_run(&module, "");
+    assert_eq!(ended.text("outcome"), "failed", "{ended:?}");
+    assert!(ended.text("message").contains("error status"), "{ended:?}");
 }
 
-/// A runner rehearses the start of an instance before there is a term, without what a module does as soon as it is
-/// instantiated. A rehearsal that takes 2 s is given up, and so long all that would take whose first function never returns.
+/// A runner rehearses the start of an instance before its term, but does not run the module's start function then. A
+/// rehearsal that ran this start function, which never returns, would be abandoned after 2 s.
 #[test]
-fn a_start_function_runs_in_a_term_and_not_before() {
+fn start_function_runs_only_in_a_term() {
     let text = r#"(component
         (core module $code
             (func $spin (loop $again (br $again)))
@@ -308,28 +306,28 @@ fn a_start_function_runs_in_a_term_and_not_before() {
         (instance $main (export "run" (func $main)))
         (export "wasi:cli/run@0.2.9" (instance $main))
     )"#;
-    // A machine may be too busy for one try to show it.
+    // A busy machine may be slow, so one quick try of 10 is enough.
     let quick = (0..10).any(|_| {
         let fleet = Fleet::new(Store::sqlite());
         let module = fleet.home.path().join("starts.wasm");
-        std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
+        std::fs::write(&module, wat::parse_str(text).expect("the text is valid")).expect("written");
         let mut node = launch(&fleet, &module, "").flag("--grace", "300ms").start();
         let term = node.after(0, "elected").term;
         assert_eq!(node.terminate().code(), Some(0));
         let events = fleet.journal.events();
         let of_term = |name| events.iter().find(|event| event.name == name && event.term == term);
-        assert!(of_term("started").is_none(), "its first function never returns: {events:?}");
-        assert_eq!(of_term("ended").map(|gone| gone.text("outcome")), Some("killed"), "{events:?}");
+        assert!(of_term("started").is_none(), "the start function never returns: {events:?}");
+        assert_eq!(of_term("ended").map(|ended| ended.text("outcome")), Some("killed"), "{events:?}");
         fleet.check_promises();
-        let ready = events.iter().find(|event| event.name == "module_ready").expect("it was ready");
+        let ready = events.iter().find(|event| event.name == "module_ready").expect("the module was ready");
         ready.fields["took_s"].as_f64().expect("a number") < 2.0
     });
-    assert!(quick, "it has run before its term");
+    assert!(quick, "the start function ran before the term");
 }
 
-/// C++ has names whose plain text grows without bound from a few bytes: it takes the host for as long as it is asked for.
+/// A few bytes of a mangled C++ name can stand for a plain name of unbounded length, which would occupy the host.
 #[test]
-fn a_name_that_is_short_only_while_it_is_mangled_is_told_as_it_is() {
+fn name_is_reported_mangled_when_its_demangled_form_explodes() {
     let doubled: String = (b'0'..=b'9').chain(b'A'..=b'L').map(char::from).map(|n| format!("S_IS{n}_S{n}_E")).collect();
     let name = format!("_Z1f1AIiiE{doubled}");
     let folder = tempfile::tempdir().expect("a folder");
@@ -343,12 +341,12 @@ fn a_name_that_is_short_only_while_it_is_mangled_is_told_as_it_is() {
         (export "wasi:cli/run@0.2.9" (instance $main))
     )"#
     );
-    std::fs::write(&module, wat::parse_str(text).expect("the text is right")).expect("written");
-    let (_, _, gone) = first_run(&module, "");
-    assert!(gone.text("message").contains(&name), "{gone:?}");
+    std::fs::write(&module, wat::parse_str(text).expect("the text is valid")).expect("written");
+    let (_, _, ended) = first_run(&module, "");
+    assert!(ended.text("message").contains(&name), "{ended:?}");
 }
 
-/// Fails fatally as a coordinator, saying TASK, and succeeds as a command.
+/// A component that fails fatally with the message TASK as a coordinator, and succeeds as a command.
 const BOTH: &str = r#"
 (component
   (core module $code

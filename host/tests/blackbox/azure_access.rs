@@ -1,4 +1,4 @@
-//! A storage account at an endpoint of its own, and credentials that may not do everything.
+//! A storage account at its own endpoint, and credentials with limited permissions.
 
 use azure_storage::shared_access_signature::service_sas::BlobSasPermissions;
 
@@ -6,18 +6,17 @@ use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Finished, Node, baton, finish};
 use crate::store::Store;
 
-/// The store of every scenario here, by its account and container.
+/// The URL of the store, by account and container.
 const ACCOUNT: &str = "azure://devstoreaccount1/fleet";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// The emulator's well-known key.
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A node that reaches the fleet's store by a connection string.
+/// Starts a node that reaches the fleet's store with a connection string.
 fn node(fleet: &Fleet, name: &str, connection_string: &str) -> Node {
     fleet.launch_with(name, &[("--store", ACCOUNT)]).env(CONNECTION_STRING, connection_string).start()
 }
 
-/// `baton ARGS` on the same way.
 fn command(fleet: &Fleet, connection_string: &str, args: &[&str]) -> Finished {
     let mut command = baton(fleet.home.path());
     command.args(args).args(["--store", ACCOUNT]).env(CONNECTION_STRING, connection_string);
@@ -25,7 +24,7 @@ fn command(fleet: &Fleet, connection_string: &str, args: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_connection_string_says_where_the_account_is() {
+fn connection_string_sets_endpoint_of_account() {
     let fleet = Fleet::new(Store::azurite());
     let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={}", fleet.store.endpoint());
     let mut alpha = node(&fleet, "alpha", &by_key);
@@ -33,7 +32,7 @@ fn a_connection_string_says_where_the_account_is() {
     let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
-    // The same election as seen through the emulator's own URL.
+    // The emulator's own URL leads to the same election.
     assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
     fleet.check_promises();
@@ -47,16 +46,16 @@ fn a_connection_string_says_where_the_account_is() {
     }
 }
 
-/// What the host needs.
+/// The permissions that a host needs.
 fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }
 
-/// What is said of a container that is forbidden.
+/// Parts of the message about a container to which access is denied.
 const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "the rights"];
 
 #[test]
-fn a_signature_that_may_not_write_is_said_once_and_waited_for() {
+fn signature_without_write_is_reported_once_and_node_waits() {
     let fleet = Fleet::new(Store::azurite());
     let by_sas = |rights| {
         format!("BlobEndpoint={};SharedAccessSignature={}", fleet.store.endpoint(), fleet.store.signature(rights))
@@ -69,28 +68,28 @@ fn a_signature_that_may_not_write_is_said_once_and_waited_for() {
     };
     let first = fleet.journal.wait("a complaint", |events| complaints(events).first().cloned());
     for word in FORBIDDEN {
-        assert!(first.raw.contains(word), "`{word}` is not said: {first:?}");
+        assert!(first.raw.contains(word), "no `{word}` in {first:?}");
     }
-    // Who may write leads meanwhile, and the other one follows: it may read.
+    // Meanwhile a node that may write leads, and the first node follows, because it may read.
     let mut beta = node(&fleet, "beta", &by_sas(enough()));
     let term = fleet.beat_above(0).term;
     alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
     let status = command(&fleet, &reads, &["status", "--output=json"]);
     assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
-    assert!(alpha.is_running(), "a host outlives what is wrong with its store");
+    assert!(alpha.is_running(), "a host survives problems of its store");
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
-    // Unless there was another in between.
+    // A complaint is repeated only after another problem in between.
     let events = fleet.journal.events();
     let silences = events.iter().filter(|event| event.name == "store_unreachable" && event.from == "alpha").count();
-    assert!(complaints(&events).len() <= 1 + silences, "the same trouble is said once: {events:?}");
+    assert!(complaints(&events).len() <= 1 + silences, "the same problem is reported once: {events:?}");
     let signature = reads.split("sig=").nth(1).expect("a signature");
     assert!(!format!("{:?}", fleet.journal.events()).contains(signature), "a signature is never logged");
     fleet.check_promises();
 }
 
-/// Without a list nobody knows what the nodes have announced, and so whether this is the first term.
+/// A node that cannot list announcements does not know whether this is the first term.
 #[test]
-fn a_signature_that_may_not_list_waits_a_lease_out_before_it_leads() {
+fn signature_without_list_waits_for_previous_lease() {
     let fleet = Fleet::new(Store::azurite());
     let rights = BlobSasPermissions { list: false, ..enough() };
     let by_sas =
@@ -98,17 +97,17 @@ fn a_signature_that_may_not_list_waits_a_lease_out_before_it_leads() {
     let alpha = node(&fleet, "alpha", &by_sas);
     let complaint = alpha.event("a complaint", |event| event.name == "misconfigured");
     for word in FORBIDDEN {
-        assert!(complaint.raw.contains(word), "`{word}` is not said: {complaint:?}");
+        assert!(complaint.raw.contains(word), "no `{word}` in {complaint:?}");
     }
-    let settling = alpha.event("to wait", |event| event.name == "waiting_for_previous_lease");
-    assert!(settling.text("reason").contains("cannot be read"), "{settling:?}");
-    assert!(settling.fields["wait_s"].as_f64() >= Some(fleet.lease().as_secs_f64()), "{settling:?}");
+    let waiting = alpha.event("to wait", |event| event.name == "waiting_for_previous_lease");
+    assert!(waiting.text("reason").contains("cannot be read"), "{waiting:?}");
+    assert!(waiting.fields["wait_s"].as_f64() >= Some(fleet.lease().as_secs_f64()), "{waiting:?}");
     let early = fleet.journal.events().into_iter().find(|event| event.name == "elected");
     assert!(early.is_none(), "{early:?}");
 }
 
 #[test]
-fn a_signature_that_may_not_read_shows_no_status() {
+fn signature_without_read_shows_no_status() {
     let fleet = Fleet::new(Store::azurite());
     let (_alpha, _) = fleet.leader("alpha");
     let status = |rights, args: &[&str]| {
@@ -119,11 +118,11 @@ fn a_signature_that_may_not_read_shows_no_status() {
     let forbidden = |finished: Finished| {
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
         for word in FORBIDDEN {
-            assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}");
+            assert!(finished.stderr.contains(word), "no `{word}` in {finished:?}");
         }
     };
     forbidden(status(BlobSasPermissions { read: false, ..enough() }, &[ELECTION]));
-    // One election is read without a list of them.
+    // The status of one election needs no list of elections.
     let unlisted = BlobSasPermissions { list: false, ..enough() };
     forbidden(status(unlisted, &[]));
     let one = status(BlobSasPermissions { list: false, ..enough() }, &[ELECTION]);

@@ -1,4 +1,4 @@
-//! Bad input: a clear error each, that says what is wrong, where, and what to do; no panic, no hang.
+//! Bad input. Each error says what is wrong, where, and what to do. Nothing panics or hangs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,7 +14,6 @@ use crate::node::{Finished, Journal, Launch, Node, baton, finish};
 use crate::store::Store;
 use baton_test_support::server::free_port;
 
-/// A folder with a file of that content in it.
 fn file(name: &str, content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
@@ -22,7 +21,6 @@ fn file(name: &str, content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// `baton run MODULE ARGS`, as a command that should end by itself.
 fn run(module: &Path, args: &[&str]) -> Finished {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = baton(home.path());
@@ -30,22 +28,22 @@ fn run(module: &Path, args: &[&str]) -> Finished {
     finish(command)
 }
 
-/// Checks that a command was refused as a wrong configuration, with all of `says` in its error.
+/// Checks that a command was refused as a wrong configuration, and that its error contains all of `says`.
 #[track_caller]
 fn refused(finished: &Finished, says: &[&str]) {
     assert_eq!(finished.code, Some(2), "a wrong configuration exits with 2: {finished:?}");
-    said(finished, says);
+    has_error(finished, says);
 }
 
 #[track_caller]
-fn said(finished: &Finished, says: &[&str]) {
+fn has_error(finished: &Finished, says: &[&str]) {
     assert!(!finished.stderr.contains("panicked"), "{finished:?}");
     for word in says {
-        assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}");
+        assert!(finished.stderr.contains(word), "no `{word}` in {finished:?}");
     }
 }
 
-/// Checks that neither `run` nor `check` takes the module, and that both say why.
+/// Checks that `run` and `check` both refuse the module and say why.
 #[track_caller]
 fn unfit(module: &Path, says: &[&str]) {
     refused(&run(module, &[]), says);
@@ -53,27 +51,27 @@ fn unfit(module: &Path, says: &[&str]) {
     let mut command = baton(home.path());
     command.arg("check").arg(module);
     let checked = finish(command);
-    assert_eq!(checked.code, Some(1), "`check` says no with 1: {checked:?}");
+    assert_eq!(checked.code, Some(1), "`check` exits with 1: {checked:?}");
     let text = format!("{}{}", checked.stdout, checked.stderr);
     assert!(!text.contains("panicked"), "{checked:?}");
     for word in says {
-        assert!(text.contains(word), "`{word}` is not said by check: {checked:?}");
+        assert!(text.contains(word), "no `{word}` of `check` in {checked:?}");
     }
 }
 
-/// Checks that a host says what is wrong with its store, and stays.
+/// Checks that a host reports a problem of its store and keeps running.
 fn stays_and_says(node: &mut Node, says: &[&str]) {
     node.event(&format!("a complaint with {says:?}"), |event| {
         ["WARN", "ERROR"].contains(&event.text("level").to_uppercase().as_str())
             && says.iter().all(|word| event.raw.contains(word))
     });
-    assert!(node.is_running(), "a host outlives what is wrong with its store");
+    assert!(node.is_running(), "a host survives problems of its store");
 }
 
 // ---- modules ----
 
 #[test]
-fn no_such_file() {
+fn missing_module_file_is_refused() {
     unfit(
         Path::new("/nowhere/coordinator.wasm"),
         &["there is no module at /nowhere/coordinator.wasm", "build the module"],
@@ -81,7 +79,7 @@ fn no_such_file() {
 }
 
 #[test]
-fn a_folder_in_place_of_a_module() {
+fn folder_instead_of_module_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("folder");
     std::fs::create_dir(&path).expect("a folder");
@@ -89,13 +87,13 @@ fn a_folder_in_place_of_a_module() {
 }
 
 #[test]
-fn a_text_in_place_of_a_module() {
+fn text_file_instead_of_module_is_refused() {
     let (_folder, path) = file("notes.wasm", "Dear diary, today I did not compile anything.\n");
     unfit(&path, &["notes.wasm", "component"]);
 }
 
 #[test]
-fn a_name_that_is_no_text() {
+fn file_name_that_is_not_utf8_is_reported() {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = baton(home.path());
     command.args(["check", "--output=json"]).arg(OsStr::from_bytes(b"\xff.wasm"));
@@ -104,51 +102,51 @@ fn a_name_that_is_no_text() {
 }
 
 #[test]
-fn an_empty_file() {
+fn empty_module_file_is_refused() {
     let (_folder, path) = file("empty.wasm", "");
     unfit(&path, &["empty.wasm", "empty"]);
 }
 
 #[test]
-fn a_core_module() {
+fn core_module_is_refused() {
     let (_folder, path) = file("core.wasm", b"\0asm\x01\0\0\0");
     unfit(&path, &["core.wasm", "core module", "component"]);
 }
 
 #[test]
-fn a_truncated_component() {
+fn truncated_component_is_refused() {
     let whole = fs::read(Guest::Beats.module()).expect("the guest");
     let (_folder, path) = file("half.wasm", &whole[..whole.len() / 2]);
     unfit(&path, &["half.wasm"]);
 }
 
 #[test]
-fn a_component_of_another_world() {
+fn component_of_another_world_is_refused() {
     let (_folder, path) = file("other.wasm", OTHER_WORLD);
     unfit(&path, &["other.wasm", "baton:host/task", "SDK"]);
 }
 
 #[test]
-fn an_unknown_import() {
+fn unknown_import_is_refused() {
     let (_folder, path) = file("import.wasm", UNKNOWN_IMPORT);
     unfit(&path, &["import.wasm", "acme:rocket/launch", "does not support it"]);
 }
 
 #[test]
-fn another_version_of_a_draft() {
+fn other_version_of_draft_interface_is_refused() {
     let text = r#"(component (import "wasi:logging/logging@0.2.0" (instance (export "log" (func)))))"#;
-    let (_folder, path) = file("draft.wasm", wat::parse_str(text).expect("it is WebAssembly"));
+    let (_folder, path) = file("draft.wasm", wat::parse_str(text).expect("the text is valid"));
     unfit(&path, &["wasi:logging/logging@0.2.0", "supports only version 0.1.0-draft"]);
 }
 
 #[test]
-fn a_file_of_200_mib() {
+fn module_file_of_200_mib_is_refused() {
     let (_folder, path) = file("large.wasm", b"\0asm\x0d\0\x01\0");
     File::options().write(true).open(&path).and_then(|file| file.set_len(200 << 20)).expect("a sparse file");
     unfit(&path, &["large.wasm", "limit"]);
 }
 
-/// `(component (instance) (export "acme:other/thing" (instance 0)))`: of no world of ours.
+/// `(component (instance) (export "acme:other/thing" (instance 0)))`, which is not a world of Baton.
 const OTHER_WORLD: &[u8] = b"\0asm\x0d\0\x01\0\x05\x03\x01\x01\0\x0b\x16\x01\0\x10acme:other/thing\x05\0\0";
 
 /// `(component (import "acme:rocket/launch" (instance (export "fly" (func)))))`.
@@ -158,14 +156,14 @@ const UNKNOWN_IMPORT: &[u8] =
 // ---- configuration ----
 
 #[test]
-fn a_store_url_with_a_typo() {
+fn misspelled_store_url_is_refused() {
     let module = Guest::Beats.module();
     refused(&run(&module, &["--store", "sqllite:/tmp/x"]), &["sqllite:/tmp/x", "sqlite:", "azure://"]);
     refused(&run(&module, &["--store", "azure://account"]), &["azure://account", "azure://ACCOUNT/CONTAINER"]);
 }
 
 #[test]
-fn what_stands_before_a_host_is_shown_by_no_command() {
+fn no_command_prints_credentials_of_a_url() {
     let address = "oci://me:c2VjcmV0@localhost:5000/job:1";
     for (args, says) in [
         (&["run", address][..], "`oci://***@localhost:5000/job:1` is not a reference to a module"),
@@ -184,20 +182,20 @@ fn what_stands_before_a_host_is_shown_by_no_command() {
         command.args(args);
         let finished = finish(command);
         refused(&finished, &[says]);
-        let said = format!("{}{}", finished.stdout, finished.stderr);
-        assert!(!said.contains("c2VjcmV0"), "{finished:?}");
+        let printed = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(!printed.contains("c2VjcmV0"), "{finished:?}");
     }
 }
 
 #[test]
-fn an_election_name_that_is_not_allowed() {
+fn invalid_election_name_is_refused() {
     for name in ["", "Nightly", "9to5", "nightly_job", "../../etc/passwd", &"x".repeat(64)] {
         refused(&run(&Guest::Beats.module(), &["--election", name]), &[name, "a-z, 0-9 and hyphens"]);
     }
 }
 
 #[test]
-fn a_lease_that_the_store_does_not_keep() {
+fn unsupported_lease_duration_is_refused() {
     let module = Guest::Beats.module();
     refused(&run(&module, &["--lease", "1s"]), &["1s", "2s", "60s"]);
     refused(&run(&module, &["--lease", "5s", "--store", "azurite"]), &["5s", "15s", "60s"]);
@@ -206,51 +204,55 @@ fn a_lease_that_the_store_does_not_keep() {
 }
 
 #[test]
-fn more_memory_than_can_be_dropped_in_time() {
+fn memory_limit_too_large_for_lease_is_refused() {
     refused(&run(&Guest::Beats.module(), &["--lease", "2s", "--max-memory", "1GiB"]), &["--max-memory", "2s"]);
 }
 
 #[test]
-fn a_misspelt_key_in_the_file() {
+fn misspelled_key_in_file_is_refused() {
     let (_folder, path) = file("baton.toml", "lease = \"15s\"\ngraze = \"5s\"\n");
     let path = path.to_str().expect("a path");
     refused(&run(&Guest::Beats.module(), &["--config", path]), &["baton.toml", "graze", "grace"]);
 }
 
 #[test]
-fn a_misspelt_variable_is_said_once_and_does_not_count() {
+fn misspelled_variable_is_reported_once_and_ignored() {
     let fleet = Fleet::new(Store::sqlite());
     let node = fleet.launch("alpha").env("BATON_PROBATON", "nonsense").env("BATON_PORT", "tcp://10.0.0.1:80").start();
-    let said = node.event("a warning", |event| event.name == "unknown_variable");
-    assert_eq!((said.text("variable"), said.text("suggestion")), ("BATON_PROBATON", "BATON_PROBATION"), "{said:?}");
+    let warning = node.event("a warning", |event| event.name == "unknown_variable");
+    assert_eq!(
+        (warning.text("variable"), warning.text("suggestion")),
+        ("BATON_PROBATON", "BATON_PROBATION"),
+        "{warning:?}"
+    );
     fleet.beat_above(0);
     assert_eq!(fleet.journal.events().iter().filter(|event| event.name == "unknown_variable").count(), 1);
 }
 
 #[test]
-fn a_file_that_is_not_there_or_not_toml() {
+fn missing_or_malformed_config_file_is_refused() {
     refused(&run(&Guest::Beats.module(), &["--config", "/nowhere/baton.toml"]), &["/nowhere/baton.toml"]);
     let (_folder, path) = file("baton.toml", "lease = = 15s\n");
     refused(&run(&Guest::Beats.module(), &["--config", path.to_str().expect("a path")]), &["baton.toml"]);
 }
 
 #[test]
-fn an_environment_for_the_guest_that_is_none() {
+fn env_flag_without_value_is_refused() {
     refused(&run(&Guest::Beats.module(), &["--env", "NOVALUE"]), &["--env", "NAME=VALUE"]);
 }
 
 #[test]
-fn no_module_at_all() {
+fn run_without_module_is_refused() {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = baton(home.path());
     command.arg("run");
     refused(&finish(command), &["MODULE"]);
 }
 
-// ---- stores that are not as they should be: the host says so, stays, and recovers ----
+// ---- stores with problems: the host reports them, keeps running and recovers ----
 
 #[test]
-fn a_missing_container_is_said_once_and_waited_for() {
+fn missing_container_is_reported_once_and_node_waits() {
     let fleet = Fleet::new(Store::bare_azurite());
     let mut node = fleet.node("alpha");
     stays_and_says(&mut node, &["container", "--create"]);
@@ -258,13 +260,13 @@ fn a_missing_container_is_said_once_and_waited_for() {
     fleet.beat_above(0);
     let events = fleet.journal.events();
     let named = |name: &str| events.iter().filter(|event| event.name == name).count();
-    // Unless there was another in between.
-    assert!(named("misconfigured") <= 1 + named("store_unreachable"), "the same trouble is said once: {events:?}");
+    // A complaint is repeated only after another problem in between.
+    assert!(named("misconfigured") <= 1 + named("store_unreachable"), "the same problem is reported once: {events:?}");
     fleet.check_promises();
 }
 
 #[test]
-fn a_missing_container_is_made_with_create() {
+fn missing_container_is_created_with_create_flag() {
     let fleet = Fleet::new(Store::bare_azurite());
     let _node = fleet.launch("alpha").arg("--create").start();
     fleet.beat_above(0);
@@ -272,7 +274,7 @@ fn a_missing_container_is_made_with_create() {
 }
 
 #[test]
-fn a_wrong_key() {
+fn wrong_account_key_is_reported_and_never_logged() {
     let fleet = Fleet::new(Store::azurite());
     let key = "d3Jvbmcga2V5LCB3cm9uZyBrZXksIHdyb25nIGtleQ==";
     let connection = format!("DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={key}");
@@ -282,9 +284,9 @@ fn a_wrong_key() {
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
 
-/// As `trap '' CHLD; exec baton …` has it, or a supervisor that blocks signals around its children.
+/// A parent can pass on ignored or blocked signals: `trap '' CHLD; exec baton …`, or a supervisor.
 #[test]
-fn a_parent_that_hides_signals_hides_no_end() {
+fn instance_end_is_noticed_when_parent_blocks_signals() {
     let fleet = Fleet::new(Store::sqlite());
     const HIDES: &str = "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
                          signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n\
@@ -292,28 +294,27 @@ fn a_parent_that_hides_signals_hides_no_end() {
     let launch = fleet.launch("alpha").arg("--links=false").beginning_as("python3", &["-c", HIDES]);
     let mut alpha = launch.start();
     let term = fleet.beat_above(0).term;
-    // The end of an instance's process is seen, and followed by the next term.
-    alpha.runners().into_iter().for_each(|runner| kill_process(runner, Signal::KILL).expect("it is there"));
-    let gone = alpha.event("its end", |event| event.name == "ended" && event.term >= term);
-    fleet.beat_above(gone.term);
+    alpha.runners().into_iter().for_each(|runner| kill_process(runner, Signal::KILL).expect("the runner exists"));
+    let ended = alpha.event("the end of the instance", |event| event.name == "ended" && event.term >= term);
+    fleet.beat_above(ended.term);
     assert_eq!(alpha.terminate().code(), Some(0));
-    alpha.event("to give it up", |event| event.name == "released");
+    alpha.event("the release", |event| event.name == "released");
     fleet.check_promises();
 }
 
 #[test]
-fn a_store_that_nobody_answers_for() {
+fn unreachable_store_is_reported_and_host_stays() {
     let home = tempfile::tempdir().expect("a folder");
     let journal = Journal::default();
     let port = free_port();
     let url = format!("azurite://127.0.0.1:{port}/fleet");
     let mut node = Launch::run("alpha", home.path(), &journal).arg(Guest::Beats.module()).flag("--store", url).start();
     stays_and_says(&mut node, &[&format!("127.0.0.1:{port}")]);
-    assert_eq!(node.terminate().code(), Some(0), "without a store, too, the end is in order");
+    assert_eq!(node.terminate().code(), Some(0), "the shutdown is clean without a store");
 }
 
 #[test]
-fn a_read_only_folder() {
+fn read_only_store_folder_is_reported_and_host_stays() {
     let fleet = Fleet::new(Store::sqlite());
     let folder = fleet.store.folder().display().to_string();
     let launch = fleet.launch("alpha").with_mounts(&format!("mount -t tmpfs -o ro,mode=700 tmpfs {folder}"));
@@ -322,10 +323,10 @@ fn a_read_only_folder() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_survived() {
+fn full_disk_is_reported_and_host_recovers() {
     let fleet = Fleet::new(Store::sqlite());
     let folder = fleet.store.folder().display().to_string();
-    // The disk is filled before the host starts, and freed from the outside later.
+    // The disk is full before the host starts. Later the test frees it from outside.
     let fill =
         format!("mount -t tmpfs -o size=1M,mode=700 tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
     let mut node = fleet.launch("alpha").with_mounts(&fill).start();

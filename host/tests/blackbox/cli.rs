@@ -34,7 +34,7 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// It ends with status 2, says so in one line on stderr, and nothing on stdout.
+/// Checks that the command exited with status 2, printed one line to stderr, and nothing to stdout.
 fn assert_wrong(output: &Output, error: &str) {
     assert_eq!(stderr(output), format!("error: wrong configuration: {error}\n"));
     assert_eq!(output.status.code(), Some(2));
@@ -42,12 +42,12 @@ fn assert_wrong(output: &Output, error: &str) {
 }
 
 #[test]
-fn print_config_shows_values_and_origins_and_touches_nothing() {
+fn print_config_shows_values_with_origins_and_writes_nothing() {
     let folder = folder("restart-delay = '90s'\nenv = { TOKEN = 's3cr3t' }\n");
     let arguments = ["run", "my_job.wasm", "--print-config", "--node=n1", "--store=azure://acct/box"];
     let output = baton(folder.path(), &[("BATON_GRACE", "3s")], &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    // The columns are as wide as what is in them, and one has a path that is another each time.
+    // The widths of the columns depend on their contents, and one path differs in each run.
     let table: Vec<String> =
         stdout(&output).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let cache = format!("cache {}/.cache/baton default", folder.path().display());
@@ -85,8 +85,6 @@ restart-delay 1m30s file baton.toml:restart-delay
 probation 30s default
 restart always default
 stall-after off default
-coredump off default
-profile off default
 pin none default
 trust none default
 compile-timeout 1m default
@@ -94,13 +92,8 @@ allow-http none default
 http-ca none default
 max-requests 64 default
 max-memory 256MiB default
-max-table-elements 1000000 default
-max-instances 1000 default
-max-handles 10000 default
-max-files 256 default
 max-output 500 default
 max-state 4MiB default
-max-state-value 1MiB default
 arg none default
 env.TOKEN *** file baton.toml:env.TOKEN
 config-var none default
@@ -113,7 +106,7 @@ dir none default"
 }
 
 #[test]
-fn a_misspelt_key_is_named_with_its_line_and_the_nearest_legal_one() {
+fn misspelled_key_is_reported_with_line_and_suggestion() {
     let folder = folder("\n[coordinators.job]\nmodule = 'x.wasm'\ngrase = '5s'\n");
     assert_wrong(
         &baton(folder.path(), &[], &["run"]),
@@ -122,7 +115,7 @@ fn a_misspelt_key_is_named_with_its_line_and_the_nearest_legal_one() {
 }
 
 #[test]
-fn a_wrong_duration_is_named_with_its_place() {
+fn invalid_duration_is_reported_with_its_origin() {
     let folder = folder("");
     let wrong = "\"soon\" is not a duration: write it like 15s, 1m30s or 500ms";
     let output = baton(folder.path(), &[], &["run", "x.wasm", "--lease", "soon"]);
@@ -135,7 +128,7 @@ fn a_wrong_duration_is_named_with_its_place() {
 }
 
 #[test]
-fn a_wrong_store_is_named_with_its_place_by_every_command() {
+fn every_command_reports_invalid_store_with_its_origin() {
     let folder = folder("store = 'azure://acct'\n");
     let wrong = |store: &str, problem: &str| {
         format!("`{store}` is not a store: {problem}; write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")
@@ -154,7 +147,7 @@ fn a_wrong_store_is_named_with_its_place_by_every_command() {
         let unknown = wrong("s3://box", "it does not begin with a known scheme");
         let output = baton(folder.path(), &[("BATON_STORE", "s3://box")], command);
         assert_wrong(&output, &format!("BATON_STORE: {unknown}"));
-        // What opens a store is never repeated.
+        // Credentials are never repeated.
         let arguments = [command, &["--store=azure://acct/box?sig=s3cr3t"]].concat();
         let secret = wrong("azure://acct/box?***", "credentials come from the environment, never from the URL");
         assert_wrong(&baton(folder.path(), &[], &arguments), &format!("--store: {secret}"));
@@ -162,7 +155,7 @@ fn a_wrong_store_is_named_with_its_place_by_every_command() {
 }
 
 #[test]
-fn a_relative_store_of_the_file_is_seen_from_the_file() {
+fn relative_store_in_file_is_resolved_against_file() {
     let folder = folder("");
     std::fs::create_dir(folder.path().join("etc")).unwrap();
     std::fs::write(folder.path().join("etc/other.toml"), "store = 'sqlite:leases'").unwrap();
@@ -178,7 +171,7 @@ fn a_relative_store_of_the_file_is_seen_from_the_file() {
 }
 
 #[test]
-fn a_missing_file_is_an_error_only_if_it_was_named() {
+fn missing_config_file_is_an_error_only_if_named() {
     let folder = folder("");
     let output = baton(folder.path(), &[], &["run", "x.wasm", "--config=no.toml"]);
     assert_wrong(&output, "--config: \"no.toml\": there is no such file");
@@ -214,7 +207,7 @@ fn usage_errors_exit_with_2_and_help_with_0() {
 }
 
 #[test]
-fn an_election_that_is_no_name_is_refused_by_every_command() {
+fn every_command_refuses_invalid_election_name() {
     let folder = folder("");
     for command in ["status", "rerun"] {
         assert_wrong(
@@ -226,7 +219,7 @@ fn an_election_that_is_no_name_is_refused_by_every_command() {
 }
 
 #[test]
-fn a_reader_that_went_away_is_no_failure() {
+fn closed_stdout_is_not_a_failure() {
     let folder = folder("");
     let (reader, pipe) = std::io::pipe().unwrap();
     drop(reader);
@@ -244,7 +237,7 @@ fn a_reader_that_went_away_is_no_failure() {
 }
 
 #[test]
-fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
+fn completions_and_manual_pages_omit_internal_commands() {
     let folder = folder("");
     for (shell, word) in [("bash", "complete "), ("zsh", "#compdef baton"), ("fish", "complete "), ("elvish", "baton")]
     {
@@ -276,7 +269,7 @@ fn completions_and_manual_pages_have_what_people_use_and_nothing_else() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_said_once_and_not_made() {
+fn missing_store_is_reported_once_and_not_created() {
     let commands: [&[&str]; 11] = [
         &["status", "job"],
         &["nodes", "job"],
@@ -293,9 +286,9 @@ fn a_store_that_is_not_there_is_said_once_and_not_made() {
     for command in commands {
         let folder = folder("");
         let output = baton(folder.path(), &[], &[command, &["--store=sqlite:store"]].concat());
-        let said = stderr(&output);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{command:?}: {said}");
-        assert_eq!(said.matches("there is no store yet").count(), 1, "{command:?}: {said}");
+        let error = stderr(&output);
+        assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{command:?}: {error}");
+        assert_eq!(error.matches("there is no store yet").count(), 1, "{command:?}: {error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{command:?}");
     }
 }

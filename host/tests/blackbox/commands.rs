@@ -1,4 +1,4 @@
-//! The commands that end by themselves: `status`, `check`, `start`, `run --print-config`.
+//! Commands that exit by themselves: `status`, `check`, `rerun`, `run --print-config`.
 
 use baton_store::Digest;
 use rusqlite::Connection;
@@ -12,7 +12,7 @@ use crate::modules;
 use crate::node::{Journal, Launch, baton, finish, until};
 use crate::store::Store;
 
-/// The keys of one election in `baton status --json`, all of them, always.
+/// All keys of an election in `baton status --output=json`, which are always present.
 const KEYS: [&str; 11] =
     ["election", "lease", "term", "node", "since", "module", "outcome", "failures", "suspended", "labels", "usage"];
 
@@ -27,7 +27,7 @@ fn has_the_shape(status: &Value) {
 }
 
 #[test]
-fn what_cannot_be_read_of_one_election_hides_no_other() {
+fn unreadable_election_does_not_hide_others() {
     let fleet = Fleet::new(Store::sqlite());
     let mut one = fleet.node("alpha");
     let mut other = fleet.launch_with("beta", &[("--election", "other")]).start();
@@ -46,7 +46,6 @@ fn what_cannot_be_read_of_one_election_hides_no_other() {
     assert!(own.code == Some(1) && own.stderr.contains("cannot read the election fleet"), "{own:?}");
 }
 
-/// Status of an election that is held, expired, held again and free.
 fn status_follows_the_lease(fleet: &Fleet) {
     let began = OffsetDateTime::now_utc();
     let (a, term) = fleet.leader("alpha");
@@ -63,7 +62,7 @@ fn status_follows_the_lease(fleet: &Fleet) {
     drop(a);
     let expired = fleet.status_until("an expired lease", |status| status["lease"] == "expired");
     has_the_shape(&expired);
-    assert_eq!((&expired["node"], &expired["term"]), (&"alpha".into(), &term.into()), "who led last: {expired}");
+    assert_eq!((&expired["node"], &expired["term"]), (&"alpha".into(), &term.into()), "the last leader: {expired}");
 
     let mut b = fleet.node("beta");
     fleet.beat_above(term);
@@ -75,7 +74,7 @@ fn status_follows_the_lease(fleet: &Fleet) {
     assert_eq!(all, Value::Array(vec![free]), "without a name, all elections");
     let text = fleet.command(&["status"]);
     for word in [ELECTION, "free", "beta"] {
-        assert!(text.stdout.contains(word), "`{word}` is missing in what people read: {text:?}");
+        assert!(text.stdout.contains(word), "`{word}` is missing in the text: {text:?}");
     }
 }
 
@@ -93,16 +92,16 @@ fn status_on_azurite() {
 }
 
 #[test]
-fn status_of_a_store_that_is_not_there() {
+fn status_fails_when_store_is_missing() {
     let fleet = Fleet::new(Store::sqlite());
     let status = fleet.command(&["status", "--output=json"]);
     assert_eq!((status.code, status.stdout.as_str()), (Some(1), ""), "{status:?}");
     assert!(status.stderr.contains("lease.db") && status.stderr.contains("correct `--store`"), "{status:?}");
 }
 
-/// As a host leaves it that is stopped in the middle of a request.
+/// A host that is stopped in the middle of a request leaves its store locked.
 #[test]
-fn commands_say_that_another_process_has_locked_the_store_and_what_to_do() {
+fn commands_name_the_process_that_locks_the_store() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::KeepsHistory);
     let (mut node, _) = fleet.leader("alpha");
     assert!(node.terminate().success());
@@ -110,8 +109,8 @@ fn commands_say_that_another_process_has_locked_the_store_and_what_to_do() {
     let pushed = fleet.command(&["push", &module, ELECTION]);
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
     let (home, url, folder) = (fleet.home.path(), fleet.store.url(), fleet.store.folder());
-    // Each waits for as long as it has patience, so that they wait together.
-    let say_so = |locked: &[&str], commands: &[(&[&str], &str)]| {
+    // Each command waits until its timeout, so the commands run in parallel.
+    let check_holder_is_named = |locked: &[&str], commands: &[(&[&str], &str)]| {
         let locks = locked.iter().map(|name| {
             let connection = Connection::open(folder.join(name)).expect("the file");
             connection.execute_batch("BEGIN EXCLUSIVE").expect("the lock");
@@ -124,11 +123,11 @@ fn commands_say_that_another_process_has_locked_the_store_and_what_to_do() {
                 command.args(args).arg("--store").arg(&url);
                 finish(command)
             };
-            let asked: Vec<_> =
+            let runs: Vec<_> =
                 commands.iter().map(|(args, file)| (scope.spawn(move || run(args)), args, file)).collect();
-            for (asked, args, file) in asked {
-                let mut finished = asked.join().expect("its answer");
-                // On a busy machine a command may give up before SQLite has told it of the lock.
+            for (started, args, file) in runs {
+                let mut finished = started.join().expect("the command does not panic");
+                // On a busy machine, a command may time out before SQLite reports the lock.
                 until("the lock to be named", || {
                     let holder = format!("process {} (", std::process::id());
                     let is_named = [*file, &holder].iter().all(|word| finished.stderr.contains(word));
@@ -139,7 +138,7 @@ fn commands_say_that_another_process_has_locked_the_store_and_what_to_do() {
         });
         drop(locks);
     };
-    say_so(
+    check_holder_is_named(
         &["history.db", "control.db", "state.db"],
         &[
             (&["history", ELECTION], "history.db"),
@@ -149,11 +148,11 @@ fn commands_say_that_another_process_has_locked_the_store_and_what_to_do() {
             (&["state", "list", ELECTION], "state.db"),
         ],
     );
-    say_so(&["modules.db"], &[(&["push", &module, ELECTION], "modules.db")]);
+    check_holder_is_named(&["modules.db"], &[(&["push", &module, ELECTION], "modules.db")]);
 }
 
 #[test]
-fn status_of_a_broken_lease_and_of_one_held_outside() {
+fn status_shows_broken_lease_and_lease_of_other_client() {
     let fleet = Fleet::new(Store::azurite());
     let (a, _) = fleet.leader("alpha");
     drop(a);
@@ -164,7 +163,7 @@ fn status_of_a_broken_lease_and_of_one_held_outside() {
 }
 
 #[test]
-fn a_finished_election_runs_again_only_when_it_is_started() {
+fn finished_election_runs_again_only_after_rerun() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
     let mut a = fleet.launch_with("alpha", &[("--restart", "on-failure")]).start();
     let first = a.after(0, "started");
@@ -173,48 +172,50 @@ fn a_finished_election_runs_again_only_when_it_is_started() {
     has_the_shape(&finished);
     assert_eq!((&finished["lease"], &finished["outcome"]), (&"free".into(), &"done".into()), "{finished}");
 
-    // A node that starts now says that there is nothing to do, and does nothing.
+    // A node that starts now reports that the election is finished, and starts no instance.
     let _b = fleet.launch_with("beta", &[("--restart", "on-failure")]).start();
-    fleet.journal.event("b says that it is over", |event| event.from == "beta" && event.name == "finished");
+    fleet.journal.event("beta to report that the election is finished", |event| {
+        event.from == "beta" && event.name == "finished"
+    });
     let again = fleet.journal.events().iter().filter(|event| event.name == "started").count();
     assert_eq!(again, 1, "{:?}", fleet.journal.events());
 
     let start = fleet.command(&["rerun", ELECTION]);
     assert_eq!(start.code, Some(0), "{start:?}");
     fleet.journal.event("the next term", |event| event.name == "started" && event.term > first.term);
-    assert!(a.is_running(), "a host outlives its election");
+    assert!(a.is_running(), "a host keeps running after its election has finished");
     fleet.check_promises();
 }
 
 #[test]
-fn start_and_status_of_an_election_that_is_not_there() {
+fn rerun_and_status_fail_for_unknown_election() {
     let fleet = Fleet::new(Store::sqlite());
     let (_alpha, _) = fleet.leader("alpha");
     for command in ["rerun", "status"] {
         let refused = fleet.command(&[command, "nightly"]);
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
         for word in ["no election nightly", &fleet.store.url(), "--store"] {
-            assert!(refused.stderr.contains(word), "`{word}` is not said: {refused:?}");
+            assert!(refused.stderr.contains(word), "no `{word}` in {refused:?}");
         }
     }
 }
 
-/// A host that is the first process of a container has to listen: nothing else would end it.
+/// The first process of a container must handle SIGTERM itself, because the kernel's default action does not end it.
 #[test]
-fn a_host_that_still_compiles_its_module_ends_in_order() {
+fn host_that_compiles_its_module_shuts_down_cleanly() {
     let fleet = Fleet::new(Store::sqlite());
     let file = fleet.home.path().join("slow.wasm");
     std::fs::write(&file, modules::slow()).expect("written");
     let mut node = fleet.launch_from("alpha", &file, &[("--compile-timeout", "10m")]).start();
-    node.event("to compile it", |event| event.name == "compiling");
+    node.event("the compilation", |event| event.name == "compiling");
     assert_eq!(node.terminate().code(), Some(0));
-    node.event("to say why it ends", |event| event.name == "shutting_down");
+    node.event("the reason of the shutdown", |event| event.name == "shutting_down");
     fleet.check_promises();
 }
 
-/// What a new user types first. What the guest and this test need comes from variables.
+/// The first command of a new user. Variables set what the guest and this test need.
 #[test]
-fn a_run_needs_nothing_but_the_module() {
+fn run_needs_only_the_module() {
     let home = tempfile::tempdir().expect("a folder");
     let journal = Journal::default();
     let mut run = baton(home.path());
@@ -237,7 +238,7 @@ fn a_run_needs_nothing_but_the_module() {
 }
 
 #[test]
-fn a_socket_of_somebody_else_does_not_hold_up_the_status() {
+fn sockets_of_other_processes_do_not_delay_status() {
     use std::os::fd::AsRawFd as _;
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -245,25 +246,24 @@ fn a_socket_of_somebody_else_does_not_hold_up_the_status() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
     let _node = fleet.node("alpha");
     fleet.beat_above(0);
-    // Names like those of hosts, the first ones in any order: nobody takes what connects to them, and they are full.
+    // Sockets with names like those of hosts, first in any order. Their backlogs are full, and nobody accepts.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
         .map(|n| {
             let name = format!("baton/{user}/0-{}-{n}", std::process::id());
             let address = SocketAddr::from_abstract_name(name).expect("a name");
             let listener = UnixListener::bind_addr(&address).expect("a free name");
-            // SAFETY: the descriptor is open, and a second call only changes how many may wait.
+            // SAFETY: `listener` keeps the descriptor open, and a second `listen` only changes the backlog.
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-            (UnixStream::connect_addr(&address).expect("there is room for one"), listener)
+            (UnixStream::connect_addr(&address).expect("the backlog has room for one"), listener)
         })
         .collect();
-    // What the host says is shown all the same.
-    fleet.status_until("its usage", |status| status["usage"]["lines"].as_u64().is_some());
+    fleet.status_until("the usage", |status| status["usage"]["lines"].as_u64().is_some());
     drop(full);
 }
 
 #[test]
-fn check_says_yes_with_what_was_found() {
+fn check_accepts_module_and_reports_its_contents() {
     let home = tempfile::tempdir().expect("a folder");
     let check = |args: &[&str]| {
         let mut command = baton(home.path());
@@ -296,7 +296,7 @@ fn check_says_yes_with_what_was_found() {
     }
     let imports = report["imports"].as_array().expect("imports");
     assert!(imports.iter().all(|import| keys(import) == "granted name needs"), "{json:?}");
-    // What people read names each of them, too.
+    // The text names each import and export, too.
     let named = imports.iter().chain(report["exports"].as_array().expect("exports"));
     for name in named.filter_map(|one| one["name"].as_str().or(one.as_str())) {
         assert!(text.stdout.contains(name), "{name} is missing: {text:?}");
@@ -304,7 +304,7 @@ fn check_says_yes_with_what_was_found() {
 }
 
 #[test]
-fn print_config_says_where_each_value_came_from() {
+fn print_config_shows_origin_of_each_value() {
     let home = tempfile::tempdir().expect("a folder");
     std::fs::write(home.path().join("baton.toml"), "lease = \"20s\"\ngrace = \"2s\"\nrestart-delay = \"7s\"\n")
         .expect("written");
@@ -339,7 +339,7 @@ fn completions_offer_elections_and_nodes_of_the_store() {
     assert_eq!(complete(&["baton", "status", ""]).lines().next(), Some(ELECTION));
     assert!(complete(&["baton", "roll"]).contains("rollback"));
     assert!(!complete(&["baton", "make"]).contains("make-runners"));
-    until("its node to be announced", || {
+    until("the node to be announced", || {
         let nodes = complete(&["baton", "transfer", ELECTION, "--to", ""]);
         if nodes.lines().any(|node| node == "alpha") { Ok(()) } else { Err(nodes) }
     });

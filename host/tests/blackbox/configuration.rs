@@ -1,4 +1,4 @@
-//! Configuration and secrets: they reach the coordinator, and secrets reach nobody else.
+//! Configuration and secrets. Both reach the coordinator; secrets reach nothing else.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -10,20 +10,19 @@ use crate::guests::Guest;
 use crate::node::{Event, Finished, baton, finish};
 use crate::store::Store;
 
-/// What must not be seen outside of the coordinator.
 const SECRET: &str = "s3cr3t-0f-the-c00rdinator";
 
 fn fleet(guest: Guest) -> Fleet {
     Fleet::new(Store::sqlite()).with(guest)
 }
 
-/// The line in which the guest tells what it sees, once it has all of `words`.
-fn told(fleet: &Fleet, words: &[&str]) -> Event {
+/// Waits for the line in which the guest prints its configuration, with all of `words` in it.
+fn config_line(fleet: &Fleet, words: &[&str]) -> Event {
     fleet.beat(&format!("a line with {words:?}"), |event| words.iter().all(|word| event.text("line").contains(word)))
 }
 
 #[test]
-fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store() {
+fn config_and_secrets_reach_guest_as_variables_and_config() {
     let fleet = fleet(Guest::TellsConfig);
     fs::write(fleet.home.path().join("token"), format!("{SECRET}\n")).expect("a secret");
     let file = "config-var = { region = 'west', batch = 100, ratio = 0.5, dry-run = true, shown = 'file' }\n\
@@ -41,8 +40,8 @@ fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store(
         ("password", "pa ss=word"),
         ("other", SECRET),
     ] {
-        let line = told(&fleet, &[&format!("variable {name}={value}; "), &format!("config {name}={value}")]);
-        // What is given with --env is no configuration, and the host's own variables are nobody's business.
+        let line = config_line(&fleet, &[&format!("variable {name}={value}; "), &format!("config {name}={value}")]);
+        // `--env` sets variables, not configuration. The guest does not get the host's own variables.
         let line = line.text("line");
         assert!(!line.contains("config BEHAVIOUR") && line.contains("variable BEHAVIOUR=config"), "{line}");
         assert!(!line.contains("DB_PASSWORD") && !line.contains("PATH="), "{line}");
@@ -51,35 +50,34 @@ fn configuration_and_secrets_reach_the_guest_as_variables_and_through_the_store(
 }
 
 #[test]
-fn the_file_of_a_secret_is_read_for_each_term() {
+fn secret_file_is_read_again_for_each_term() {
     let fleet = fleet(Guest::TellsConfig);
     let file = fleet.home.path().join("token");
     fs::write(&file, "old").expect("a secret");
     let _node = fleet.launch_with("alpha", &[("--secret", "token=file:token")]).start();
-    told(&fleet, &["config token=old"]);
+    config_line(&fleet, &["config token=old"]);
     let replace = |text: &str| {
         fs::write(file.with_extension("new"), text).expect("a secret");
-        fs::rename(file.with_extension("new"), &file).expect("it is replaced");
+        fs::rename(file.with_extension("new"), &file).expect("the file is replaced");
     };
     replace("new\r\n");
-    let line = told(&fleet, &["config token=new"]);
-    assert!(!line.text("line").contains('\r'), "the end of the last line is no part of it: {line:?}");
-    // Missing while the host runs: no instance of that term starts, the log says why, and a later term finds the secret again.
-    fs::remove_file(&file).expect("it is removed");
-    let gone =
-        fleet.journal.event("a term that it cannot start", |e| e.name == "ended" && e.text("outcome") == "unable");
+    let line = config_line(&fleet, &["config token=new"]);
+    assert!(!line.text("line").contains('\r'), "the line ending is not part of the secret: {line:?}");
+    // If the file is missing, no instance of the term starts, and the log says why. A later term reads the file again.
+    fs::remove_file(&file).expect("the file is removed");
+    let ended = fleet.journal.event("a term that cannot start", |e| e.name == "ended" && e.text("outcome") == "unable");
     for word in ["a secret is missing", "token", "No such file"] {
-        assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
+        assert!(ended.raw.contains(word), "no `{word}` in {ended:?}");
     }
     replace("again");
-    told(&fleet, &["config token=again"]);
+    config_line(&fleet, &["config token=again"]);
     fleet.check_promises();
 }
 
 #[test]
-fn a_secret_of_kubernetes_is_followed() {
+fn rotated_kubernetes_secret_is_followed() {
     let fleet = fleet(Guest::TellsConfig);
-    // As the kubelet does it: the file is a link to ..data/token, and ..data a link to a folder of the version.
+    // The kubelet makes the file a link to `..data/token`, and `..data` a link to the version's folder.
     let mount = fleet.home.path().join("mount");
     let version = |folder: &str, text: &str| {
         fs::create_dir_all(mount.join(folder)).expect("a folder");
@@ -92,15 +90,15 @@ fn a_secret_of_kubernetes_is_followed() {
     fs::create_dir(fleet.home.path().join("data")).expect("a folder");
     let flags = [("--secret", "token=file:mount/token"), ("--dir", "data::/data")];
     let _node = fleet.launch_with("alpha", &flags).start();
-    told(&fleet, &["config token=old"]);
+    config_line(&fleet, &["config token=old"]);
     version("..2026_11_21_2", "new");
-    fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder was there");
-    told(&fleet, &["config token=new"]);
+    fs::remove_dir_all(mount.join("..2026_11_21_1")).expect("the folder exists");
+    config_line(&fleet, &["config token=new"]);
     fleet.check_promises();
 }
 
 #[test]
-fn a_secret_is_seen_nowhere_but_in_the_guest() {
+fn secret_is_visible_only_to_guest() {
     let fleet = fleet(Guest::Beats);
     fs::write(fleet.home.path().join("token"), SECRET).expect("a secret");
     let flags = [("--secret", "token=file:token"), ("--config-var", "region=west")];
@@ -118,13 +116,12 @@ fn a_secret_is_seen_nowhere_but_in_the_guest() {
     for row in [["config-var.region", "west"], ["secret.other", "***"], ["secret.token", "***"]] {
         assert!(rows.iter().any(|shown| shown == &row), "{row:?} is missing: {table:?}");
     }
-    let seen = format!("{log}{status:?}{table:?}");
-    assert!(seen.contains("beat in term 1") && !seen.contains(SECRET), "{seen}");
+    let visible = format!("{log}{status:?}{table:?}");
+    assert!(visible.contains("beat in term 1") && !visible.contains(SECRET), "{visible}");
 }
 
-// ---- wrong secrets: the place is named, and nothing that was found there is repeated ----
+// ---- invalid secrets: errors name the source and never repeat its content ----
 
-/// `baton run` with these arguments in that folder.
 fn run(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Finished {
     let mut command: Command = baton(folder);
     command.arg("run").arg(Guest::Beats.module()).args(arguments).envs(variables.iter().copied());
@@ -138,7 +135,7 @@ fn refused(finished: &Finished, error: &str) {
 }
 
 #[test]
-fn a_wrong_secret_is_told_its_place_and_not_repeated() {
+fn invalid_secret_is_reported_by_origin_without_its_value() {
     let folder = tempfile::tempdir().expect("a folder");
     let home = folder.path();
     let file = |name: &str, content: &[u8]| fs::write(home.join(name), content).expect("a file");
@@ -173,7 +170,7 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
     let empty = r#"BATON_SECRET: cannot read "t" from the host's variable "T", which is empty"#;
     refused(&run(home, &[], &[("BATON_SECRET", "t=env:T"), ("T", "")]), empty);
 
-    // Who writes the secret itself is told how to do better, without an echo.
+    // An error about a literal secret names the correct form and does not repeat the secret.
     let form = "write NAME=file:PATH or NAME=env:VARIABLE";
     let says = |problem: &str| format!("--secret: {problem}: {form}");
     refused(&run(home, &["--secret", &format!("t={SECRET}")], &[]), &says(r#"does not name the source of "t""#));
@@ -187,7 +184,7 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
         file("baton.toml", format!("[secret]\n{text}\n").as_bytes());
         refused(&run(home, &[], &[]), &format!("baton.toml:2: secret.t: {table}"));
     }
-    // Not even where the file is no TOML at all.
+    // An error about malformed TOML does not repeat the secret either.
     for text in
         [format!("secret = {SECRET}"), format!("[secret]\nt = {{ file = {SECRET} }}"), format!("secret = '{SECRET}'")]
     {
@@ -199,7 +196,7 @@ fn a_wrong_secret_is_told_its_place_and_not_repeated() {
 }
 
 #[test]
-fn a_name_that_is_given_twice_and_a_value_that_is_no_text_are_refused() {
+fn duplicate_name_and_non_text_value_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let twice = r#""token" is set more than once in env, config-var and secret: keep one"#;
     let run = |arguments: &[&str]| run(folder.path(), arguments, &[("T", SECRET)]);

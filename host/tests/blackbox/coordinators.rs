@@ -1,4 +1,4 @@
-//! Several coordinators in one host: what one does is not felt by another.
+//! Several coordinators in one host do not disturb each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use crate::node::{Event, Journal, Launch, baton, finish, until};
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// So many times it beats beside the other.
+/// The number of beats that must occur while the other coordinator runs.
 const BEATS: usize = 150;
 
-/// A coordinator of that name, as a file of settings has it.
+/// A table of the configuration file for a coordinator.
 pub fn table(name: &str, guest: Guest) -> String {
     let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
     format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", guest.module())
 }
 
-/// One host with a coordinator that beats and one that is given.
+/// Checks that a coordinator beats in one term while `other` runs in the same host.
 fn beats_beside(other: Guest) {
-    beats_beside_one_of(&table("other", other), |launch| launch, |event| event.name == "started");
+    beats_beside_table(&table("other", other), |launch| launch, |event| event.name == "started");
 }
 
-/// The same with that table for the other, in a host that starts in another way. The beats go on until an event of the
-/// other passes `did`. Returns its log.
-fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch, did: impl Fn(&Event) -> bool) -> Journal {
+/// Checks that a coordinator beats in one term while a coordinator with the table `other` runs in the same host. Waits
+/// for an event of the other one that passes `did`. Returns the host's log.
+fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: impl Fn(&Event) -> bool) -> Journal {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let config = format!(
@@ -38,17 +38,17 @@ fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch, did: 
     fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
     let mut node = starts(Launch::run("alpha", home.path(), &journal)).start();
-    let other = journal.event("the other starts", |e| e.name == "started" && e.text("election") == "other");
+    let other = journal.event("the start of the other", |e| e.name == "started" && e.text("election") == "other");
     let first = journal.event("a beat", |e| e.name == "output" && e.text("election") == "beats" && e.ts > other.ts);
-    // The beats go on, in one term. The lease outlasts what a busy machine does.
-    let beats = journal.wait_for_the_last("many beats beside the other", |events| {
+    // The lease is long, so that a busy machine does not end the term.
+    let beats = journal.wait_for_the_last("many beats while the other runs", |events| {
         let beats = events.iter().filter(|e| e.name == "output" && e.text("election") == "beats" && e.ts >= first.ts);
         let beats: Vec<_> = beats.cloned().collect();
         let are_enough = beats.len() >= BEATS && events.iter().any(|e| e.text("election") == "other" && did(e));
         if are_enough { Ok(beats) } else { Err(beats.len().min(BEATS) as u64) }
     });
     for pair in beats.windows(2) {
-        assert_eq!(pair[0].term, pair[1].term, "the term of the one that beats ended: {:?}", pair[1]);
+        assert_eq!(pair[0].term, pair[1].term, "the term of the beating guest ended: {:?}", pair[1]);
     }
     assert_eq!(node.terminate().code(), Some(0));
     for election in ["beats", "other"] {
@@ -59,15 +59,15 @@ fn beats_beside_one_of(other: &str, starts: impl FnOnce(Launch) -> Launch, did: 
 }
 
 #[test]
-fn none_looks_for_a_store_that_is_just_being_made() {
+fn coordinators_start_together_on_a_new_store() {
     const MANY: usize = 8;
-    // Without a wait one of so many looks too early in about every second start.
+    // Without a wait, one of the coordinators reads the store too early in about every second start.
     for _ in 0..6 {
         let store = Store::sqlite();
         let home = tempfile::tempdir().expect("a folder");
         let tables: String = (0..MANY).map(|number| table(&format!("e{number}"), Guest::Beats)).collect();
         fs::write(home.path().join("baton.toml"), format!("store = {:?}\n\n{tables}", store.url()))
-            .expect("it is written");
+            .expect("the file is written");
         let journal = Journal::default();
         let mut node = Launch::run("alpha", home.path(), &journal).start();
         journal.wait_for_the_last("all of them lead", |events| {
@@ -81,34 +81,34 @@ fn none_looks_for_a_store_that_is_just_being_made() {
 }
 
 #[test]
-fn one_that_loops_does_not_disturb_another() {
+fn looping_guest_does_not_disturb_another() {
     beats_beside(Guest::Loops);
 }
 
 #[test]
-fn one_that_traps_does_not_disturb_another() {
+fn trapping_guest_does_not_disturb_another() {
     beats_beside(Guest::Traps);
 }
 
 #[test]
-fn one_that_floods_does_not_disturb_another() {
+fn flooding_guest_does_not_disturb_another() {
     beats_beside(Guest::Floods);
 }
 
 #[test]
-fn one_that_floods_a_log_that_nobody_reads_pushes_out_no_line_of_another() {
+fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let config = format!(
         "store = {:?}\nlease = \"20s\"\ngrace = \"300ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",
         store.url(),
-        // What is dropped of it found no room.
+        // With this limit, lines are dropped only because the log is full.
         table("floods", Guest::Floods) + "max-output = 1000000\n",
         table("logs", Guest::Logs).replace(&format!("{:?}", Guest::Logs.module()), "\"store://logs\""),
     );
     fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = Journal::default();
-    // Nobody reads the log, which would report a port that the node chose.
+    // The test chooses the port, because it does not read the log, which would report a port of the node's choice.
     let at = Endpoint::free();
     let mut node = Launch::run("alpha", home.path(), &journal).flag("--admin", at.0.to_string()).start_unread();
     let scraped = |name: &str, least: f64| {
@@ -118,41 +118,42 @@ fn one_that_floods_a_log_that_nobody_reads_pushes_out_no_line_of_another() {
         });
     };
     scraped("baton_output_lines_dropped_total{election=\"floods\"}", 1.0);
-    // Only now the other begins, and says nine things.
+    // Only now the other coordinator starts and prints nine lines.
     let mut push = baton(home.path());
     push.arg("push").arg(Guest::Logs.module()).arg("logs").arg("--store").arg(store.url());
     let pushed = finish(push);
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
     scraped("baton_effects_total{election=\"logs\",kind=\"output\",result=\"passed\"}", 9.0);
     node.read();
-    let of = |event: &Event, name: &str, election: &str| event.name == name && event.text("election") == election;
-    let is_log = |event: &&Event| of(event, "output", "logs") && event.text("stream") == "log";
+    let is_event_of =
+        |event: &Event, name: &str, election: &str| event.name == name && event.text("election") == election;
+    let is_log = |event: &&Event| is_event_of(event, "output", "logs") && event.text("stream") == "log";
     journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
-    journal.event("what the flood has lost", |event| of(event, "output_dropped", "floods"));
+    journal.event("the lost lines of the flood", |event| is_event_of(event, "output_dropped", "floods"));
     assert_eq!(node.terminate().code(), Some(0));
-    // The last lines of a host have half a second, and the flood is before them.
-    let is_pushed_out = |event: &Event| of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
-    let lost = journal.events().into_iter().find(is_pushed_out);
-    assert!(lost.is_none(), "a line of the other: {lost:?}");
+    // A host that exits writes lines for half a second more, so its last lines may be lost behind the flood.
+    let is_displaced =
+        |event: &Event| is_event_of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
+    let lost = journal.events().into_iter().find(is_displaced);
+    assert!(lost.is_none(), "a line of the other coordinator was lost: {lost:?}");
 }
 
 #[test]
-fn one_that_the_system_ends_for_its_memory_does_not_disturb_another() {
+fn oom_killed_guest_does_not_disturb_another() {
     let Some(group) = ControlGroup::with_memory(256 << 20) else { return };
     let other = table("other", Guest::Allocates) + "max-memory = \"2GiB\"\n";
-    let is_ended =
+    let is_oom_killed =
         |event: &Event| event.name == "ended" && event.text("message").contains("the system ran out of memory");
-    let journal = beats_beside_one_of(&other, |launch| launch.after(&group.enter()), is_ended);
+    let journal = beats_beside_table(&other, |launch| launch.after(&group.enter()), is_oom_killed);
     let ends: Vec<_> =
         journal.events().into_iter().filter(|e| e.name == "ended" && e.text("outcome") == "failed").collect();
     assert!(ends.iter().all(|e| e.text("election") == "other"), "{ends:?}");
     assert!(group.kills() > 0, "the system killed nothing");
 }
 
-/// What is delegated to a host it divides: its processes share one group, and each runner has another, with a bound to
-/// what it takes of memory in any way.
+/// A host divides a delegated control group: one group for its own processes, and one with a memory limit per runner.
 #[test]
-fn in_a_group_that_is_delegated_each_runner_has_one_that_bounds_its_memory() {
+fn each_runner_has_memory_limit_in_delegated_control_group() {
     let Some(group) = ControlGroup::delegated() else { return };
     let home = tempfile::tempdir().expect("a folder");
     let store = Store::sqlite();
@@ -166,50 +167,50 @@ fn in_a_group_that_is_delegated_each_runner_has_one_that_bounds_its_memory() {
     let mut node = Launch::run("alpha", home.path(), &journal).after(&group.enter()).start();
     let term = journal.event("a beat", |event| event.name == "output").term;
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(read(&group.0.join("cgroup.procs")), "", "what is divided has no processes");
+    assert_eq!(read(&group.0.join("cgroup.procs")), "", "a divided group contains no processes");
     assert!(read(&group.0.join("host/cgroup.procs")).lines().any(|pid| *pid == node.pid().to_string()));
     let runners = group.0.join("runners");
-    // The one that runs and the next, once that is ready.
-    let bounded = || -> Vec<PathBuf> {
+    // The running runner and the next one, once it is ready.
+    let limited = || -> Vec<PathBuf> {
         let groups = fs::read_dir(&runners).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-        let is_bounded = |group: &Path| read(&group.join("memory.max")).trim().parse::<u64>().is_ok();
-        groups.filter(|group| is_bounded(group) && !read(&group.join("cgroup.procs")).is_empty()).collect()
+        let has_limit = |group: &Path| read(&group.join("memory.max")).trim().parse::<u64>().is_ok();
+        groups.filter(|group| has_limit(group) && !read(&group.join("cgroup.procs")).is_empty()).collect()
     };
-    until("two groups with a bound", || if bounded().len() >= 2 { Ok(()) } else { Err(bounded()) });
-    for group in bounded() {
+    until("two groups with a limit", || if limited().len() >= 2 { Ok(()) } else { Err(limited()) });
+    for group in limited() {
         let most: u64 = read(&group.join("memory.max")).trim().parse().expect("a number");
         assert!(
             (128 << 20..256 << 20).contains(&most),
-            "{most} bytes: the guest's 64 MiB and 64 of the process', and some"
+            "{most} bytes, not 64 MiB of the guest, 64 MiB of the process and a reserve"
         );
         assert_eq!(read(&group.join("cgroup.procs")).trim(), group.file_name().and_then(|name| name.to_str()).unwrap());
     }
-    // Less than it has: the kernel ends each of them, and the one that runs says why.
-    for group in bounded() {
+    // Below the current use, the kernel kills each runner, and the ended instance reports why.
+    for group in limited() {
         let _ = fs::write(group.join("memory.max"), "0");
     }
-    let gone = journal.event("its end", |event| event.name == "ended" && event.term == term);
+    let ended = journal.event("the end of the instance", |event| event.name == "ended" && event.term == term);
     assert!(
-        gone.text("message").contains("control group") && gone.text("message").contains("--max-memory"),
-        "{gone:?}"
+        ended.text("message").contains("control group") && ended.text("message").contains("--max-memory"),
+        "{ended:?}"
     );
-    journal.event("the next one's beat", |event| event.name == "output" && event.term > term);
+    journal.event("a beat of the next instance", |event| event.name == "output" && event.term > term);
     assert_eq!(node.terminate().code(), Some(0));
 }
 
-/// A control group of this test's: cgroups(7).
+/// A control group of this test. See cgroups(7).
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// One that may have so much memory, in bytes. None, aloud, where this process cannot make one.
+    /// Creates a group with a memory limit in bytes. Returns `None` and reports a skipped test if this process may not.
     fn with_memory(bytes: u64) -> Option<Self> {
-        // Of the first version and of the second.
+        // Version 1, then version 2.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
-            // Of a process that was called the same and was killed.
+            // A killed process with the same id may have left a group.
             let _ = fs::remove_dir(&group.0);
             if fs::create_dir(&group.0).is_ok() {
-                // Where there is swap, it must not go there.
+                // Disables swap, which would delay the kill.
                 for (file, most) in [("memory.swappiness", "0"), ("memory.swap.max", "0")] {
                     let _ = fs::write(group.0.join(file), most);
                 }
@@ -219,12 +220,12 @@ impl ControlGroup {
                 drop(group);
             }
         }
-        skipped("the control group that it needs cannot be made");
+        skipped("the required control group cannot be created");
         None
     }
 
-    /// One of the second version that is for the host in it to divide, as systemd delegates one. None, aloud, where that
-    /// cannot be had.
+    /// Creates a group of version 2 that is delegated to the host in it, as systemd does. Returns `None` and reports a
+    /// skipped test if this process may not.
     fn delegated() -> Option<Self> {
         let group = Self(Path::new("/sys/fs/cgroup").join(format!("baton-delegated-{}", std::process::id())));
         let _ = fs::remove_dir(&group.0);
@@ -236,31 +237,31 @@ impl ControlGroup {
             }
             drop(group);
         }
-        skipped("no control group of the second version that limits memory can be made");
+        skipped("a control group of version 2 that limits memory cannot be created");
         None
     }
 
-    /// What a shell runs to be in it.
+    /// A shell command that moves the shell into the group.
     fn enter(&self) -> String {
         format!("echo $$ > {}/cgroup.procs", self.0.display())
     }
 
-    /// How many of its processes the system has killed for their memory.
+    /// The number of processes of the group that the kernel has killed for lack of memory.
     fn kills(&self) -> u64 {
         let events = ["memory.oom_control", "memory.events"].map(|file| fs::read_to_string(self.0.join(file)));
         let text: String = events.into_iter().flatten().collect();
         let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.and_then(|number| number.parse().ok()).expect("it counts them")
+        kills.and_then(|number| number.parse().ok()).expect("a count of kills")
     }
 }
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // What has just ended may still be in it, and what a host has made in it stays, as systemd removes it.
+        // A process that just ended may still be in the group. The host leaves its groups for systemd to remove.
         let removed = || {
-            let made = fs::read_dir(self.0.join("runners")).into_iter().flatten().filter_map(Result::ok);
-            let made = made.map(|made| made.path()).chain(["runners", "host"].map(|made| self.0.join(made)));
-            made.for_each(|made| drop(fs::remove_dir(made)));
+            let groups = fs::read_dir(self.0.join("runners")).into_iter().flatten().filter_map(Result::ok);
+            let groups = groups.map(|group| group.path()).chain(["runners", "host"].map(|name| self.0.join(name)));
+            groups.for_each(|group| drop(fs::remove_dir(group)));
             fs::remove_dir(&self.0)
         };
         if !std::thread::panicking() {

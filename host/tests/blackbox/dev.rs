@@ -1,4 +1,4 @@
-//! `baton dev`: a project whose build puts a guest together, in the place of a compiler.
+//! `baton dev` on a project whose build assembles a guest instead of compiling one.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,11 +12,10 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, baton, finish, until};
 use baton_test_support::modules::section;
 
-/// Builds `job.wasm` of a guest and what is in `section`, unless there is `broken`.
+/// Builds `job.wasm` from a guest and the file `section`. Fails if a file `broken` exists.
 const BUILD: &str =
     "if [ -e broken ]; then echo 'broken is in the way' >&2; exit 7; fi; cat ../guest.wasm section >job.wasm";
 
-/// A project of somebody who develops a coordinator.
 struct Project {
     home: TempDir,
     journal: Journal,
@@ -27,20 +26,20 @@ impl Project {
         let home = tempfile::tempdir().expect("a folder");
         symlink(Guest::Beats.module(), home.path().join("guest.wasm")).expect("a link");
         let project = Self { home, journal: Journal::default() };
-        fs::create_dir(project.place("")).expect("a folder");
+        fs::create_dir(project.path("")).expect("a folder");
         project
     }
 
-    fn place(&self, name: &str) -> PathBuf {
+    fn path(&self, name: &str) -> PathBuf {
         self.home.path().join("project").join(name)
     }
 
-    /// Changes what is built: a custom section makes another module of the guest.
+    /// Changes the result of the build: with another custom section, the guest is another module.
     fn write(&self, version: &str) {
-        // At once: a build of half of it would be another module.
+        // The rename is atomic. A build from half of the file would be yet another module.
         let hidden = self.home.path().join("section");
-        fs::write(&hidden, section(version)).expect("it can be written");
-        fs::rename(hidden, self.place("section")).expect("it can be put in its place");
+        fs::write(&hidden, section(version)).expect("the file is written");
+        fs::rename(hidden, self.path("section")).expect("the file is renamed");
     }
 
     fn dev(&self, flags: &[&str]) -> Node {
@@ -59,7 +58,7 @@ impl Project {
         self.journal.wait(&format!("event {count} called {name}"), found)
     }
 
-    /// Waits for a beat after an event: in its term, or in that of whatever runs by then.
+    /// Waits for a beat after an event, in any term.
     fn beat_after(&self, event: &Event) -> Event {
         let later =
             |other: &Event| other.name == "output" && other.ts > event.ts && other.text("line").contains("beat");
@@ -70,11 +69,11 @@ impl Project {
 const JSON: [&str; 2] = ["--log-format", "json"];
 
 #[test]
-fn each_build_is_swapped_in_and_what_fails_leaves_it_alone() {
+fn each_build_is_swapped_in_and_failed_builds_are_not() {
     let project = Project::new();
     project.write("one");
-    // What an earlier build has left is not run.
-    fs::write(project.place("job.wasm"), "old").unwrap();
+    // The result of an earlier build is not run.
+    fs::write(project.path("job.wasm"), "old").unwrap();
     let mut node = project.dev(&[&JSON[..], &["--build", BUILD]].concat());
     let started = project.event("started", 1);
     project.event("built", 1);
@@ -88,21 +87,21 @@ fn each_build_is_swapped_in_and_what_fails_leaves_it_alone() {
     let second = project.beat_after(&swapped);
     assert!(second.term > first.term, "{second:?} after {first:?}");
 
-    fs::write(project.place("broken"), "").unwrap();
+    fs::write(project.path("broken"), "").unwrap();
     let failed = project.event("build_failed", 1);
     assert!(failed.text("error").contains("exit status: 7"), "{failed:?}");
-    project.journal.event("what the compiler says", |event| event.raw == "broken is in the way");
-    assert_eq!(project.beat_after(&failed).term, second.term, "what runs goes on");
+    project.journal.event("the compiler's output", |event| event.raw == "broken is in the way");
+    assert_eq!(project.beat_after(&failed).term, second.term, "the instance keeps running");
 
-    // It builds again, and what that makes cannot run.
-    fs::write(project.place("section"), [0, 50]).unwrap();
-    fs::remove_file(project.place("broken")).unwrap();
+    // The next build succeeds, but its module cannot run.
+    fs::write(project.path("section"), [0, 50]).unwrap();
+    fs::remove_file(project.path("broken")).unwrap();
     let refused = project.event("module_refused", 1);
-    assert_eq!(project.beat_after(&refused).term, second.term, "what runs goes on");
+    assert_eq!(project.beat_after(&refused).term, second.term, "the instance keeps running");
 
     project.write("three");
     let swapped = project.event("swapped", 2);
-    assert_eq!(swapped.text("previous"), second_module(&project), "nothing else ran in between");
+    assert_eq!(swapped.text("previous"), first_swapped_module(&project), "nothing else ran in between");
     assert!(project.beat_after(&swapped).term > second.term);
 
     node.signal(Signal::INT);
@@ -113,18 +112,17 @@ fn each_build_is_swapped_in_and_what_fails_leaves_it_alone() {
     }
 }
 
-/// The digest of what was swapped in first.
-fn second_module(project: &Project) -> String {
+fn first_swapped_module(project: &Project) -> String {
     project.event("swapped", 1).text("module").to_owned()
 }
 
 #[test]
-fn a_build_is_not_disturbed_by_a_change_and_another_follows() {
+fn change_during_build_starts_one_more_build() {
     let project = Project::new();
     project.write("one");
-    // Not among the files that are watched.
-    let control = |name: &str| project.place(".control").join(name);
-    fs::create_dir(project.place(".control")).unwrap();
+    // `baton dev` does not watch hidden folders.
+    let control = |name: &str| project.path(".control").join(name);
+    fs::create_dir(project.path(".control")).unwrap();
     let build = format!("echo >>.control/begun; while [ ! -e .control/go ]; do sleep 0.05; done; {BUILD}");
     let _node = project.dev(&[&JSON[..], &["--build", &build]].concat());
     let begun = || fs::read(control("begun")).unwrap_or_default().len();
@@ -133,21 +131,21 @@ fn a_build_is_not_disturbed_by_a_change_and_another_follows() {
     project.write("three");
     fs::write(control("go"), "").unwrap();
     project.event("built", 2);
-    // Of the state in between nothing need be seen, but the last one runs.
-    let made = fs::read(project.place("job.wasm")).unwrap();
+    // The version in between may be skipped, but the last one runs.
+    let made = fs::read(project.path("job.wasm")).unwrap();
     assert!(made.ends_with(b"three"));
     project.event("started", 1);
-    assert_eq!(begun(), 2, "one build follows, and no third");
+    assert_eq!(begun(), 2, "exactly one build follows");
 }
 
 #[test]
-fn the_end_is_that_of_a_build_under_way_too() {
+fn running_build_ends_with_dev() {
     let project = Project::new();
-    // It keeps nothing open that this test waits for the end of.
+    // The build closes its output, which the test would otherwise read until the end.
     let build = "exec >/dev/null 2>&1; trap '' INT TERM; sleep 1000 & echo $! >.child; wait";
     let mut node = project.dev(&[&JSON[..], &["--build", build]].concat());
     let child = until("the build to begin", || {
-        fs::read_to_string(project.place(".child")).unwrap_or_default().trim().parse::<u32>()
+        fs::read_to_string(project.path(".child")).unwrap_or_default().trim().parse::<u32>()
     });
     assert!(runs(child));
     node.signal(Signal::INT);
@@ -155,28 +153,28 @@ fn the_end_is_that_of_a_build_under_way_too() {
     until("the build's end", || if runs(child) { Err(child) } else { Ok(()) });
 }
 
-/// Whether a process runs: one that has ended may still wait for its parent to hear of it.
+/// True if a process runs. A process that has exited but was not reaped does not count.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 #[test]
-fn what_somebody_else_builds_is_swapped_in_too() {
+fn externally_built_module_is_swapped_in() {
     let project = Project::new();
     let mut node = project.dev(&["--build", "off"]);
-    // Without `--log-format`, for people.
+    // Without `--log-format`, the log is text.
     let line = |words: &[&str]| {
         let has = |event: &Event| words.iter().all(|word| event.raw.contains(word));
         project.journal.event(&format!("a line with {words:?}"), has)
     };
     line(&["ERROR", "module_refused: ", "there is no module at", "job.wasm"]);
-    fs::copy(Guest::Beats.module(), project.place("job.wasm")).unwrap();
+    fs::copy(Guest::Beats.module(), project.path("job.wasm")).unwrap();
     line(&["out", "term 1", "| ", "beat"]);
     project.write("two");
-    let two = [fs::read(Guest::Beats.module()).unwrap(), fs::read(project.place("section")).unwrap()].concat();
-    fs::write(project.place("new"), two).unwrap();
-    fs::rename(project.place("new"), project.place("job.wasm")).unwrap();
+    let two = [fs::read(Guest::Beats.module()).unwrap(), fs::read(project.path("section")).unwrap()].concat();
+    fs::write(project.path("new"), two).unwrap();
+    fs::rename(project.path("new"), project.path("job.wasm")).unwrap();
     line(&["swapped: ", "without an instance"]);
     line(&["out", "term 2", "| ", "beat"]);
     assert_eq!(node.terminate().code(), Some(0));
@@ -186,7 +184,7 @@ fn what_somebody_else_builds_is_swapped_in_too() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_way_out() {
+fn wrong_arguments_are_refused_with_remedy() {
     let home = tempfile::tempdir().expect("a folder");
     let wrong = |arguments: &[&str], problem: &str| {
         let mut command = baton(home.path());
@@ -202,7 +200,7 @@ fn what_is_wrong_is_said_with_the_way_out() {
 }
 
 #[test]
-fn developer_has_the_page() {
+fn dev_serves_the_page() {
     let project = Project::new();
     project.write("one");
     let node = project.dev(&[&JSON[..], &["--build", BUILD]].concat());

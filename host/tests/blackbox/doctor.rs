@@ -1,5 +1,4 @@
-//! `baton doctor` on stores that are as they should be, and on those that are away, hang or refuse. What it finds out about
-//! stores that lie, its own tests show.
+//! `baton doctor` on stores that work, hang, deny access or are unreachable. Unit tests cover stores that misbehave.
 
 use std::process::{Command, Stdio};
 
@@ -14,14 +13,13 @@ use crate::skipped::skipped;
 use crate::store::Store;
 use crate::{modules, scenarios};
 
-/// The finding of that check.
 #[track_caller]
 fn finding<'a>(diagnosis: &'a Value, check: &str) -> &'a Value {
     let findings = diagnosis["findings"].as_array().expect("an array");
     findings.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("no {check}: {diagnosis:#}"))
 }
 
-/// What it prints as JSON, where it ends with that status. That a busy machine is slow is another matter.
+/// Parses the JSON output, and checks the exit status. A slow store is tolerated, because the machine may be busy.
 #[track_caller]
 fn diagnosis(finished: &Finished, code: i32) -> Value {
     let diagnosis: Value =
@@ -35,14 +33,14 @@ fn diagnosis(finished: &Finished, code: i32) -> Value {
     diagnosis
 }
 
-fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
+fn doctor_tests_store_without_disturbing_election(fleet: Fleet) {
     let (mut alpha, term) = fleet.leader("alpha");
     let lease = format!("{}s", fleet.store.lease().as_secs().max(15));
     let diagnosis = diagnosis(&fleet.command(&["doctor", "--output=json", "--lease", &lease]), 0);
     assert_eq!(diagnosis["complete"], true, "{diagnosis:#}");
     assert_eq!(diagnosis["store"], fleet.store.url());
     assert!(diagnosis["latency"]["p99_ms"].as_f64().is_some(), "{diagnosis:#}");
-    // Where the machine has paused about the lease's end, that is not measured.
+    // If the machine paused around the lease's end, doctor reports no measurement.
     let free_after = &diagnosis["free_after_ms"];
     assert!(free_after.is_null() || free_after.as_f64().is_some(), "{diagnosis:#}");
     for check in ["lease-taken-over", "lease-expired", "write-version", "removed"] {
@@ -50,7 +48,7 @@ fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
     }
     let expired = finding(&diagnosis, "lease-expired")["found"].as_str().expect("a text");
     assert_eq!(expired.contains("emulator"), !fleet.store.is_sqlite(), "{expired}");
-    // Nothing of it is left, and nobody was disturbed.
+    // The doctor has removed its own election.
     let all = fleet.command(&["status", "--output=json"]).json();
     assert_eq!(all.as_array().map(Vec::len), Some(1), "{all:#}");
     assert_eq!((&all[0]["election"], &all[0]["term"]), (&ELECTION.into(), &term.into()), "{all:#}");
@@ -60,12 +58,12 @@ fn a_store_is_tried_beside_an_election_that_does_not_notice(fleet: Fleet) {
 
 scenarios! {
     on_both_stores: [
-        a_store_is_tried_beside_an_election_that_does_not_notice,
+        doctor_tests_store_without_disturbing_election,
     ],
 }
 
 #[test]
-fn people_read_what_was_found_and_the_module_is_looked_at() {
+fn doctor_prints_findings_and_checks_module() {
     let fleet = Fleet::new(Store::sqlite());
     let file = fleet.home.path().join("none.wasm");
     std::fs::write(&file, b"\0asm no module").expect("written");
@@ -77,27 +75,27 @@ fn people_read_what_was_found_and_the_module_is_looked_at() {
     assert!(!finished.stdout.contains("lease-length"), "{}", finished.stdout);
 
     std::fs::write(&file, modules::command(1)).expect("written");
-    let looked = fleet.command(&["doctor", "--quick", "--output=json", file.to_str().expect("a path")]);
-    assert_eq!(finding(&looked.json(), "module")["level"], "ok", "{looked:?}");
+    let checked = fleet.command(&["doctor", "--quick", "--output=json", file.to_str().expect("a path")]);
+    assert_eq!(finding(&checked.json(), "module")["level"], "ok", "{checked:?}");
 }
 
 #[test]
-fn who_interrupts_it_leaves_nothing_behind() {
+fn interrupted_doctor_leaves_nothing_behind() {
     for store in [Store::sqlite(), Store::azurite()] {
         let fleet = Fleet::new(store);
         let mut command = fleet.baton(&["doctor", "--output=json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut doctor = command.spawn().expect("it starts");
+        let mut doctor = command.spawn().expect("the command starts");
         let listed = || {
             let all = fleet.command(&["status", "--output=json"]);
             let all: Value = serde_json::from_str(&all.stdout).unwrap_or_default();
             all.as_array().map(Vec::len).filter(|count| *count == 1).ok_or(all)
         };
-        until("its election", listed);
-        kill_process(Pid::from_child(&doctor), Signal::INT).expect("it gets the signal");
-        // It says less than a pipe holds.
-        wait_for_end(&mut doctor).expect("it ends");
-        let output = doctor.wait_with_output().expect("what it has said");
+        until("the election of the doctor", listed);
+        kill_process(Pid::from_child(&doctor), Signal::INT).expect("the signal is sent");
+        // The output fits into the pipe.
+        wait_for_end(&mut doctor).expect("the doctor exits");
+        let output = doctor.wait_with_output().expect("the output");
         let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((output.status.code(), &diagnosis["complete"]), (Some(1), &false.into()), "{diagnosis:#}");
         assert_eq!(finding(&diagnosis, "removed")["level"], "ok", "{diagnosis:#}");
@@ -106,9 +104,9 @@ fn who_interrupts_it_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
+fn doctor_reports_unreachable_store_and_skips_lease_checks() {
     let fleet = Fleet::new(Store::azurite());
-    let Store::Azurite { proxy, .. } = &fleet.store else { unreachable!("it is one") };
+    let Store::Azurite { proxy, .. } = &fleet.store else { unreachable!("the store was chosen above") };
     for mode in [Mode::Hang, Mode::Cut] {
         proxy.set(mode);
         let diagnosis = diagnosis(&fleet.command(&["doctor", "--output=json"]), 1);
@@ -131,34 +129,34 @@ fn a_store_that_hangs_or_is_not_there_is_named_and_nothing_else_is_tried() {
     diagnosis(&finish(command), 0);
 }
 
-/// Who has lost a file runs it first of all, and may have the file somewhere else.
+/// An operator who has lost a file runs the doctor first, and may still restore the file.
 #[test]
-fn a_file_that_a_store_lacks_is_named_and_not_made_anew() {
+fn missing_store_file_is_reported_and_not_recreated() {
     let fleet = Fleet::new(Store::sqlite());
-    let Store::Sqlite(folder) = &fleet.store else { unreachable!("it is one") };
+    let Store::Sqlite(folder) = &fleet.store else { unreachable!("the store was chosen above") };
     fleet.leader("alpha");
     let file = folder.path().join("control.db");
     let away = fleet.home.path().join("control.db");
-    std::fs::rename(&file, &away).expect("it is there");
+    std::fs::rename(&file, &away).expect("the file exists");
     let doctor = fleet.command(&["doctor", "--quick", "--output=json"]);
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains("control.db: is missing, unlike the store's other files"), "{doctor:?}");
     let status = fleet.command(&["status"]);
     assert_eq!(status.code, Some(1), "{status:?}");
     assert!(status.stdout.contains("alpha") && status.stderr.contains("cannot read whether"), "{status:?}");
-    assert!(!file.exists(), "somebody has made it anew");
-    std::fs::rename(&away, &file).expect("it is put back");
+    assert!(!file.exists(), "the file was recreated");
+    std::fs::rename(&away, &file).expect("the file is restored");
     diagnosis(&fleet.command(&["doctor", "--quick", "--output=json"]), 0);
-    // Only who is started makes one, and says so.
-    std::fs::remove_file(&file).expect("it is there");
+    // Only a host that starts recreates the file, and it reports this.
+    std::fs::remove_file(&file).expect("the file exists");
     let beta = fleet.node("beta");
     let lost = "control.db was missing and was created again, empty";
-    beta.event("what was lost", |event| event.name == "error" && event.text("error").contains(lost));
+    beta.event("the lost file", |event| event.name == "error" && event.text("error").contains(lost));
     fleet.check_promises();
 }
 
 #[test]
-fn what_the_machine_lacks_is_named_with_its_remedy() {
+fn machine_problems_are_reported_with_remedies() {
     let fleet = Fleet::new(Store::sqlite());
     let doctor = fleet.baton(&["doctor", "--quick", "--output=json"]);
     let setup = "for folder in \"$HOME/.cache\" \"$HOME/.local/state\"; do \
@@ -171,11 +169,11 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
     ] {
         let lacking = finding(&without, check);
         assert_eq!(lacking["level"], level, "{without:#}");
-        assert!(lacking["remedy"].as_str().is_some_and(|said| said.contains(remedy)), "{without:#}");
+        assert!(lacking["remedy"].as_str().is_some_and(|text| text.contains(remedy)), "{without:#}");
     }
-    // In a time namespace, clocks are those of another machine.
+    // In a time namespace, the clocks differ from the machine's.
     if !rustix::process::getuid().is_root() {
-        return skipped("only root may make the time namespace that it needs");
+        return skipped("only root may create the required time namespace");
     }
     let mut unshare = Command::new("unshare");
     unshare.args(["--time", "--fork", "--kill-child", "--boottime", "100"]).arg(doctor.get_program());
@@ -188,7 +186,7 @@ fn what_the_machine_lacks_is_named_with_its_remedy() {
 }
 
 #[test]
-fn the_right_that_a_signature_lacks_is_named() {
+fn permission_that_signature_lacks_is_reported() {
     let fleet = Fleet::new(Store::azurite());
     let all =
         || BlobSasPermissions { read: true, write: true, create: true, list: true, delete: true, ..Default::default() };

@@ -1,4 +1,4 @@
-//! What hosts and coordinators say, as those read it who ask the endpoint: live, in order, each line once, whoever leads.
+//! Logs and events at the endpoint: live, in order, and each line once, across changes of the leader.
 
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -23,13 +23,12 @@ use crate::skipped::skipped;
 use crate::store::Store;
 
 scenarios! {
-    with_crashes: [a_reader_follows_the_leader_and_prints_nothing_twice],
+    with_crashes: [reader_follows_leader_and_prints_no_line_twice],
 }
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// The file with that token.
-fn token(fleet: &Fleet) -> String {
+fn token_file(fleet: &Fleet) -> String {
     let path = fleet.home.path().join("token");
     std::fs::write(&path, TOKEN).expect("written");
     path.display().to_string()
@@ -48,7 +47,7 @@ fn bearer() -> String {
     format!("Authorization: Bearer {TOKEN}\r\n")
 }
 
-/// The body of an answer that came in chunks.
+/// Decodes the body of a chunked answer.
 fn list(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     let mut rest = answer.body.as_bytes();
@@ -64,11 +63,10 @@ fn list(answer: &Answer) -> Vec<Value> {
     serde_json::from_slice(&whole).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&whole)))
 }
 
-/// A stream that is read by the test.
 struct Stream(BufReader<TcpStream>);
 
 impl Stream {
-    /// Beside many others who ask, one may be hung up on.
+    /// Opens a stream. Tries again, because a host with many clients may close a connection.
     fn open(at: Endpoint, path: &str, headers: &str) -> Self {
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
         until("a stream", || {
@@ -77,12 +75,12 @@ impl Stream {
             stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
             let mut stream = Self(BufReader::new(stream));
             let answer = stream.line();
-            let is_one = answer.as_deref().is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
-            if is_one { Ok(stream) } else { Err(format!("{answer:?}")) }
+            let is_accepted = answer.as_deref().is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
+            if is_accepted { Ok(stream) } else { Err(format!("{answer:?}")) }
         })
     }
 
-    /// The next line of whatever is sent; none at the end.
+    /// Reads the next line. Returns `None` at the end.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
@@ -91,13 +89,13 @@ impl Stream {
         }
     }
 
-    /// The next entry, with its id.
+    /// Reads the next entry and its id.
     fn entry(&mut self) -> (String, Value) {
         let mut id = String::new();
         loop {
-            let line = self.line().expect("the stream goes on");
-            if let Some(said) = line.strip_prefix("id: ") {
-                said.clone_into(&mut id);
+            let line = self.line().expect("the stream continues");
+            if let Some(text) = line.strip_prefix("id: ") {
+                text.clone_into(&mut id);
             } else if let Some(data) = line.strip_prefix("data: ") {
                 return (id, serde_json::from_str(data).expect("JSON"));
             }
@@ -105,37 +103,36 @@ impl Stream {
     }
 }
 
-/// `baton` as it runs on, and what it has printed so far.
-struct Following {
+/// A running `baton` command, and its output so far.
+struct Follower {
     process: Child,
-    out: Arc<Mutex<Vec<String>>>,
-    said: Arc<Mutex<Vec<String>>>,
+    stdout: Arc<Mutex<Vec<String>>>,
+    stderr: Arc<Mutex<Vec<String>>>,
     readers: Vec<JoinHandle<()>>,
 }
 
-impl Following {
+impl Follower {
     fn start(mut command: Command) -> Self {
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let (out, said) = (Arc::default(), Arc::default());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+        let (stdout, stderr) = (Arc::default(), Arc::default());
         let readers = vec![
-            read(process.stdout.take().expect("piped"), Arc::clone(&out)),
-            read(process.stderr.take().expect("piped"), Arc::clone(&said)),
+            read(process.stdout.take().expect("piped"), Arc::clone(&stdout)),
+            read(process.stderr.take().expect("piped"), Arc::clone(&stderr)),
         ];
-        Self { process, out, said, readers }
+        Self { process, stdout, stderr, readers }
     }
 
     fn lines(&self) -> Vec<Value> {
-        let lines = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.stdout.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
     }
 
-    fn said(&self) -> Vec<String> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn messages(&self) -> Vec<String> {
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a line that passes the test.
     fn wait(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
-        until(what, || self.lines().into_iter().find(&test).ok_or_else(|| (self.lines().len(), self.said())))
+        until(what, || self.lines().into_iter().find(&test).ok_or_else(|| (self.lines().len(), self.messages())))
     }
 }
 
@@ -147,7 +144,7 @@ fn read(pipe: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>
     })
 }
 
-impl Drop for Following {
+impl Drop for Follower {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -155,36 +152,38 @@ impl Drop for Following {
     }
 }
 
-/// What a line was, as no other is.
+/// Returns a text that identifies a line.
 fn identity(line: &Value) -> String {
     format!("{} {} {} {} {}", line["ts"], line["node"], line["event"], line["term"], line["line"])
 }
 
-fn a_reader_follows_the_leader_and_prints_nothing_twice(fleet: Fleet) {
-    let token = token(&fleet);
+fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
+    let token = token_file(&fleet);
     let alpha = launch(&fleet, "alpha", &token);
     let term = fleet.beat_above(0).term;
     let mut beta = launch(&fleet, "beta", &token);
     let follow = |what: &str| {
-        Following::start(fleet.baton(&[what, ELECTION, "--follow", "--output=json", "--token-file", &token]))
+        Follower::start(fleet.baton(&[what, ELECTION, "--follow", "--output=json", "--token-file", &token]))
     };
     let (logs, events) = (follow("logs"), follow("events"));
 
     logs.wait("a beat", |line| line["term"] == term && line["event"] == "output");
-    events.wait("its election", |line| line["event"] == "elected" && line["node"] == "alpha");
+    events.wait("the election of alpha", |line| line["event"] == "elected" && line["node"] == "alpha");
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
 
-    // A crash: the way to alpha is lost, and found to beta.
+    // A crash: the connection to alpha is lost, and the reader connects to beta.
     alpha.signal(Signal::KILL);
     let second = fleet.beat_above(term).term;
     logs.wait("a beat of beta", |line| line["term"] == second && line["node"] == "beta");
     events.wait("the election of beta", |line| line["event"] == "elected" && line["node"] == "beta");
     for reader in [&logs, &events] {
         let says = format!("{ELECTION}: beta leads now, in term {second}");
-        // What is said and what is read are two streams.
-        until("what is said of it", || if reader.said().contains(&says) { Ok(()) } else { Err(reader.said()) });
+        // stderr and stdout are two streams.
+        until("the message about the leader", || {
+            if reader.messages().contains(&says) { Ok(()) } else { Err(reader.messages()) }
+        });
     }
-    // A hand-off: the last words of beta are told, too, and gamma goes on.
+    // A hand-off: the last lines of beta arrive, and then those of gamma.
     let gamma = launch(&fleet, "gamma", &token);
     gamma.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
     assert_eq!(beta.terminate().code(), Some(0));
@@ -198,13 +197,13 @@ fn a_reader_follows_the_leader_and_prints_nothing_twice(fleet: Fleet) {
     }
     let (mut terms, beats) = (Vec::new(), logs.lines());
     terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
-    assert!(terms.is_sorted(), "the lines of a term stand together: {terms:?}");
-    // A host that ends tells its readers for half a second more: the rest they may miss.
+    assert!(terms.is_sorted(), "the lines of a term are contiguous: {terms:?}");
+    // A host that shuts down serves its readers for half a second more. They may miss later lines.
     let last = |line: &Value| line["node"] == "beta" && line["event"] == "stopping";
-    events.wait("the last words of beta", last);
-    // Of gamma's time as a standby nothing is told: it led afterwards.
+    events.wait("the last lines of beta", last);
+    // Events of gamma as a standby do not appear, because the reader connected when gamma led.
     assert!(events.lines().iter().all(|line| line["node"] != "gamma" || line["event"] != "standby"));
-    // All that gamma has written since it leads was told.
+    // All lines that gamma has printed as the leader arrive.
     let written = fleet.beat("a later beat", |event| event.from == "gamma" && event.term == third);
     let text = written.text("line").to_owned();
     logs.wait("that beat", |line| line["line"].as_str() == Some(&text) && line["term"] == third);
@@ -212,9 +211,9 @@ fn a_reader_follows_the_leader_and_prints_nothing_twice(fleet: Fleet) {
 }
 
 #[test]
-fn what_is_printed_is_told_with_the_token_alone() {
+fn output_is_served_only_with_token() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Logs);
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let node = launch(&fleet, "alpha", &file);
     let at = Endpoint::of(&node);
     let path = format!("/v1/elections/{ELECTION}/logs");
@@ -222,12 +221,12 @@ fn what_is_printed_is_told_with_the_token_alone() {
         let lines = list(&ask(at, &format!("{path}?tail=1000"), &bearer()));
         if lines.len() > 8 { Ok(lines) } else { Err(lines) }
     });
-    // The first is printed.
+    // The first line is printed, not logged.
     let levels: Vec<&str> = logged[1..7].iter().filter_map(|line| line["level"].as_str()).collect();
     assert_eq!(levels, ["trace", "debug", "info", "warn", "error", "critical"], "{logged:?}");
     let warnings = list(&ask(at, &format!("{path}?level=warn&tail=2"), &bearer()));
     let levels: Vec<&str> = warnings.iter().filter_map(|line| line["level"].as_str()).collect();
-    assert_eq!(levels, ["error", "critical"], "the last two of these");
+    assert_eq!(levels, ["error", "critical"], "the last two of the matching lines");
 
     for (path, headers, status) in [
         (path.as_str(), "", 401),
@@ -244,66 +243,66 @@ fn what_is_printed_is_told_with_the_token_alone() {
         let answer = ask(at, path, headers);
         assert_eq!(answer.status, status, "{path} {headers}: {answer:?}");
     }
-    let led = at.send(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n{}\r\n", bearer()).as_bytes());
-    assert_eq!(led.map(|answer| answer.status).ok(), Some(403), "a page's own name leads here");
+    let rebound = at.send(format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n{}\r\n", bearer()).as_bytes());
+    assert_eq!(rebound.map(|answer| answer.status).ok(), Some(403), "DNS rebinding is refused");
 
-    let tell = |flags: &[&str]| fleet.command(&[&["logs", ELECTION], flags].concat());
-    let text = until("where it is asked to be known", || {
-        let text = tell(&["--token-file", &file, "--level", "critical"]);
+    let logs = |flags: &[&str]| fleet.command(&[&["logs", ELECTION], flags].concat());
+    let text = until("the endpoint to be known", || {
+        let text = logs(&["--token-file", &file, "--level", "critical"]);
         if text.code == Some(0) { Ok(text) } else { Err(text) }
     });
     assert!(text.stdout.contains("CRIT fleet term 1  | billing: this is Level::Critical\n"), "{text:?}");
     assert!(!text.stdout.contains("Level::Error"), "{text:?}");
-    // Its own user needs none on its machine.
-    let own = tell(&["--level", "critical"]);
+    // On this machine, the host's own user needs no token.
+    let own = logs(&["--level", "critical"]);
     assert_eq!((own.code, own.stdout), (Some(0), text.stdout), "{}", own.stderr);
     let other = fleet.home.path().join("other");
     std::fs::write(&other, "another-token-of-ours").expect("written");
-    let refused = tell(&["--token-file", other.to_str().expect("a path")]);
+    let refused = logs(&["--token-file", other.to_str().expect("a path")]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("401") && refused.stderr.contains("--admin-token-file"), "{refused:?}");
-    let wrong = tell(&["--token-file", "/nowhere"]);
+    let wrong = logs(&["--token-file", "/nowhere"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.stderr.contains("configuration: --token-file /nowhere: "), "{wrong:?}");
     fleet.check_promises();
 }
 
 #[test]
-fn a_node_without_a_token_tells_nobody_what_is_printed() {
+fn node_without_token_serves_no_output() {
     let fleet = Fleet::new(Store::sqlite());
     let (node, _) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
     let refused = ask(at, &format!("/v1/elections/{ELECTION}/logs"), &bearer());
     assert_eq!(refused.status, 403, "{refused:?}");
     assert!(refused.body.contains("--admin-token-file"), "{refused:?}");
-    assert!(!list(&ask(at, "/v1/events", "")).is_empty(), "events need none here");
-    let events = until("where it is asked to be known", || {
+    assert!(!list(&ask(at, "/v1/events", "")).is_empty(), "events need no token on this machine");
+    let events = until("the endpoint to be known", || {
         let events = fleet.command(&["events"]);
         if events.code == Some(0) { Ok(events) } else { Err(events) }
     });
     assert!(events.stdout.contains("elected: leading with module"), "{events:?}");
-    let unheard = fleet.command(&["events", "other"]);
-    assert_eq!(unheard.code, Some(1), "{unheard:?}");
-    assert!(unheard.stderr.contains("there is no election other"), "{unheard:?}");
-    assert!(unheard.stderr.contains("the store has fleet;"), "{unheard:?}");
-    // Of an election whose host has ended there is nothing to tell, and of the others there still is.
+    let unknown = fleet.command(&["events", "other"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.stderr.contains("there is no election other"), "{unknown:?}");
+    assert!(unknown.stderr.contains("the store has fleet;"), "{unknown:?}");
+    // An election whose host has exited has no events. Those of other elections are still printed.
     let mut last = fleet.launch_with("beta", &[("--election", "ended")]).start();
     last.after(0, "started");
     assert_eq!(last.terminate().code(), Some(0));
     let events = fleet.command(&["events"]);
     assert_eq!(events.code, Some(1), "{events:?}");
     assert!(events.stdout.contains("elected: leading with module"), "{events:?}");
-    // What a host has announced it takes back as it ends, if the store answers within a second.
-    let has_ended = |said: &str| said.contains("its host has exited") || said.contains("beta did not answer");
+    // A host that exits withdraws its announcement if the store answers within a second.
+    let has_ended = |text: &str| text.contains("its host has exited") || text.contains("beta did not answer");
     assert!(events.stderr.contains("ended: ") && has_ended(&events.stderr), "{events:?}");
     let ended = fleet.command(&["events", "ended"]);
     assert!(ended.code == Some(1) && has_ended(&ended.stderr), "{ended:?}");
 }
 
 #[test]
-fn a_stream_goes_on_after_the_last_id_and_says_what_is_lost() {
+fn stream_resumes_after_last_id_and_reports_lost_lines() {
     let fleet = Fleet::new(Store::sqlite());
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let node = launch(&fleet, "alpha", &file);
     node.after(0, "started");
     let at = Endpoint::of(&node);
@@ -315,28 +314,28 @@ fn a_stream_goes_on_after_the_last_id_and_says_what_is_lost() {
     }
     drop(stream);
     let number = |line: &Value| line["line"].as_str()?.strip_prefix("beat ")?.split(' ').next()?.parse::<u64>().ok();
-    fleet.beat("later ones", |event| number(&event.fields) > number(&last).map(|last| last + 20));
+    fleet.beat("later beats", |event| number(&event.fields) > number(&last).map(|last| last + 20));
     let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: {id}\r\n", bearer()));
     let last = number(&last).expect("a beat");
     for expected in last + 1..last + 40 {
         assert_eq!(number(&stream.entry().1), Some(expected), "each once, in order");
     }
-    // An id of another start of the host: all there is, from the first on.
+    // An id of another start of the host: the stream starts with the first line.
     let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: 0123456789abcdef-7\r\n", bearer()));
     assert_eq!(stream.entry().1["line"], "beat in term 1");
     drop(node);
 
-    // What has made room for others is lost, and that is said.
+    // Lines that later lines displaced are lost, and the stream reports their number.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let node = fleet.launch_with("alpha", &[("--admin-token-file", &file), ("--max-output", "100000")]).start();
     let at = Endpoint::of(&node);
     let (first, _) = Stream::open(at, &format!("{path}?tail=1"), &bearer()).entry();
     let lost = until("lines to be lost", || {
         let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: {first}\r\n", bearer()));
         loop {
-            match stream.line().expect("the stream goes on") {
-                line if line == "event: missed" => break Ok(stream.line().expect("how many")),
+            match stream.line().expect("the stream continues") {
+                line if line == "event: missed" => break Ok(stream.line().expect("a count")),
                 line if line.starts_with("data: ") => break Err(line),
                 _ => {}
             }
@@ -347,9 +346,9 @@ fn a_stream_goes_on_after_the_last_id_and_says_what_is_lost() {
 }
 
 #[test]
-fn whatever_is_printed_is_one_line_of_text() {
+fn output_is_escaped_to_one_line_of_text() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::TellsConfig);
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let evil = "<script>alert(1)</script>\u{1b}[2J\u{202e}\u{0}\r\ndata: {}\r\n\r\nevent: missed";
     let printed = evil.replace('\u{0}', "");
     let node = fleet
@@ -364,35 +363,35 @@ fn whatever_is_printed_is_one_line_of_text() {
     assert!(lines[1].contains("<script>"), "{lines:?}");
     let raw = ask(at, &path, &bearer()).body;
     assert!(!raw.chars().any(|c| c == '\u{1b}' || c == '\u{202e}'), "{raw:?}");
-    let text = until("where it is asked to be known", || {
+    let text = until("the endpoint to be known", || {
         let text = fleet.command(&["logs", ELECTION, "--token-file", &file]);
         if text.code == Some(0) { Ok(text) } else { Err(text) }
     });
     assert!(!text.stdout.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
-    // Its own words at its end need the token, too.
+    // The message of an ended instance needs the token, too.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FailsRetryable);
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let node = launch(&fleet, "alpha", &file);
-    let gone = node.after(0, "ended");
-    let message = gone.text("message").to_owned();
+    let ended = node.after(0, "ended");
+    let message = ended.text("message").to_owned();
     assert!(!message.is_empty());
     let at = Endpoint::of(&node);
     let path = format!("/v1/events?election={ELECTION}&tail=1000");
-    let told = |headers: &str| {
+    let end_event = |headers: &str| {
         let events = list(&ask(at, &path, headers));
-        events.into_iter().find(|event| event["event"] == "ended").expect("its end")
+        events.into_iter().find(|event| event["event"] == "ended").expect("an `ended` event")
     };
-    assert_eq!(told(&bearer())["message"], message.as_str());
-    let withheld = told("").to_string();
+    assert_eq!(end_event(&bearer())["message"], message.as_str());
+    let withheld = end_event("").to_string();
     assert!(withheld.contains("only with the token") && !withheld.contains(&message), "{withheld}");
 }
 
-/// More streams than there are places for, none of which is read.
+/// Opens more streams than a host serves, and reads none of them.
 #[test]
-fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
+fn unread_streams_block_no_client_and_delay_nothing() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
-    let file = token(&fleet);
-    // A lease that outlasts what else this machine may be busy with.
+    let file = token_file(&fleet);
+    // The lease is long, so that a busy machine does not cost it.
     let flags = [("--admin-token-file", &*file), ("--max-output", "1000"), ("--lease", "60s")];
     let mut node = fleet.launch_with("alpha", &flags).start();
     let term = fleet.beat_above(0).term;
@@ -404,7 +403,7 @@ fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
         let (path, headers) =
             if number % 2 == 0 { ("/v1/events?tail=9999", String::new()) } else { (&*logs, bearer()) };
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
-        // It may have hung up.
+        // The host may have closed the connection.
         let _ = stream.write_all(request.as_bytes());
         held.push(stream);
         if held.len() > 500 {
@@ -413,9 +412,9 @@ fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
     }
     at.ask_until("/livez", 200);
     at.ask_until("/readyz", 200);
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("it runs").count();
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("the host runs").count();
     assert!(descriptors < 400, "{descriptors} descriptors are open");
-    // Those who come now are served, though all places are taken by others.
+    // A new client is served although idle streams use all places.
     let mut stream = Stream::open(at, &logs, &bearer());
     assert_eq!(stream.entry().1["event"], "output");
     drop(held);
@@ -429,9 +428,9 @@ fn streams_that_nobody_reads_keep_nobody_out_and_delay_nothing() {
     fleet.check_promises();
 }
 
-/// A stream does not count among the connections of which the oldest is cut off.
+/// A host with too many connections closes the oldest one, but not a stream.
 #[test]
-fn a_stream_outlives_those_who_only_hold_connections() {
+fn stream_outlives_idle_connections() {
     let fleet = Fleet::new(Store::sqlite());
     let (node, _) = fleet.leader("alpha");
     let at = Endpoint::of(&node);
@@ -445,37 +444,36 @@ fn a_stream_outlives_those_who_only_hold_connections() {
 }
 
 #[test]
-fn a_reader_who_has_enough_ends_the_command() {
+fn command_ends_when_its_reader_closes_the_pipe() {
     let fleet = Fleet::new(Store::sqlite());
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let node = launch(&fleet, "alpha", &file);
     node.after(0, "started");
     let mut command = fleet.baton(&["logs", ELECTION, "--follow", "--token-file", &file]);
-    // Where it cannot be asked yet, it tries again.
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    // The command tries again until the endpoint is known.
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
     let mut first = [0; 20];
     process.stdout.take().expect("piped").read_exact(&mut first).expect("a line");
-    let status = until("its end", || process.try_wait().expect("a child").ok_or("it runs"));
+    let status = until("the end of the command", || process.try_wait().expect("a child").ok_or("it still runs"));
     assert_eq!(status.code(), Some(0));
 }
 
 #[test]
-fn a_reader_who_has_enough_ends_a_command_that_has_nothing_to_tell() {
+fn idle_command_ends_when_its_reader_closes_the_pipe() {
     let fleet = Fleet::new(Store::sqlite());
     let node = fleet.node("alpha");
     node.after(0, "started");
     let mut command = fleet.baton(&["events", ELECTION, "--follow", "--tail", "1"]);
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
     process.stdout.take().expect("piped").read_exact(&mut [0]).expect("a line");
-    let status = until("its end", || process.try_wait().expect("a child").ok_or("it runs"));
+    let status = until("the end of the command", || process.try_wait().expect("a child").ok_or("it still runs"));
     assert_eq!(status.code(), Some(0));
 }
 
-/// A node is found where it says, by its certificate, and the token goes nowhere else.
 #[test]
-fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {
+fn token_is_sent_only_over_tls_to_advertised_address() {
     let fleet = Fleet::new(Store::sqlite());
-    let file = token(&fleet);
+    let file = token_file(&fleet);
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls");
     let [certificate, key, ca] = ["cert.pem", "key.pem", "ca.pem"].map(|name| beside.join(name).display().to_string());
     let port = baton_test_support::server::free_port();
@@ -494,11 +492,11 @@ fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {
         let nodes: Value = serde_json::from_str(&at.ask_as("localhost", "/v1/nodes").body).expect("JSON");
         if nodes[0]["admin"] == secure.as_str() { Ok(()) } else { Err(nodes) }
     });
-    let tell = |flags: &[&str]| fleet.command(&[&["logs", ELECTION, "--token-file", &file], flags].concat());
-    let told = tell(&["--ca", &ca]);
-    assert_eq!(told.code, Some(0), "{told:?}");
-    assert!(told.stdout.contains("OUT fleet term"), "{told:?}");
-    let unknown = tell(&[]);
+    let logs = |flags: &[&str]| fleet.command(&[&["logs", ELECTION, "--token-file", &file], flags].concat());
+    let trusted = logs(&["--ca", &ca]);
+    assert_eq!(trusted.code, Some(0), "{trusted:?}");
+    assert!(trusted.stdout.contains("OUT fleet term"), "{trusted:?}");
+    let unknown = logs(&[]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.stderr.contains("certificate"), "{unknown:?}");
     assert_eq!(node.terminate().code(), Some(0));
@@ -507,7 +505,7 @@ fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {
     let node = fleet.launch_with("beta", &[("--admin-advertise", &clear)]).start();
     node.after(0, "started");
     let refused = until("the node to be announced", || {
-        let refused = tell(&[]);
+        let refused = logs(&[]);
         if refused.stderr.contains(&clear) { Ok(refused) } else { Err(refused) }
     });
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -515,16 +513,16 @@ fn a_node_is_asked_where_it_says_and_the_token_is_not_sent_in_the_clear() {
     drop(node);
     let quiet = fleet.launch_with("gamma", &[("--admin", "none")]).start();
     let started = quiet.after(0, "started");
-    until("gamma, which has no endpoint, to be asked at its socket", || {
-        let here = tell(&[]);
-        let is_told = here.code == Some(0) && here.stdout.contains(&format!("term {}", started.term));
-        if is_told { Ok(()) } else { Err(here) }
+    until("gamma, which has no endpoint, to answer at its socket", || {
+        let local = logs(&[]);
+        let is_answered = local.code == Some(0) && local.stdout.contains(&format!("term {}", started.term));
+        if is_answered { Ok(()) } else { Err(local) }
     });
 }
 
-/// Every user can connect to a socket without a file.
+/// Every user can connect to an abstract socket, because it has no file permissions.
 #[test]
-fn socket_of_a_host_answers_its_own_user_alone() {
+fn host_socket_answers_only_its_own_user() {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may be another user");
     }
@@ -541,14 +539,14 @@ fn socket_of_a_host_answers_its_own_user_alone() {
     };
     let logs = format!("GET /v1/elections/{ELECTION}/logs");
     assert_eq!(ask(0, &logs).stdout, "b'HTTP/1.1 200'\n");
-    // Commands steer through the store: nothing needs to change anything here.
+    // Commands steer through the store, so the socket refuses changes.
     let steering = ask(0, &format!("POST /v1/elections/{ELECTION}/suspend"));
     assert_eq!(steering.stdout, "b'HTTP/1.1 403'\n", "{steering:?}");
     let refused = ask(65_534, &logs);
-    // It is hung up on before or after it has spoken.
-    let is_hung_up =
+    // The host closes the connection before or after the request is sent.
+    let is_closed =
         refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
-    assert!(is_hung_up, "{refused:?}");
+    assert!(is_closed, "{refused:?}");
     fleet.check_promises();
 }
 
@@ -557,7 +555,7 @@ fn logs_of_another_users_host_need_the_token() {
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may be another user");
     }
-    // Another user may read this store, and not the files of an embedded one.
+    // Another user can read Azurite, but not the files of an embedded store.
     let fleet = Fleet::new(Store::azurite());
     let (_alpha, _) = fleet.leader("alpha");
     until("the node to be announced, and the token to be missing", || {
@@ -569,29 +567,28 @@ fn logs_of_another_users_host_need_the_token() {
 }
 
 #[test]
-fn token_that_the_command_makes_is_one_that_hosts_take() {
+fn generated_token_is_accepted_by_hosts() {
     let fleet = Fleet::new(Store::sqlite());
     let file = fleet.home.path().join("made");
     let path = file.to_str().expect("a path");
-    let made = finish(with_args(&fleet, &["token", path]));
+    let made = finish(baton_without_store(&fleet, &["token", path]));
     assert!(made.code == Some(0) && made.stderr.contains("--admin-token-file"), "{made:?}");
-    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
-    let again = finish(with_args(&fleet, &["token", path]));
+    assert_eq!(std::fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777, 0o600);
+    let again = finish(baton_without_store(&fleet, &["token", path]));
     assert!(again.code == Some(1) && again.stderr.contains(path), "no token is replaced: {again:?}");
     let node = fleet.launch_with("alpha", &[("--admin-token-file", path)]).start();
     node.after(0, "started");
     let token = std::fs::read_to_string(&file).expect("a token");
     let headers = format!("Authorization: Bearer {}\r\n", token.trim());
     assert_eq!(ask(Endpoint::of(&node), &format!("/v1/elections/{ELECTION}/logs"), &headers).status, 200);
-    let printed = finish(with_args(&fleet, &["token"]));
+    let printed = finish(baton_without_store(&fleet, &["token"]));
     assert!(
         printed.stdout.trim().len() == token.trim().len() && printed.stdout != token,
-        "each is another: {printed:?}"
+        "each token is different: {printed:?}"
     );
 }
 
-/// `baton ARGS` without a store.
-fn with_args(fleet: &Fleet, args: &[&str]) -> Command {
+fn baton_without_store(fleet: &Fleet, args: &[&str]) -> Command {
     let mut command = baton(fleet.home.path());
     command.args(args);
     command

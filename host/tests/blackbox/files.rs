@@ -1,4 +1,4 @@
-//! Files: only in the folders that were granted, and no instance is gone while one of its calls hangs.
+//! Files. A guest reaches only the granted folders, and an instance does not end while one of its calls hangs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,7 +20,7 @@ fn fleet() -> Fleet {
     Fleet::new(Store::sqlite()).with(Guest::UsesFiles)
 }
 
-/// A leader that does what `script` says in `folder`, which it finds as `place`.
+/// Starts a leader that runs `script` in `folder`, which the guest sees as `place`.
 fn start(fleet: &Fleet, folder: &Path, place: &str, script: &[&str]) -> Node {
     start_with_lease(fleet, fleet.lease(), folder, place, script)
 }
@@ -35,14 +35,14 @@ fn start_with_lease(fleet: &Fleet, lease: Duration, folder: &Path, place: &str, 
     fleet.launch_with("alpha", &flags).start()
 }
 
-/// Waits for how each call went: `says` is what its answer begins with.
+/// Waits for the answer to each call, and checks that it begins with `expected`.
 #[track_caller]
-fn went(fleet: &Fleet, calls: &[(&str, &str)]) {
-    for (call, says) in calls {
+fn check_answers(fleet: &Fleet, calls: &[(&str, &str)]) {
+    for (call, expected) in calls {
         let answer = format!("{call}: ");
         let line = fleet.beat(call, |event| event.text("line").starts_with(&answer));
-        let answer = line.text("line").strip_prefix(&answer).expect("it begins so");
-        assert!(answer.starts_with(says), "`{call}` should answer `{says}`: {answer}");
+        let answer = line.text("line").strip_prefix(&answer).expect("the prefix");
+        assert!(answer.starts_with(expected), "`{call}` should answer `{expected}`: {answer}");
     }
 }
 
@@ -57,7 +57,7 @@ fn folder() -> TempDir {
 const REFUSED: &str = "error: Operation not permitted";
 
 #[test]
-fn a_granted_folder_is_read_and_written() {
+fn granted_folder_is_readable_and_writable() {
     let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let calls = [
@@ -71,7 +71,7 @@ fn a_granted_folder_is_read_and_written() {
         ("remove /data/a", "ok"),
     ];
     let mut node = start(&fleet, &granted, "/data", &calls.map(|(call, _)| call));
-    went(&fleet, &calls);
+    check_answers(&fleet, &calls);
     assert_eq!(fs::read_to_string(granted.join("in/c")).expect("the file"), "one, two");
     assert!(!granted.join("a").exists());
     assert_eq!(node.terminate().code(), Some(0));
@@ -79,12 +79,12 @@ fn a_granted_folder_is_read_and_written() {
 }
 
 #[test]
-fn the_times_of_a_file_are_set_by_its_path_and_those_of_no_other() {
+fn file_times_are_set_only_inside_granted_folder() {
     let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     symlink("a", granted.join("inside")).expect("a link");
     symlink("../outside", granted.join("outside")).expect("a link");
-    let modified = |path: &Path| fs::metadata(path).and_then(|of| of.modified()).expect("its time");
+    let modified = |path: &Path| fs::metadata(path).and_then(|of| of.modified()).expect("a time");
     let before = modified(&folder.path().join("outside"));
     let calls = [
         ("set-own-times /data/a 1000", "ok"),
@@ -97,7 +97,7 @@ fn the_times_of_a_file_are_set_by_its_path_and_those_of_no_other() {
         ("list /data", "a inside outside"),
     ];
     let mut node = start(&fleet, &granted, "/data", &calls.map(|(call, _)| call));
-    went(&fleet, &calls);
+    check_answers(&fleet, &calls);
     let at = |seconds| std::time::UNIX_EPOCH + Duration::from_secs(seconds);
     assert_eq!(modified(&granted.join("a")), at(2000));
     assert_eq!(modified(&granted), at(5000));
@@ -107,22 +107,22 @@ fn the_times_of_a_file_are_set_by_its_path_and_those_of_no_other() {
 }
 
 #[test]
-fn a_folder_is_listed_whole_however_much_is_in_it() {
+fn large_folder_is_listed_completely() {
     let (fleet, folder) = (fleet(), tempfile::tempdir().expect("a folder"));
-    // More than is read at a time.
+    // More than one read returns.
     let mut names: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
     names.iter().for_each(|name| fs::write(folder.path().join(name), "").expect("a file"));
     names.sort();
     let mut node = start(&fleet, folder.path(), "/data", &["list /data", "list /data"]);
-    went(&fleet, &[("list /data", &names.join(" "))]);
+    check_answers(&fleet, &[("list /data", &names.join(" "))]);
     assert_eq!(node.terminate().code(), Some(0));
-    let gone = node.event("its end", |event| event.name == "ended");
-    assert_eq!(gone.fields["usage"]["files"], 2, "the folder and one listing, at a time: {gone:?}");
+    let ended = node.event("the end of the instance", |event| event.name == "ended");
+    assert_eq!(ended.fields["usage"]["files"], 2, "at most the folder and one listing at a time: {ended:?}");
     fleet.check_promises();
 }
 
 #[test]
-fn a_folder_to_read_only_is_not_written() {
+fn read_only_folder_is_not_written() {
     let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let calls = [
@@ -137,16 +137,16 @@ fn a_folder_to_read_only_is_not_written() {
         ("set-times /data/a 1000", REFUSED),
     ];
     let _node = start(&fleet, &granted, "/data:ro", &calls.map(|(call, _)| call));
-    went(&fleet, &calls);
+    check_answers(&fleet, &calls);
     let denied = fleet.journal.events().into_iter().filter(|event| event.name == "capability_denied");
     let remedies: Vec<String> = denied.map(|event| event.text("remedy").to_owned()).collect();
-    assert!(matches!(&remedies[..], [once] if once.contains(":ro")), "{remedies:?}");
+    assert!(matches!(&remedies[..], [remedy] if remedy.contains(":ro")), "{remedies:?}");
     assert_eq!(fs::read_to_string(granted.join("a")).expect("the file"), "first");
     assert_eq!(fs::read_dir(&granted).expect("the folder").count(), 1);
 }
 
 #[test]
-fn nothing_outside_of_the_folder_is_reached() {
+fn nothing_outside_granted_folder_is_reached() {
     let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let outside = folder.path().join("outside");
@@ -169,81 +169,81 @@ fn nothing_outside_of_the_folder_is_reached() {
     ];
     let _node = start(&fleet, &granted, "/data", &script);
     let (last, refused) = script.split_last().expect("some");
-    went(&fleet, &refused.iter().map(|call| (*call, "error: ")).collect::<Vec<_>>());
-    went(&fleet, &[(last, "first")]);
+    check_answers(&fleet, &refused.iter().map(|call| (*call, "error: ")).collect::<Vec<_>>());
+    check_answers(&fleet, &[(last, "first")]);
     assert_eq!(fs::read_to_string(&outside).expect("the file"), "not for guests");
     let there = |path: &Path| fs::read_dir(path).expect("the folder").count();
-    assert_eq!((there(folder.path()), there(&granted)), (2, 4), "nothing was made");
+    assert_eq!((there(folder.path()), there(&granted)), (2, 4), "no file was created");
 }
 
 #[test]
-fn without_a_grant_there_is_no_file() {
+fn no_file_is_reached_without_a_grant() {
     let fleet = fleet();
     let _node = fleet.launch_with("alpha", &[("--env", "SCRIPT=read /etc/passwd;list /;write /x y")]).start();
-    went(&fleet, &[("read /etc/passwd", "error: "), ("list /", "error: "), ("write /x y", "error: ")]);
+    check_answers(&fleet, &[("read /etc/passwd", "error: "), ("list /", "error: "), ("write /x y", "error: ")]);
 }
 
 #[test]
-fn a_folder_is_opened_anew_for_each_term() {
+fn folder_is_opened_again_for_each_term() {
     let (fleet, folder) = (fleet(), folder());
     let granted = folder.path().join("granted");
     let node = start(&fleet, &granted, "/data", &["read /data/a"]);
-    went(&fleet, &[("read /data/a", "first")]);
-    // Replaced while the host runs, and away for a while.
-    fs::rename(&granted, folder.path().join("old")).expect("it is moved");
+    check_answers(&fleet, &[("read /data/a", "first")]);
+    // The folder is missing for a while.
+    fs::rename(&granted, folder.path().join("old")).expect("the folder is moved");
     fleet.store.break_lease();
-    let gone =
-        node.event("a term that it cannot start", |event| event.name == "ended" && event.text("outcome") == "unable");
+    let ended =
+        node.event("a term that cannot start", |event| event.name == "ended" && event.text("outcome") == "unable");
     for word in [&granted.display().to_string(), "--dir", "cannot open the folder", "No such file"] {
-        assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
+        assert!(ended.raw.contains(word), "no `{word}` in {ended:?}");
     }
-    let term = gone.term;
-    fs::rename(folder.path().join("old"), &granted).expect("it is moved back");
+    let term = ended.term;
+    fs::rename(folder.path().join("old"), &granted).expect("the folder is moved back");
     fleet.beat("the file in a later term", |event| event.term > term && event.text("line") == "read /data/a: first");
     fleet.check_promises();
 }
 
 // ---- calls that hang ----
 
-/// A folder with a pipe that nobody reads: opening it to write waits.
-fn hanging() -> TempDir {
+/// A folder with a pipe without a reader. Opening the pipe to write blocks.
+fn folder_with_pipe() -> TempDir {
     let folder = folder();
     let made = Command::new("mkfifo").arg(folder.path().join("granted/pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     folder
 }
 
-/// Waits until a thread of a runner waits in a call on a file.
-fn waits(node: &Node) {
-    crate::node::until("a call that waits", || {
+/// Waits until a thread of a runner blocks while it opens the pipe.
+fn wait_for_blocked_call(node: &Node) {
+    crate::node::until("a call that blocks", || {
         let tasks = |runner| fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();
-        let waits = |task: fs::DirEntry| {
+        let is_blocked = |task: fs::DirEntry| {
             fs::read_to_string(task.path().join("wchan")).is_ok_and(|call| call.trim() == "wait_for_partner")
         };
-        let one = node.runners().into_iter().flat_map(tasks).any(waits);
-        one.then_some(()).ok_or("no thread waits for the pipe".to_owned())
+        let found = node.runners().into_iter().flat_map(tasks).any(is_blocked);
+        found.then_some(()).ok_or("no thread waits for the pipe".to_owned())
     });
 }
 
 #[test]
-fn a_call_that_waits_for_ever_keeps_no_instance_from_being_gone() {
-    let (fleet, folder) = (fleet(), hanging());
-    // So long that nobody gives it up meanwhile.
+fn instance_is_killed_while_its_file_call_blocks() {
+    let (fleet, folder) = (fleet(), folder_with_pipe());
+    // The lease is long, so that it does not end during the test.
     let lease = Duration::from_secs(60);
     let mut node = start_with_lease(&fleet, lease, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
     let term = node.after(0, "started").term;
-    waits(&node);
+    wait_for_blocked_call(&node);
     let standby = fleet.standby("beta", &node);
     node.signal(Signal::TERM);
-    let (killed, gone) = (node.after(0, "killed"), node.after(0, "ended"));
-    assert!(gone.ts > killed.ts && gone.text("outcome") == "killed", "{gone:?}");
+    let (killed, ended) = (node.after(0, "killed"), node.after(0, "ended"));
+    assert!(ended.ts > killed.ts && ended.text("outcome") == "killed", "{ended:?}");
     assert_eq!(node.wait().code(), Some(0));
-    assert!(standby.after(term, "started").ts > gone.ts);
+    assert!(standby.after(term, "started").ts > ended.ts);
     fleet.check_promises();
 }
 
 #[test]
-fn an_instance_is_not_gone_while_a_write_hangs() {
+fn instance_does_not_end_while_its_write_hangs() {
     let Some(fuse) = Fuse::mount("hung") else { return };
     let fleet = fleet();
     let lease = Duration::from_secs(60);
@@ -251,25 +251,25 @@ fn an_instance_is_not_gone_while_a_write_hangs() {
     let write = fuse.hung_write();
     node.signal(Signal::TERM);
     node.after(0, "killed");
-    // Far longer than it takes to be gone otherwise.
+    // Starting a standby takes far longer than an instance without a hung call takes to end.
     let _standby = fleet.standby("beta", &node);
     let answered = OffsetDateTime::now_utc();
     drop(write);
-    let gone = node.after(0, "ended");
-    assert!(gone.ts >= answered, "gone at {}, before its write ended at {answered}", gone.ts);
+    let ended = node.after(0, "ended");
+    assert!(ended.ts >= answered, "ended at {}, before its write ended at {answered}", ended.ts);
     assert_eq!(node.wait().code(), Some(0));
     fleet.check_promises();
 }
 
 #[test]
-fn a_host_whose_instance_hangs_does_not_lead_for_ever() {
+fn host_exits_and_standby_leads_while_write_hangs() {
     let Some(fuse) = Fuse::mount("hung") else { return };
     let fleet = fleet();
     let mut node = start(&fleet, fuse.path(), "/data", &["append /data/hung x"]);
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let standby = fleet.standby("beta", &node);
-    // The store is well, and the lease would be renewed for as long as one likes.
+    // The store works, so only the host's own limit ends the renewals.
     node.signal(Signal::TERM);
     assert_eq!(node.wait().code(), Some(0));
     standby.after(term, "started");
@@ -278,7 +278,7 @@ fn a_host_whose_instance_hangs_does_not_lead_for_ever() {
 }
 
 #[test]
-fn a_call_that_hangs_for_too_long_costs_the_lease_and_not_the_host() {
+fn hung_write_costs_the_lease_but_not_the_host() {
     let Some(fuse) = Fuse::mount("hung") else { return };
     let fleet = fleet();
     let lease = Duration::from_secs(15);
@@ -286,7 +286,7 @@ fn a_call_that_hangs_for_too_long_costs_the_lease_and_not_the_host() {
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let outage = fleet.store.cut();
-    node.event("to leave its lease", |event| {
+    node.event("the loss of leadership", |event| {
         event.name == "leadership_lost" && event.text("reason").contains("does not end")
     });
     drop(outage);
@@ -294,15 +294,15 @@ fn a_call_that_hangs_for_too_long_costs_the_lease_and_not_the_host() {
     assert!(events.iter().all(|event| event.name != "ended" && event.name != "released"), "{events:?}");
     assert_eq!(fleet.status()["term"], term);
     drop(write);
-    // Alone, it leads once more.
+    // No other node runs, so this node leads again.
     node.after(term, "started");
     assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();
 }
 
 #[test]
-fn a_guest_whose_call_hangs_does_not_hold_up_others() {
-    let folder = hanging();
+fn hung_guests_do_not_delay_others() {
+    let folder = folder_with_pipe();
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let table = |name: &str, guest: Guest, more: &str| {
@@ -323,8 +323,10 @@ fn a_guest_whose_call_hangs_does_not_hold_up_others() {
     fs::write(home.path().join("baton.toml"), config).expect("the file is written");
     let journal = crate::node::Journal::default();
     let mut node = crate::node::Launch::run("alpha", home.path(), &journal).start();
-    let started =
-        |n: usize| journal.event("it starts", |e| e.name == "started" && e.text("election") == format!("hangs-{n}"));
+    let started = |n: usize| {
+        journal
+            .event("the start of a hung guest", |e| e.name == "started" && e.text("election") == format!("hangs-{n}"))
+    };
     let last = (0..8).map(started).map(|event| event.ts).max().expect("some");
     let beats = |event: &crate::node::Event| event.name == "output" && event.text("election") == "beats";
     journal.wait_for_the_last("beats go on", |events| {
@@ -332,7 +334,7 @@ fn a_guest_whose_call_hangs_does_not_hold_up_others() {
         if later >= 100 { Ok(()) } else { Err(later as u64) }
     });
     node.signal(Signal::TERM);
-    journal.event("one that hangs is killed", |event| event.name == "killed");
+    journal.event("the kill of a hung guest", |event| event.name == "killed");
     assert_eq!(node.wait().code(), Some(0));
 }
 
@@ -345,7 +347,7 @@ fn refused(finished: &Finished, error: &str) {
 }
 
 #[test]
-fn a_wrong_folder_is_told_what_to_do() {
+fn invalid_folder_grant_is_refused_with_remedy() {
     let folder = folder();
     let run = |arguments: &[&str], variables: &[(&str, &str)]| {
         let mut command = baton(folder.path());
@@ -371,13 +373,13 @@ fn a_wrong_folder_is_told_what_to_do() {
     file("dir = [\n 'granted::/data', 'here' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:2: dir: \"here\" {form}"));
 
-    // One would hide the other.
+    // With the same guest path, one folder would hide the other.
     let twice = r#"two folders have the same guest path "/data": give each its own path"#;
     refused(&run(&["--dir", "granted::/data", "--dir", "granted::/data/:ro"], &[]), &format!("--dir: {twice}"));
     file("dir = [\n 'granted::/data',\n 'here::/data' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:3: dir: {twice}"));
 
-    // Seen from the file, merged by place; the flag counts.
+    // Paths in the file are relative to the file. For the same guest path, the flag wins.
     fs::create_dir(folder.path().join("etc")).expect("a folder");
     fs::create_dir(folder.path().join("etc/own")).expect("a folder");
     fs::write(folder.path().join("etc/b.toml"), "dir = ['own::/own:ro', 'own::/data/']").expect("a file");

@@ -1,4 +1,4 @@
-//! A fleet for one scenario: a store that is its own, an election, and what the nodes on it have said.
+//! The fleet of one scenario: a store of its own, an election, and the logs of the nodes.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -11,16 +11,14 @@ use crate::guests::Guest;
 use crate::node::{Event, Finished, Journal, Launch, Node, baton, finish, until};
 use crate::store::Store;
 
-/// The election that every scenario contends for.
 pub const ELECTION: &str = "fleet";
 
-/// A scenario's environment.
 pub struct Fleet {
     /// The store, and the means to harm it.
     pub store: Store,
-    /// What all nodes have said.
+    /// The logs of all nodes.
     pub journal: Journal,
-    /// Home and working folder of all nodes.
+    /// The home and working folder of all nodes.
     pub home: TempDir,
     guest: Guest,
     /// False if no node learns of another's death from the kernel, as between machines.
@@ -28,13 +26,13 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet on that store, with a guest that prints a beat every few milliseconds.
+    /// Creates a fleet on a store, with a guest that prints a beat every few milliseconds.
     pub fn new(store: Store) -> Self {
         let home = tempfile::tempdir().expect("a folder");
         Self { store, journal: Journal::default(), home, guest: Guest::Beats, has_witness: true }
     }
 
-    /// The same fleet, in which a successor waits until a dead leader's lease has expired.
+    /// Makes each successor wait until a dead leader's lease has expired.
     #[must_use]
     pub fn without_witness(mut self) -> Self {
         self.has_witness = false;
@@ -46,24 +44,23 @@ impl Fleet {
         self.has_witness && self.store.is_sqlite()
     }
 
-    /// The same fleet with another guest.
     #[must_use]
     pub fn with(mut self, guest: Guest) -> Self {
         self.guest = guest;
         self
     }
 
-    /// A node that is about to start.
+    /// Prepares a node.
     pub fn launch(&self, name: &str) -> Launch {
         self.launch_with(name, &[])
     }
 
-    /// A node that is about to start, with other values for some flags.
+    /// Prepares a node, with other values for some flags.
     pub fn launch_with(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
         self.launch_from(name, self.guest.module(), flags)
     }
 
-    /// The same, with modules from that source.
+    /// Prepares a node with modules from a source, and with other values for some flags.
     pub fn launch_from(&self, name: &str, source: impl AsRef<OsStr>, flags: &[(&str, &str)]) -> Launch {
         let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
         let usual = [
@@ -82,19 +79,18 @@ impl Fleet {
         usual.chain(flags).fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
 
-    /// A node that runs.
     pub fn node(&self, name: &str) -> Node {
         self.launch(name).start()
     }
 
-    /// A node whose instance runs, and its term.
+    /// Starts a node, waits until its instance runs, and returns the node and the term.
     pub fn leader(&self, name: &str) -> (Node, u64) {
         let node = self.node(name);
         let term = self.beat_above(0).term;
         (node, term)
     }
 
-    /// A node that has read the store and knows that `leader` leads.
+    /// Starts a node, and waits until it has read in the store that `leader` leads.
     pub fn standby(&self, name: &str, leader: &Node) -> Node {
         let node = self.node(name);
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
@@ -102,7 +98,7 @@ impl Fleet {
         node
     }
 
-    /// Waits for an instance's line of output in a term above `above`: somebody leads.
+    /// Waits for a line of output in a term above `above`.
     pub fn beat_above(&self, above: u64) -> Event {
         self.beat(&format!("a beat above term {above}"), |event| event.term > above)
     }
@@ -112,7 +108,6 @@ impl Fleet {
         self.journal.event(what, |event| event.name == "output" && test(event))
     }
 
-    /// Runs `baton ARGS`, with this fleet's store.
     pub fn command(&self, args: &[&str]) -> Finished {
         finish(self.baton(args))
     }
@@ -124,13 +119,13 @@ impl Fleet {
         command
     }
 
-    /// What `baton status` says of the election.
+    /// Returns the row of the election in `baton status`.
     pub fn status(&self) -> Value {
         let finished = self.command(&["status", ELECTION, "--output=json"]);
-        row(&finished).unwrap_or_else(|| panic!("one election is there: {finished:?}"))
+        row(&finished).unwrap_or_else(|| panic!("no row of the election: {finished:?}"))
     }
 
-    /// Asks for the status, before there is one too, until it passes `test`.
+    /// Polls the status until it passes `test`. The election need not exist yet.
     pub fn status_until(&self, what: &str, test: impl Fn(&Value) -> bool) -> Value {
         until(what, || {
             let finished = self.command(&["status", ELECTION, "--output=json"]);
@@ -138,7 +133,7 @@ impl Fleet {
         })
     }
 
-    /// D.
+    /// D, the duration of the lease.
     pub fn lease(&self) -> Duration {
         self.store.lease()
     }
@@ -157,9 +152,9 @@ impl Fleet {
     }
 }
 
-/// The one election in the answer of `baton status ELECTION --json`.
+/// The row in the answer of `baton status ELECTION --output=json`, if there is exactly one.
 fn row(finished: &Finished) -> Option<Value> {
-    // 3 says that no node leads.
+    // Status 3 means that no node leads.
     if ![Some(0), Some(3)].contains(&finished.code) {
         return None;
     }
@@ -174,7 +169,7 @@ fn row(finished: &Finished) -> Option<Value> {
 
 type Checked = Result<(), String>;
 
-/// Promise 1: over all nodes, the output of one term ends before that of the next begins.
+/// Promise 1: over all nodes, the output of one term ends before the output of the next term begins.
 fn one_at_a_time(events: &[Event]) -> Checked {
     let mut outputs: Vec<&Event> = events.iter().filter(|event| event.name == "output").collect();
     outputs.sort_by_key(|event| event.ts);
@@ -190,7 +185,7 @@ fn one_at_a_time(events: &[Event]) -> Checked {
     Ok(())
 }
 
-/// Promise 3: each term that begins is higher than all before.
+/// Promise 3: each new term is higher than all earlier terms.
 fn terms_only_rise(events: &[Event]) -> Checked {
     let mut elected: Vec<&Event> = events.iter().filter(|event| event.name == "elected").collect();
     elected.sort_by_key(|event| event.ts);
@@ -200,20 +195,20 @@ fn terms_only_rise(events: &[Event]) -> Checked {
     }
 }
 
-/// Promise 4: a node that has started an instance releases the lease only after that is gone.
+/// Promise 4: a node releases the lease only after its instance has ended.
 fn release_last(events: &[Event]) -> Checked {
     for (i, released) in events.iter().enumerate().filter(|(_, event)| event.name == "released") {
         let own = || events[..i].iter().filter(|event| event.from == released.from);
         let started = own().filter(|event| event.name == "started").count();
-        let gone = own().filter(|event| event.name == "ended").count();
-        if gone < started {
-            return Err(format!("release last: {started} instances were started, {gone} are gone at {released:?}"));
+        let ended = own().filter(|event| event.name == "ended").count();
+        if ended < started {
+            return Err(format!("release last: {started} instances have started, {ended} have ended at {released:?}"));
         }
     }
     Ok(())
 }
 
-/// No host panics. Guests may, and say so in their output.
+/// No host panics. A guest may panic, and its output says so.
 fn nothing_panicked(events: &[Event]) -> Checked {
     match events.iter().find(|event| event.name != "output" && event.raw.contains("panicked")) {
         Some(event) => Err(format!("a host panicked: {event:?}")),

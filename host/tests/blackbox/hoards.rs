@@ -1,5 +1,5 @@
-//! Guests that keep as much of the host's memory and descriptors as they get: the host stays small, its neighbours do not
-//! notice, and the guest hears no or its end names the flag.
+//! Guests that take as much of the host's memory and descriptors as they can get. The host stays small, and does not
+//! disturb other guests. The guest gets an error, or its end names the limiting flag.
 
 use std::fs;
 use std::time::Duration;
@@ -10,25 +10,24 @@ use crate::http::{events, launch_with_lease};
 use crate::node::{Event, Node};
 use crate::store::Store;
 
-/// What the guests below may use of their own.
+/// The guests' `--max-memory`, in bytes.
 const MEMORY: u64 = 16 << 20;
 
-/// What the host may take more for a guest that hoards than for a calm one.
+/// The memory, in bytes, that a host may use for a hoarding guest in addition to that for a calm guest.
 const MORE: u64 = MEMORY + (64 << 20);
 
-/// How a guest's hoarding ends.
-enum Ends {
-    /// The guest hears an error.
+enum Outcome {
+    /// The guest gets an error with this text.
     Refused(&'static str),
-    /// The instance is ended, and this is said.
-    Gone(&'static str),
+    /// The instance ends with this message.
+    Ended(&'static str),
 }
 
-/// The most memory that the processes of a node have had so far, in bytes: each of those that are there.
+/// The sum of the peak memory of a node's current processes, in bytes.
 fn peak(node: &Node) -> u64 {
     let runners = node.runners().into_iter().map(|pid| pid.to_string());
     let peak = |pid: String| {
-        // One that has just ended has had its time.
+        // A process that has just ended counts as 0.
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
@@ -36,14 +35,14 @@ fn peak(node: &Node) -> u64 {
     runners.chain([node.pid().to_string()]).map(peak).sum()
 }
 
-/// Lets a guest hoard. What it or its end says, and the most memory that its host had.
+/// Runs a guest that hoards. Returns the event of its end or rest, and the peak memory of the node.
 fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     let (node, _server) = start(fleet, what, "rest");
     let ended = node.event(what, |event| event.name == "ended" || event.text("line") == "rests");
     (ended, peak(&node))
 }
 
-/// A host that at first may have only a few descriptors, whose guest hoards and then does that.
+/// Starts a host with a soft limit of 100 descriptors, whose guest hoards `what` and then does `then`.
 fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
     let folder = fleet.home.path().join("data");
     if !folder.exists() {
@@ -56,14 +55,14 @@ fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
     let server = Server::start(|request| {
         let (fields, body) = match request.path() {
             "/no-body" => (90, 0),
-            // As much as is read at a time, with the head.
+            // Head and body together are as much as one read returns.
             "/some" => (3, 60_000),
             _ => (90, 1 << 20),
         };
         let headers: String = (0..fields).map(|n| format!("\r\nx-{n}: {}", "v".repeat(300))).collect();
         Reply::Answer(format!("200 OK{headers}"), "x".repeat(body))
     });
-    // What else runs on a busy machine must not cost the lease.
+    // The lease is long, so that a busy machine does not cost it.
     let node = launch_with_lease(Duration::from_secs(20), fleet, "alpha", "hoard", &server.url())
         .flag("--env", format!("HOARD={what}"))
         .flag("--env", format!("THEN={then}"))
@@ -76,25 +75,25 @@ fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
 }
 
 #[test]
-fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
-    use Ends::{Gone, Refused};
+fn host_memory_held_by_guest_is_bounded() {
+    use Outcome::{Ended, Refused};
     let calm = {
         let fleet = Fleet::new(Store::sqlite());
         hoard(&fleet, "nothing").1
     };
     let memory = "more than ";
-    for (what, ends) in [
+    for (what, outcome) in [
         ("methods", Refused("0: ()")),
-        ("schemes", Gone("raise `--max-handles`")),
-        ("authorities", Gone("raise `--max-handles`")),
+        ("schemes", Ended("`--max-memory 32MiB` grants more")),
+        ("authorities", Ended("`--max-memory 32MiB` grants more")),
         ("paths", Refused(": ()")),
-        ("fields", Gone("`--max-memory 32MiB` grants more")),
-        ("copies", Gone("`--max-memory 32MiB` grants more")),
+        ("fields", Ended("`--max-memory 32MiB` grants more")),
+        ("copies", Ended("`--max-memory 32MiB` grants more")),
         ("emptied", Refused("1000: ")),
         ("trailers", Refused("HttpRequestTrailerSectionSize(Some(16384))")),
-        ("heads", Gone("raise `--max-handles`")),
+        ("heads", Refused("10000: ")),
         ("stdouts", Refused("4000: \"enough\", true")),
-        ("bodies", Gone("`--max-memory 32MiB` grants more")),
+        ("bodies", Ended("`--max-memory 32MiB` grants more")),
         ("answers", Refused("`--max-memory 32MiB` grants more")),
         ("unread", Refused("--max-requests 128")),
         ("listings", Refused("256: ErrorCode { code: 6, name: \"quota\"")),
@@ -105,33 +104,33 @@ fn what_a_guest_can_keep_of_the_hosts_memory_is_bounded() {
     ] {
         let fleet = Fleet::new(Store::sqlite());
         let (ended, most) = hoard(&fleet, what);
-        let said = match ends {
-            Gone(_) => ended.text("message").to_owned(),
+        let message = match outcome {
+            Ended(_) => ended.text("message").to_owned(),
             Refused(_) => events(&fleet, "output").iter().map(|event| event.text("line")).collect(),
         };
-        let (Gone(expected) | Refused(expected)) = ends;
-        assert!(said.contains(expected), "{what}: {said}");
+        let (Ended(expected) | Refused(expected)) = outcome;
+        assert!(message.contains(expected), "{what}: {message}");
         let more = most.saturating_sub(calm);
-        println!("{what}: {} KiB more than a calm guest's; {said:.150}", more >> 10);
+        println!("{what}: {} KiB more than a calm guest's; {message:.150}", more >> 10);
         assert!(more < MORE, "{what} took {} MiB", more >> 20);
         if expected.contains("--max-memory") {
-            let told: Vec<Event> =
+            let denied: Vec<Event> =
                 events(&fleet, "capability_denied").into_iter().filter(|event| event.term == ended.term).collect();
-            assert!(matches!(&told[..], [told] if told.text("what").starts_with(memory)), "{what}: {told:?}");
+            assert!(matches!(&denied[..], [denied] if denied.text("what").starts_with(memory)), "{what}: {denied:?}");
         }
         fleet.check_promises();
     }
 }
 
 #[test]
-fn what_guests_have_freed_does_not_stay_with_their_host() {
+fn memory_freed_by_guests_does_not_stay_with_host() {
     let fleet = Fleet::new(Store::sqlite());
     let (calm, _server) = start(&fleet, "nothing", "rest");
     fleet.beat("a calm guest", |event| event.text("line") == "rests");
     let least = peak(&calm);
     drop(calm);
     let fleet = Fleet::new(Store::sqlite());
-    // Each term fills the host's memory in small pieces, on whichever thread it runs.
+    // Each term fills the host's memory with small allocations, on any thread.
     let (node, _server) = start(&fleet, "paths", "done");
     let first = node.after(0, "ended").term;
     node.after(first + 20, "ended");

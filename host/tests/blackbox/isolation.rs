@@ -1,4 +1,4 @@
-//! Kernels that cannot confine a runner: it is said, what depends on it is refused, and all else goes on.
+//! Kernels that cannot confine a runner. The host reports the lack, refuses what depends on it, and otherwise runs.
 
 use std::fs;
 
@@ -11,15 +11,15 @@ use crate::kernel::{Lacks, without};
 use crate::node::{Event, finish};
 use crate::store::Store;
 
-/// Waits until a host says that its kernel lacks this.
-fn said(fleet: &Fleet, node: &str, what: &str) {
-    fleet.journal.event("what it lacks", |event| {
+/// Waits until a host reports that its kernel lacks `what`.
+fn reports_lack_of(fleet: &Fleet, node: &str, what: &str) {
+    fleet.journal.event("the report of weaker isolation", |event| {
         event.from == node && event.name == "weaker_isolation" && event.text("missing").contains(what)
     });
 }
 
 #[test]
-fn without_landlock_folders_are_refused_unless_that_is_accepted() {
+fn folders_are_refused_without_landlock_unless_accepted() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let folder = fleet.home.path().join("granted");
     fs::create_dir(&folder).expect("a folder");
@@ -29,16 +29,16 @@ fn without_landlock_folders_are_refused_unless_that_is_accepted() {
 
     let mut refused = fleet.launch_with("alpha", &flags).without(Lacks::Landlock).start();
     assert_eq!(refused.wait().code(), Some(2));
-    let said_so = |event: &Event| event.raw.contains("--allow-weaker-isolation") && event.raw.contains("/granted");
-    fleet.journal.event("the refusal, and what accepts that", said_so);
+    let is_refusal = |event: &Event| event.raw.contains("--allow-weaker-isolation") && event.raw.contains("/granted");
+    fleet.journal.event("the refusal, which names the flag", is_refusal);
 
     let accepting = fleet.launch_with("beta", &flags).arg("--allow-weaker-isolation");
     let mut beta = accepting.without(Lacks::Landlock).start();
-    said(&fleet, "beta", "Landlock");
+    reports_lack_of(&fleet, "beta", "Landlock");
     fleet.beat("the file to be read", |event| event.text("line") == "read /data/a: there");
     assert_eq!(beta.terminate().code(), Some(0));
 
-    // Who was granted none needs nothing said.
+    // A host that grants no folder starts without the flag.
     let mut gamma = fleet.launch_with("gamma", &[("--env", "SCRIPT=read /data/a")]).without(Lacks::Landlock).start();
     fleet.beat("no file to be read", |event| {
         event.from == "gamma" && event.text("line").starts_with("read /data/a: error")
@@ -48,14 +48,14 @@ fn without_landlock_folders_are_refused_unless_that_is_accepted() {
 }
 
 #[test]
-fn without_seccomp_a_host_that_is_killed_is_waited_for() {
+fn standby_waits_for_expiry_when_kernel_lacks_seccomp() {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = fleet.launch("alpha").without(Lacks::Seccomp).start();
-    said(&fleet, "alpha", "seccomp");
+    reports_lack_of(&fleet, "alpha", "seccomp");
     let term = fleet.beat_above(0).term;
     let beta = fleet.standby("beta", &alpha);
     alpha.signal(Signal::KILL);
-    // A runner could have given its lock up there, so that nobody is witness to its end.
+    // Without seccomp, a runner could have given up its lock, so no node can reclaim its lease.
     let elected = beta.after(term, "elected");
     let settled = |event: &Event| event.from == "beta" && event.name == "reclaimed";
     assert!(!fleet.journal.events().iter().any(settled), "{elected:?}");
@@ -77,12 +77,12 @@ fn doctor_names_what_the_kernel_lacks() {
         let findings = finished.json()["findings"].as_array().expect("an array").clone();
         let problems = || findings.iter().filter(|finding| finding["level"] == "problem");
         assert_eq!(finished.code, Some(i32::from(problems().count() > 0)), "{finished:?}");
-        // On a busy machine the store's latency may be another problem.
+        // On a busy machine, `doctor` may also report the store's latency as a problem.
         assert_eq!(problems().any(|finding| finding["check"] != "latency"), level == "problem", "{finished:?}");
         let isolation = |finding: &&Value| finding["check"] == "isolation";
-        let lacking = findings.iter().find(isolation).expect("it is looked at");
+        let lacking = findings.iter().find(isolation).expect("a finding about isolation");
         assert_eq!(lacking["level"], level, "{lacking:#}");
-        let says = |field: &str, word: &str| lacking[field].as_str().is_some_and(|text| text.contains(word));
-        assert!(says("found", found) && says("remedy", remedy), "{lacking:#}");
+        let contains = |field: &str, word: &str| lacking[field].as_str().is_some_and(|text| text.contains(word));
+        assert!(contains("found", found) && contains("remedy", remedy), "{lacking:#}");
     }
 }

@@ -1,4 +1,4 @@
-//! How leadership moves, on both stores: the leader dies, hands off, is paused, is robbed of its lease.
+//! Changes of the leader: it dies, hands off, is paused, or loses its lease.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::sources::announced;
 
 scenarios! {
     on_both_stores: [
-        a_killed_leader_is_replaced,
-        a_terminated_leader_hands_off,
-        a_broken_lease_ends_the_instance_and_is_waited_out,
-        a_deleted_record_ends_the_instance_and_terms_still_rise,
+        killed_leader_is_replaced,
+        terminated_leader_hands_off,
+        broken_lease_ends_instance_and_delays_next_leader,
+        instance_ends_and_terms_rise_when_record_is_deleted,
     ],
     on_sqlite: [
-        a_paused_leader_causes_no_effect_when_it_wakes,
-        lines_that_wait_for_their_reader_are_not_written_after_their_term,
-        lines_that_nobody_reads_hold_up_no_hand_off,
-        a_deleted_record_is_known_to_a_node_that_has_never_seen_it,
+        paused_leader_causes_no_effect_when_it_wakes,
+        unread_lines_are_dropped_after_their_term,
+        unread_lines_do_not_delay_hand_off,
+        new_node_waits_for_leader_whose_record_is_deleted,
     ],
 }
 
-fn a_killed_leader_is_replaced(fleet: Fleet) {
+fn killed_leader_is_replaced(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::KILL);
@@ -36,37 +36,36 @@ fn a_killed_leader_is_replaced(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_terminated_leader_hands_off(fleet: Fleet) {
-    // A released lease is taken at the next poll, not when it would have run out: that would be much later.
+fn terminated_leader_hands_off(fleet: Fleet) {
+    // A standby takes a released lease at its next poll, long before this lease would expire.
     let lease = Duration::from_secs(60);
-    // And a grace in which a busy machine gets to the guest's last line.
+    // Within this grace, even a busy machine prints the guest's last line.
     let launch = |name| fleet.launch_with(name, &[("--lease", "60s"), ("--grace", "20s")]).start();
     let mut a = launch("alpha");
     let term = fleet.beat_above(0).term;
     let b = launch("beta");
     b.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
     let status = a.terminate();
-    assert_eq!(status.code(), Some(0), "an orderly end exits with 0");
+    assert_eq!(status.code(), Some(0), "a clean shutdown exits with 0");
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "shutdown", "{stopping:?}");
-    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
+    let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
     let released = a.event("released", |event| event.name == "released");
     let next = b.after(term, "elected");
-    assert!(next.ts >= gone.ts, "{next:?} before {gone:?}");
-    // What its instance has printed is out by then, to the last line.
+    assert!(next.ts >= ended.ts, "{next:?} before {ended:?}");
     let events = fleet.journal.events();
     let own = |name: &str| events.iter().position(|event| event.from == "alpha" && event.name == name);
     let last = events.iter().position(|event| event.from == "alpha" && event.text("line").starts_with("stop: "));
-    // On a machine that does not get to it, it is counted at least.
-    let last = last.or_else(|| own("output_dropped")).unwrap_or_else(|| fleet.journal.fail("its last line is lost"));
+    // If the host could not write the last line in time, it counts it as dropped.
+    let last = last.or_else(|| own("output_dropped")).unwrap_or_else(|| fleet.journal.fail("the last line is lost"));
     assert!(Some(last) < own("released"), "{:?} after the release", events[last]);
     assert!(next.ts - released.ts < lease * 4 / 5, "{next:?} came when the lease of {released:?} had run out");
     fleet.beat_above(term);
     fleet.check_promises();
 }
 
-fn a_paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
-    // It heeds no stop, and when it is paused the host has half a line of it.
+fn paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
+    // The guest ignores the stop, and at the pause the host has half a line of its output.
     let fleet = fleet.with(Guest::IgnoresStop);
     let (a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
@@ -75,16 +74,14 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
     assert_eq!(next.from, "beta");
     let woken = OffsetDateTime::now_utc();
     a.resume();
-    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
-    assert!(gone.ts >= woken, "{gone:?}");
-    a.event("standby after it woke", |event| event.name == "standby" && event.ts >= gone.ts);
-    // `one at a time` is the point here: no line of the old term after the new one's first.
+    let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
+    assert!(ended.ts >= woken, "{ended:?}");
+    a.event("standby after it woke", |event| event.name == "standby" && event.ts >= ended.ts);
     fleet.check_promises();
     let late = fleet.journal.events().into_iter().find(|e| e.name == "output" && e.term == term && e.ts >= woken);
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
-    // It has lost nothing but the term: it leads again when its turn comes.
     assert_eq!(b.terminate().code(), Some(0));
-    // A machine that is slow may have cost that one its lease meanwhile, and given it another.
+    // On a slow machine, beta may have lost its lease and acquired it again.
     let events = fleet.journal.events();
     let last = events.iter().filter(|event| event.from == "beta").map(|event| event.term).max();
     let again = fleet.beat_above(last.unwrap_or(0).max(next.term));
@@ -92,12 +89,12 @@ fn a_paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn lines_that_wait_for_their_reader_are_not_written_after_their_term(fleet: Fleet) {
+fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let fleet = fleet.with(Guest::FloodsItsLog);
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    // From here on its lines wait in the process: they have passed the gate.
+    // From here on, alpha's lines have passed the gate and wait in its process.
     writes_in_vain(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();
@@ -110,16 +107,16 @@ fn lines_that_wait_for_their_reader_are_not_written_after_their_term(fleet: Flee
     a.event("to follow", |event| event.name == "standby" && event.text("reason").contains("beta"));
     let late = fleet.journal.events().into_iter().find(|event| event.from == "alpha" && event.name == "output");
     assert!(late.is_none(), "an effect of a term that is over: {late:?}");
-    // On a machine that is slow, terms before that one may have lost lines, too.
-    let is_told = |event: &Event| {
+    // On a slow machine, earlier terms may also have lost lines.
+    let is_report = |event: &Event| {
         event.name == "output_dropped" && event.term >= term && event.text("reason").contains("deadline")
     };
-    let dropped = a.event("what was dropped", is_told);
+    let dropped = a.event("the report of dropped lines", is_report);
     assert!(dropped.fields["lines"].as_u64() > Some(0), "{dropped:?}");
     fleet.check_promises();
 }
 
-fn lines_that_nobody_reads_hold_up_no_hand_off(fleet: Fleet) {
+fn unread_lines_do_not_delay_hand_off(fleet: Fleet) {
     let fleet = fleet.with(Guest::FloodsItsLog);
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
@@ -127,7 +124,7 @@ fn lines_that_nobody_reads_hold_up_no_hand_off(fleet: Fleet) {
     writes_in_vain(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::TERM);
-    // The host ends though nobody reads, and what it has not written by then never is.
+    // The host exits although nobody reads its log. It never writes the remaining lines.
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let before = a.written();
@@ -139,7 +136,7 @@ fn lines_that_nobody_reads_hold_up_no_hand_off(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_broken_lease_ends_the_instance_and_is_waited_out(fleet: Fleet) {
+fn broken_lease_ends_instance_and_delays_next_leader(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
     let before = OffsetDateTime::now_utc();
@@ -147,18 +144,18 @@ fn a_broken_lease_ends_the_instance_and_is_waited_out(fleet: Fleet) {
     let broken = OffsetDateTime::now_utc();
     let lost = a.after(0, "leadership_lost");
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
-    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
-    assert!(gone.ts < broken + fleet.lease(), "{gone:?} later than D after the break at {broken}");
-    // Who takes a broken lease cannot know when the instance under it ends: it waits D.
+    let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
+    assert!(ended.ts < broken + fleet.lease(), "{ended:?} later than D after the break at {broken}");
+    // The next leader cannot know when the instance under the broken lease ends, so it waits D.
     let next = fleet.beat_above(term);
     assert!(next.ts > before + fleet.lease(), "{next:?} earlier than D after the break at {before}");
     fleet.check_promises();
 }
 
-/// Nothing is left of the record; but the leader has announced its term, and its instance may still run.
-fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(fleet: Fleet) {
+/// The record is deleted, but the leader has announced its term, and its instance may still run.
+fn new_node_waits_for_leader_whose_record_is_deleted(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
-    announced(&fleet, "alpha", |said| said.term >= term);
+    announced(&fleet, "alpha", |announcement| announcement.term >= term);
     a.pause();
     fleet.store.delete_record();
     let b = fleet.node("beta");
@@ -168,20 +165,20 @@ fn a_deleted_record_is_known_to_a_node_that_has_never_seen_it(fleet: Fleet) {
         |event: &Event| event.from == "beta" && event.name == "elected" && event.ts < settling.ts + fleet.lease();
     let early = fleet.journal.events().into_iter().find(is_early);
     assert!(early.is_none(), "{early:?}");
-    // What it announces itself is no lower, long before it leads.
-    announced(&fleet, "beta", |said| said.term >= term);
+    // Long before beta leads, the term in its announcement is no lower.
+    announced(&fleet, "beta", |announcement| announcement.term >= term);
     a.resume();
     a.event("ended", |event| event.name == "ended" && event.term == term);
     fleet.check_promises();
 }
 
-fn a_deleted_record_ends_the_instance_and_terms_still_rise(fleet: Fleet) {
+fn instance_ends_and_terms_rise_when_record_is_deleted(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
     fleet.store.delete_record();
     let deleted = OffsetDateTime::now_utc();
-    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
-    assert!(gone.ts < deleted + fleet.lease(), "{gone:?} later than D after the deletion at {deleted}");
+    let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
+    assert!(ended.ts < deleted + fleet.lease(), "{ended:?} later than D after the deletion at {deleted}");
     fleet.beat_above(term);
     fleet.check_promises();
 }

@@ -1,5 +1,5 @@
-//! What the nodes of one machine tell each other: that it spares them the store, that nobody waits for a poll, and that
-//! whoever speaks on a link, whatever it says, breaks no promise and is in no renewal's way.
+//! Links between the nodes of one machine. Hints replace reads of the store, and a standby need not wait for its next
+//! poll. No peer can break a promise or delay a renewal, whatever it sends.
 #![allow(clippy::disallowed_methods, reason = "no machine sleeps in the seconds of these tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
@@ -21,27 +21,26 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// With it a renewal is due each ten seconds.
+/// A lease that is renewed every 10 s.
 const MINUTE: (&str, &str) = ("--lease", "60s");
 
-/// One that a busy machine does not lose.
+/// A lease that a busy machine does not lose.
 const LONGER: (&str, &str) = ("--lease", "15s");
 
 fn folder(fleet: &Fleet) -> PathBuf {
     fleet.store.folder().join("links")
 }
 
-/// A leader, a standby that hears from it, and the term.
+/// Starts a leader and a standby that is linked to it. Returns both and the term.
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     pair_of(fleet, |name| linked(fleet, name, flags))
 }
 
-/// A host that has links whatever is set for all.
 fn linked(fleet: &Fleet, name: &str, flags: &[(&str, &str)]) -> Launch {
     fleet.launch_with(name, flags).arg("--links=true")
 }
 
-/// The same, as it is launched.
+/// Starts a [`pair`] as `launch` prepares each node.
 fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) {
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
@@ -50,31 +49,29 @@ fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) 
     (alpha, beta, term)
 }
 
-fn of(name: &str, labels: &str) -> String {
+fn metric(name: &str, labels: &str) -> String {
     let comma = if labels.is_empty() { "" } else { "," };
     format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
 }
 
-/// The socket of whoever leads.
 pub fn socket(fleet: &Fleet) -> PathBuf {
     let status = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
     let nodes = status.as_array().cloned().unwrap_or_default();
-    let leader = nodes.iter().find(|node| node["role"] == "leader").expect("somebody leads");
+    let leader = nodes.iter().find(|node| node["role"] == "leader").expect("a leader");
     folder(fleet).join(leader["incarnation"].as_str().expect("an incarnation"))
 }
 
-/// Whose socket that is.
 pub fn incarnation_of(socket: &Path) -> String {
     socket.file_name().and_then(|name| name.to_str()).expect("an incarnation").to_owned()
 }
 
-/// What a node says first of all on a link: who it is, and whom it means.
+/// Returns the first message of a node on a link. It names the sender and the receiver.
 pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String {
-    let who = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
-    format!("{{\"hello\":{{\"election\":\"{election}\",{who}}}}}\n")
+    let names = format!(r#""to":"{to}","node":"{node}","incarnation":"{incarnation}""#);
+    format!("{{\"hello\":{{\"election\":\"{election}\",{names}}}}}\n")
 }
 
-/// Waits until the node has led on in that term for a while.
+/// Waits for more output in that term, and checks that the node had no trouble.
 pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
         fleet.journal.wait("another beat", |events| {
@@ -91,81 +88,81 @@ pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
     assert!(!events.iter().any(|event| is_trouble(&event)), "{events:?}");
 }
 
-/// Waits until a node has heard so many renewals of its leader while it read the lease no more than so often, and checks
-/// that it is told of as one that listens.
+/// Waits until a node receives `renewals` hints while it reads the lease at most `readings` times. Then checks that the
+/// node and its leader report the link.
 pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, readings: f64) {
     let at = Endpoint::of(node);
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
-    let (hints, reads) =
-        (of("baton_link_hints_total", ""), of("baton_store_requests_total", "operation=\"read\",result=\"ok\""));
-    // Where the machine kept renewals from it for a while, it has asked in between.
+    let hints = metric("baton_link_hints_total", "");
+    let reads = metric("baton_store_requests_total", "operation=\"read\",result=\"ok\"");
+    // On a busy machine, hints may be late, and the node reads the lease meanwhile.
     until(&format!("{renewals} renewals in which it reads {readings} times at the most"), || {
-        let (heard, read) = (number(&hints), number(&reads));
-        until("renewals to be heard", || (number(&hints) >= heard + renewals).then_some(()).ok_or(()));
-        let asked = number(&reads) - read;
-        if asked <= readings { Ok(()) } else { Err(asked) }
+        let (received, read) = (number(&hints), number(&reads));
+        until("hints about renewals", || (number(&hints) >= received + renewals).then_some(()).ok_or(()));
+        let recent = number(&reads) - read;
+        if recent <= readings { Ok(()) } else { Err(recent) }
     });
-    // One that was just cut and made anew is announced a moment later.
-    until("it to be told of", || {
+    // If the link was just cut and made again, its announcement follows a moment later.
+    until("the link to be reported", || {
         let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
-        let row = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("it is there");
-        let listeners = sample(&Endpoint::of(leader).ask("/metrics").body, &of("baton_link_listeners", ""));
-        let hears = number(&of("baton_link", ""));
-        if row["link"]["to"] == *leader.name && (listeners, hears) == (1.0, 1.0) {
+        let row = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("the node");
+        let listeners = sample(&Endpoint::of(leader).ask("/metrics").body, &metric("baton_link_listeners", ""));
+        let links = number(&metric("baton_link", ""));
+        if row["link"]["to"] == *leader.name && (listeners, links) == (1.0, 1.0) {
             Ok(())
         } else {
-            Err((nodes, listeners, hears))
+            Err((nodes, listeners, links))
         }
     });
 }
 
-/// Ends the leader, and checks that the node takes over after the end of its instance, and has heard from it since.
+/// Terminates the leader. Checks that the node takes over after the end of its instance, and received a hint.
 pub fn is_told_of_the_end(node: &Node, leader: &mut Node, term: u64) {
-    let heard = || sample(&Endpoint::of(node).ask("/metrics").body, &of("baton_link_hints_total", ""));
-    let before = heard();
+    let hints = || sample(&Endpoint::of(node).ask("/metrics").body, &metric("baton_link_hints_total", ""));
+    let before = hints();
     assert!(leader.terminate().success());
     let next = node.after(term, "elected");
-    let gone = leader.event("the end of its instance", |event| event.name == "ended" && event.term >= term);
-    assert!(next.ts >= gone.ts, "{gone:?}, {next:?}");
-    until("it to be told", || (heard() > before).then_some(()).ok_or(before));
+    let ended = leader.event("the end of its instance", |event| event.name == "ended" && event.term >= term);
+    assert!(next.ts >= ended.ts, "{ended:?}, {next:?}");
+    until("a hint", || (hints() > before).then_some(()).ok_or(before));
 }
 
 #[test]
-fn a_standby_that_hears_its_leader_hardly_asks_and_is_there_when_the_lease_is_given_up() {
+fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut alpha, beta, term) = pair(&fleet, &[LONGER]);
-    // 2.5 s apart.
+    // This lease is renewed every 2.5 s.
     hardly_asks(&fleet, &beta, &alpha, 3.0, 2.0);
     is_told_of_the_end(&beta, &mut alpha, term);
-    // One that reads at the very moment at which it is told recalls what it would have surveyed, and one that asks for the
-    // lease before it is released does so once more. It never asks without.
+    // Each acquire needs a survey or a recall. If the node was reading when the hint arrived, it recalls instead of
+    // surveying. If it asked before the release, it asks again.
     let page = Endpoint::of(&beta).ask("/metrics").body;
-    let asked = |what: &str, how: &str| {
-        sample(&page, &of("baton_store_requests_total", &format!("operation=\"{what}\",result=\"{how}\"")))
+    let requests = |operation: &str, result: &str| {
+        let labels = format!("operation=\"{operation}\",result=\"{result}\"");
+        sample(&page, &metric("baton_store_requests_total", &labels))
     };
-    let looks = asked("survey", "ok") + asked("recall", "ok");
-    let acquires = asked("acquire", "ok") + asked("acquire", "refused");
-    assert!(acquires >= 1.0 && looks >= acquires, "{page}");
+    let readings = requests("survey", "ok") + requests("recall", "ok");
+    let acquires = requests("acquire", "ok") + requests("acquire", "refused");
+    assert!(acquires >= 1.0 && readings >= acquires, "{page}");
     fleet.check_promises();
 }
 
-/// A leader to which nobody listens tells nothing, and renews each ten seconds here.
+/// A leader without listeners sends nothing. It renews every 10 s here.
 #[test]
-fn who_begins_to_listen_is_told_at_once_of_the_last_renewal() {
+fn new_listener_learns_of_last_renewal_at_once() {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = linked(&fleet, "alpha", &[MINUTE]).start();
     let term = fleet.beat_above(0).term;
     let socket = socket(&fleet);
     let hello = hello(ELECTION, &incarnation_of(&socket), "late", "ee");
-    let nobody_listens = || {
-        let listeners = sample(&Endpoint::of(&alpha).ask("/metrics").body, &of("baton_link_listeners", ""));
+    let has_no_listeners = || {
+        let listeners = sample(&Endpoint::of(&alpha).ask("/metrics").body, &metric("baton_link_listeners", ""));
         if listeners == 0.0 { Ok(()) } else { Err(listeners) }
     };
-    // The first of all, and one after nobody has listened for a while.
     for _ in 0..2 {
-        // A renewal may come just then.
-        until("it to be told of a renewal that is older than its link", || {
-            until("nobody to listen", nobody_listens);
+        // If the leader renews just after the connection, this tries again.
+        until("the report of a renewal that is older than the link", || {
+            until("no listener to be left", has_no_listeners);
             let mut late = UnixStream::connect(&socket)?;
             late.set_read_timeout(Some(Duration::from_secs(30)))?;
             let since = Instant::now();
@@ -174,78 +171,57 @@ fn who_begins_to_listen_is_told_at_once_of_the_last_renewal() {
                 let line: serde_json::Value = serde_json::from_str(&line?)?;
                 let Some(age) = line["leads"]["age_ms"].as_u64() else { continue };
                 assert_eq!(line["leads"]["term"].as_u64(), Some(term));
-                // Later lines are of later renewals.
+                // Later lines report later renewals.
                 if u128::from(age) > since.elapsed().as_millis() {
                     return Ok(());
                 }
                 break;
             }
-            Err(std::io::Error::other("it was told late"))
+            Err(std::io::Error::other("the first renewal is newer than the link"))
         });
     }
     fleet.check_promises();
 }
 
-/// Where nobody leads, nobody is linked: who is told of a suspension tells nobody that it is over.
+/// While no node leads, no link exists, so hosts cannot pass on the hint that a suspension is over.
 #[test]
-fn a_command_tells_every_host_of_its_machine_and_not_the_leader_alone() {
+fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = linked(&fleet, "alpha", &[MINUTE]).start();
     fleet.beat_above(0);
     let listener = UnixListener::bind(folder(&fleet).join("ee")).unwrap();
     listener.set_nonblocking(true).unwrap();
-    // Those of a host that is gone, and of one that is just starting.
+    // The sockets of a host that has exited, and of one that is just starting.
     drop(UnixListener::bind(folder(&fleet).join("cc")).unwrap());
     let _unfinished = UnixListener::bind(folder(&fleet).join(".dd")).unwrap();
-    // On a machine that is too busy, a command gives up before it has told everybody.
-    until("both commands to tell", || {
-        let told = ["suspend", "resume"].map(|what| {
-            let done = fleet.command(&[what, ELECTION]);
+    // On a busy machine, a command may give up before it has reached all hosts.
+    until("both commands to send a hint", || {
+        let hints = ["suspend", "resume"].map(|command| {
+            let done = fleet.command(&[command, ELECTION]);
             assert_eq!(done.code, Some(0), "{done:?}");
             // The node has the hint by the time that the command returns.
-            let (mut told, mut said) = (listener.accept().ok()?.0, String::new());
-            told.read_to_string(&mut said).unwrap();
-            let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            let [first, rest @ ..] = &said[..] else { return None };
+            let (mut stream, mut text) = (listener.accept().ok()?.0, String::new());
+            stream.read_to_string(&mut text).unwrap();
+            let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let [first, rest @ ..] = &lines[..] else { return None };
             assert_eq!((&first["hello"]["to"], &first["hello"]["election"]), (&"ee".into(), &ELECTION.into()));
             assert_eq!(*rest, ["look"]);
             Some(())
         });
-        if told.iter().all(Option::is_some) { Ok(()) } else { Err(told) }
+        if hints.iter().all(Option::is_some) { Ok(()) } else { Err(hints) }
     });
     assert_eq!(alpha.event("to lead again", |event| event.name == "elected" && event.term > 1).from, "alpha");
     fleet.check_promises();
 }
 
 #[test]
-fn what_carries_the_links_may_die_and_is_started_again() {
-    let fleet = Fleet::new(Store::sqlite());
-    let (alpha, beta, term) = pair(&fleet, &[MINUTE]);
-    for carrier in alpha.link_carriers() {
-        kill_process(carrier, Signal::KILL).expect("it is there");
-    }
-    let is = |name: &'static str| move |event: &&Event| event.from == "beta" && event.name == name;
-    beta.event("the link to end", |event| event.name == "link_ended");
-    fleet.journal.wait("another link", |events| (events.iter().filter(is("linked")).count() >= 2).then_some(()));
-    // The node whose process it was has said what that means, and goes on.
-    alpha.event("to say so", |event| event.name == "error" && event.text("error").contains("links"));
-    assert_eq!(fleet.status()["term"].as_u64(), Some(term));
-    // A host that is killed takes it along.
-    let socket = socket(&fleet);
-    alpha.signal(Signal::KILL);
-    beta.after(term, "elected");
-    until("nobody to listen there", || UnixStream::connect(&socket).map_or_else(|_| Ok(()), Err));
-    fleet.check_promises();
-}
-
-#[test]
-fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
+fn floods_loiterers_and_garbage_disturb_no_node() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _beta, term) = pair(&fleet, &[LONGER]);
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
-    // Those who say nothing, more than there may be, and stay for as long as they may.
+    // Silent connections, more than the host accepts, which stay until the host closes them.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -269,22 +245,22 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
         hello("another", &incarnation),
         hello(ELECTION, "ee"),
         hello(ELECTION, "../../lease.db"),
-        // What only the one that leads may say.
+        // Only the leader may send `leads`.
         hello(ELECTION, &incarnation) + "{\"leads\":{\"term\":9000,\"age_ms\":0,\"place\":0}}\n",
     ];
-    for said in garbage {
+    for message in garbage {
         let mut patience = Patience::default();
-        // There is no room for a while.
+        // For a while, the loiterers leave no room.
         while patience.lasts() {
             let Ok(mut peer) = UnixStream::connect(&socket) else {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
             peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-            let _ = peer.write_all(said.as_bytes());
-            // It is cut off, whatever it was told before.
-            let mut told = Vec::new();
-            match peer.read_to_end(&mut told) {
+            let _ = peer.write_all(message.as_bytes());
+            // The host closes the connection, perhaps after an answer.
+            let mut answer = Vec::new();
+            match peer.read_to_end(&mut answer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => break,
             }
@@ -292,18 +268,17 @@ fn who_floods_loiters_or_speaks_garbage_is_in_nobodys_way() {
     }
     goes_on(&fleet, &alpha, term);
     is_over.store(true, Ordering::Relaxed);
-    floods.join().expect("it ends");
+    floods.join().expect("no panic");
     drop(loiterers);
     goes_on(&fleet, &alpha, term);
-    // Whoever comes then is heard as ever.
     let gamma = linked(&fleet, "gamma", &[LONGER]).start();
     gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
     fleet.check_promises();
 }
 
-/// Those that say that they could take the lease, with the highest priority, have all the first places, and take nothing.
+/// The liars claim to be ready with the highest priority. They get all the first places in line, but take nothing.
 #[test]
-fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
+fn false_claims_of_readiness_prevent_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
     let launch =
         |name: &str| linked(&fleet, name, &[MINUTE, ("--priority", "50")]).arg("--preempt").arg("--reclaim=false");
@@ -323,12 +298,12 @@ fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
             })
         })
         .collect();
-    let listeners = of("baton_link_listeners", "");
-    until("all to be heard", || {
-        let heard = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
-        if heard >= 41.0 { Ok(()) } else { Err(heard) }
+    let listeners = metric("baton_link_listeners", "");
+    until("all to be listeners", || {
+        let count = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
+        if count >= 41.0 { Ok(()) } else { Err(count) }
     });
-    // Whom it prefers is for the store to say.
+    // The leader learns from the store, not from links, which node it prefers.
     goes_on(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.name == "transferring";
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
@@ -337,11 +312,11 @@ fn who_lies_about_what_it_could_take_over_keeps_nobody_from_it() {
     fleet.check_promises();
 }
 
-/// What one may say for another user goes by who it is, not by what the folder lets in.
+/// A host checks the user of each peer. The folder's permissions do not matter.
 #[test]
-fn another_user_is_not_heard() {
+fn peer_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        return skipped("only root may be another user");
+        return skipped("only root can become another user");
     }
     let fleet = Fleet::new(Store::sqlite());
     let alpha = linked(&fleet, "alpha", &[MINUTE]).start();
@@ -350,22 +325,22 @@ fn another_user_is_not_heard() {
     let to = incarnation_of(&socket);
     let hello = hello(ELECTION, &to, "mallory", "ee");
     for path in socket.ancestors().take_while(|path| path.starts_with(fleet.store.folder())) {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("our own file");
     }
-    const SAYS: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
-                        s.sendall(sys.argv[2].encode())\nprint(s.recv(1))";
-    let told_to = |user: u32| {
-        let mut says = Command::new("python3");
-        says.args(["-c", SAYS, socket.to_str().expect("a path"), &hello]).uid(user);
-        finish(says)
+    const SCRIPT: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                          s.sendall(sys.argv[2].encode())\nprint(s.recv(1))";
+    let answer_to = |user: u32| {
+        let mut client = Command::new("python3");
+        client.args(["-c", SCRIPT, socket.to_str().expect("a path"), &hello]).uid(user);
+        finish(client)
     };
-    // A host hangs up on who says nothing for a second.
+    // On a busy machine, the client may be silent for 1 s, and then the host hangs up.
     until("this user to be greeted", || {
-        let told = told_to(0);
-        if told.stdout == "b'{'\n" { Ok(()) } else { Err(told) }
+        let answer = answer_to(0);
+        if answer.stdout == "b'{'\n" { Ok(()) } else { Err(answer) }
     });
-    let refused = told_to(65_534);
-    // It is hung up on before or after it has spoken.
+    let refused = answer_to(65_534);
+    // The host hangs up before or after the client has sent its message.
     let is_hung_up =
         refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
     assert!(is_hung_up, "{refused:?}");
@@ -373,10 +348,9 @@ fn another_user_is_not_heard() {
     fleet.check_promises();
 }
 
-/// More than a host has room for, each as another node: the rest find no room, and all others go on.
+/// Connects more peers than a host has room for, each as another node. The host refuses the rest, and keeps leading.
 #[test]
-fn no_more_are_heard_than_there_is_room_for() {
-    /// As the host has it.
+fn links_are_refused_when_there_is_no_room() {
     const MOST: usize = 1024;
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _beta, term) = pair(&fleet, &[MINUTE]);
@@ -384,7 +358,7 @@ fn no_more_are_heard_than_there_is_room_for() {
     let to = incarnation_of(&socket);
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(1 << 16, |most| most.min(1 << 16));
-    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).expect("it is ours to raise");
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).expect("a limit up to the maximum");
     let mut greeted = Vec::new();
     let mut refused = 0;
     while refused < 20 {
@@ -399,7 +373,7 @@ fn no_more_are_heard_than_there_is_room_for() {
                 greeted.push(one);
                 refused = 0;
             }
-            // Nothing, or an end.
+            // The host closed the connection or did not answer.
             _ => refused += 1,
         }
         assert!(greeted.len() <= MOST, "{} have a link", greeted.len());
@@ -413,32 +387,28 @@ fn no_more_are_heard_than_there_is_room_for() {
 }
 
 #[test]
-fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
+fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
-    let (alpha, beta, term) = pair_of(&fleet, |name| linked(&fleet, name, &[LONGER]).arg("--reclaim=false"));
-    // Its socket is another's from now on.
+    let launch = |name| linked(&fleet, name, &[LONGER]).arg("--reclaim=false");
+    let alpha = launch("alpha").start();
+    let term = fleet.beat_above(0).term;
+    // The liar takes over the leader's socket.
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
-    std::fs::remove_file(&socket).expect("it is there");
+    std::fs::remove_file(&socket).expect("the socket");
     let liar = UnixListener::bind(&socket).expect("the path is free");
-    for carrier in alpha.link_carriers() {
-        kill_process(carrier, Signal::STOP).expect("it is there");
-    }
-    for carrier in beta.link_carriers() {
-        kill_process(carrier, Signal::KILL).expect("it is there");
-    }
     liar.set_nonblocking(true).expect("a socket");
-    let told = Arc::new(AtomicU64::new(0));
+    let count = Arc::new(AtomicU64::new(0));
     let lies = std::thread::spawn({
-        let told = Arc::clone(&told);
+        let count = Arc::clone(&count);
         move || {
-            // Until it is told no more, by its last owner but this.
-            while Arc::strong_count(&told) > 1 {
+            // The thread ends when the test drops its own `count`.
+            while Arc::strong_count(&count) > 1 {
                 std::thread::sleep(Duration::from_millis(10));
                 let Ok((mut victim, _)) = liar.accept() else { continue };
                 let mut lie = hello(ELECTION, "ee", "alpha", &incarnation);
-                while Arc::strong_count(&told) > 1 && victim.write_all(lie.as_bytes()).is_ok() {
-                    let number = told.fetch_add(1, Ordering::Relaxed);
+                while Arc::strong_count(&count) > 1 && victim.write_all(lie.as_bytes()).is_ok() {
+                    let number = count.fetch_add(1, Ordering::Relaxed);
                     lie = match number % 3 {
                         0 => format!("{{\"leads\":{{\"term\":{},\"age_ms\":0,\"place\":0}}}}\n", (number + 1) << 40),
                         1 => "{\"gives-up\":{\"place\":0}}\n".to_owned(),
@@ -449,50 +419,49 @@ fn who_lies_in_the_leaders_name_is_read_after_and_never_believed() {
             }
         }
     });
+    let beta = launch("beta").start();
     fleet.journal.wait("beta to hear lies", |events| {
-        (events.iter().filter(|event| event.from == "beta" && event.name == "linked").count() >= 2).then_some(())
+        events.iter().any(|event| event.from == "beta" && event.name == "linked").then_some(())
     });
-    // All this time alpha leads, and no term but its own was ever there.
-    until("lies to be told", || (told.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
+    // Alpha leads all the time, in one term.
+    until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
     goes_on(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // Who dies is followed all the same, in the term after, while the lies go on.
+    // If alpha dies, beta still takes over, in a term that no lie has raised.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");
-    drop(told);
-    lies.join().expect("it ends");
+    drop(count);
+    lies.join().expect("no panic");
     fleet.check_promises();
 }
 
 #[test]
-fn without_links_everything_is_as_it_was() {
+fn election_works_without_links() {
     let fleet = Fleet::new(Store::sqlite());
     let mut alpha = fleet.launch("alpha").arg("--links=false").start();
     let term = fleet.beat_above(0).term;
-    // One with links beside one without.
     let beta = linked(&fleet, "beta", &[]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
-    assert!(alpha.link_carriers().is_empty());
     assert!(alpha.terminate().success());
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let events = fleet.journal.events();
     assert!(!events.iter().any(|event| event.name == "linked"), "{events:?}");
-    // And where the folder cannot be had.
+    // A host that cannot create the folder runs without links.
     let bare = Fleet::new(Store::sqlite());
     std::fs::create_dir_all(bare.store.folder()).expect("the store's folder");
-    std::fs::write(folder(&bare), "").expect("a file in its place");
+    std::fs::write(folder(&bare), "").expect("a file instead of the folder");
     let gamma = linked(&bare, "gamma", &[]).start();
     let term = bare.beat_above(0).term;
-    let error = gamma.event("to say so", |event| event.name == "error");
+    let error = gamma.event("the error", |event| event.name == "error");
     assert!(error.text("error").contains("links"), "{error:?}");
-    goes_on_without(&bare, term);
+    keeps_beating(&bare, term);
     bare.check_promises();
 }
 
-fn goes_on_without(fleet: &Fleet, term: u64) {
+fn keeps_beating(fleet: &Fleet, term: u64) {
     fleet.journal.wait("beats", |events| {
         (events.iter().filter(|event| event.name == "output" && event.term == term).count() >= 3).then_some(())
     });

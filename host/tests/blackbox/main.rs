@@ -1,13 +1,13 @@
 //! Black-box tests: the real `baton` binary, real guests, real stores.
 //!
-//! Each scenario starts hosts as a user would, harms them or their store from the outside, and reads
-//! their logs. What it waits for are states; what it measures are the moments that the hosts and the
-//! guests wrote down themselves, on the one clock of this machine.
+//! Each scenario starts hosts as a user would, harms them or their store from the outside, and reads their logs. It
+//! waits for states, not for fixed times. It measures with the times that hosts and guests logged.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 mod admin;
 mod any_component;
 mod azure_access;
+mod backtraces;
 mod bad_input;
 mod cli;
 mod commands;
@@ -19,7 +19,6 @@ mod events;
 mod files;
 mod fleet;
 mod frozen;
-mod guests_that_misbehave;
 mod history;
 mod hoards;
 mod http;
@@ -29,11 +28,11 @@ mod leadership;
 mod limits;
 mod links;
 mod maintenance;
+mod misbehaving_guests;
 mod new;
-mod otlp;
 mod outage;
 mod output;
-mod outside;
+mod outside_client;
 mod packages;
 mod page;
 mod peers;
@@ -42,11 +41,11 @@ mod preference;
 mod proxy;
 mod publish;
 mod reclaim;
+mod rerun;
 mod sdk;
 mod self_abort;
 mod service_manager;
 mod sources;
-mod start;
 mod state;
 mod steering;
 mod store;
@@ -55,21 +54,20 @@ mod tasks;
 mod templates;
 mod terminal;
 mod trust;
-mod when_it_dies;
 mod witness;
 
 use baton_test_support::{
     azurite, endpoint, fuse, guests, kernel, minisign, modules, node, patience, publisher, registry, skipped,
 };
 
-/// Makes the tests of scenarios, each of which takes a [`fleet::Fleet`]. The store's own promises are the conformance suite's,
-/// so a scenario runs on Azurite only if Azurite shows something that SQLite does not. `STORES=all make test` runs all on
-/// both.
+/// Generates the tests of scenarios, each of which takes a [`fleet::Fleet`]. The conformance suite tests the stores, so
+/// a scenario runs on Azurite only if Azurite behaves differently from SQLite. `STORES=all make test` runs all
+/// scenarios on both.
 ///
 /// - `on_both_stores`: on SQLite and on Azurite.
 /// - `on_sqlite`: on SQLite.
-/// - `with_crashes`: on SQLite, where the kernel reports deaths, and again where it does not, as between machines: a
-///   successor waits until the lease has expired.
+/// - `with_crashes`: on SQLite, once with and once without the kernel's report of a death. Without it, as between
+///   machines, a successor waits until the lease has expired.
 macro_rules! scenarios {
     (
         $(on_both_stores: [$($both:ident),+ $(,)?],)?

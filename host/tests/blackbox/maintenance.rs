@@ -1,5 +1,5 @@
-//! A machine that is about to be frozen, rebooted or taken away, as Azure tells it: by a server on the loopback that answers
-//! as its metadata service does.
+//! Maintenance of an Azure machine, which is about to be frozen, rebooted or taken away. A server on loopback stands in
+//! for the metadata service.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,11 +17,10 @@ use crate::{scenarios, skipped::skipped};
 
 scenarios! {
     on_sqlite: [
-        a_node_steps_down_before_its_machine_is_frozen,
+        node_steps_down_before_its_machine_is_frozen,
     ],
 }
 
-/// What Azure calls the machine.
 const MACHINE: &str = "fleet_3";
 
 /// The metadata service of a machine.
@@ -34,12 +33,11 @@ struct Metadata {
 #[derive(Default)]
 struct State {
     events: Vec<Value>,
-    /// What it answers in place of them.
+    /// Answer to send instead of the events, if any.
     nonsense: Option<Vec<u8>>,
-    /// The events that were acknowledged, and when.
+    /// Acknowledged events with their times.
     acknowledged: Vec<(String, OffsetDateTime)>,
-    /// How often it was asked for events.
-    asked: usize,
+    requests: usize,
 }
 
 impl Metadata {
@@ -51,10 +49,10 @@ impl Metadata {
         let metadata =
             Self { address: listener.local_addr().expect("an address"), state: Arc::new(Mutex::new(State::default())) };
         let serving = metadata.clone();
-        // It ends with the tests' process: nothing waits for it.
+        // The thread ends with the process, so nothing joins it.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Who hangs up is asked for nothing.
+                // Fails only if the client hangs up.
                 let _ = serving.answer(stream);
             }
         });
@@ -63,7 +61,7 @@ impl Metadata {
 
     fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
-        let (mut first, mut length, mut is_meant) = (String::new(), 0, false);
+        let (mut first, mut length, mut has_header) = (String::new(), 0, false);
         reader.read_line(&mut first)?;
         loop {
             let mut line = String::new();
@@ -72,19 +70,19 @@ impl Metadata {
             if line.is_empty() {
                 break;
             }
-            is_meant |= line == "metadata: true";
+            has_header |= line == "metadata: true";
             length = line.strip_prefix("content-length: ").and_then(|length| length.parse().ok()).unwrap_or(length);
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        let (status, answer) = self.say(&first, &body, is_meant);
+        let (status, answer) = self.answer_to(&first, &body, has_header);
         write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len())?;
         stream.write_all(&answer)
     }
 
-    fn say(&self, first: &str, body: &[u8], is_meant: bool) -> (u16, Vec<u8>) {
+    fn answer_to(&self, first: &str, body: &[u8], has_header: bool) -> (u16, Vec<u8>) {
         let mut state = self.state();
-        if !is_meant {
+        if !has_header {
             return (400, Vec::new());
         }
         match first.split(' ').take(2).collect::<Vec<_>>()[..] {
@@ -92,13 +90,13 @@ impl Metadata {
                 (200, json!({ "name": MACHINE }).to_string().into_bytes())
             }
             ["GET", "/metadata/scheduledevents?api-version=2020-07-01"] => {
-                state.asked += 1;
-                let document = json!({ "DocumentIncarnation": state.asked, "Events": state.events });
+                state.requests += 1;
+                let document = json!({ "DocumentIncarnation": state.requests, "Events": state.events });
                 (200, state.nonsense.clone().unwrap_or_else(|| document.to_string().into_bytes()))
             }
             ["POST", "/metadata/scheduledevents?api-version=2020-07-01"] => {
-                let asked: Value = serde_json::from_slice(body).expect("JSON");
-                let id = asked["StartRequests"][0]["EventId"].as_str().expect("an id").to_owned();
+                let request: Value = serde_json::from_slice(body).expect("JSON");
+                let id = request["StartRequests"][0]["EventId"].as_str().expect("an id").to_owned();
                 for event in state.events.iter_mut().filter(|event| event["EventId"] == *id) {
                     event["EventStatus"] = "Started".into();
                     event["NotBefore"] = "".into();
@@ -122,12 +120,11 @@ impl Metadata {
         self.state().events.clear();
     }
 
-    /// Waits until it was asked so often again.
-    fn is_asked(&self, times: usize) {
-        let before = self.state().asked;
+    fn wait_for_requests(&self, count: usize) {
+        let before = self.state().requests;
         until("the metadata to be read", || {
-            let asked = self.state().asked;
-            if asked >= before + times { Ok(()) } else { Err(asked) }
+            let requests = self.state().requests;
+            if requests >= before + count { Ok(()) } else { Err(requests) }
         });
     }
 
@@ -139,21 +136,21 @@ impl Metadata {
         self.state.lock().expect("no panic")
     }
 
-    fn of(&self, launch: Launch) -> Launch {
-        // A proxy would not lead to the machine's own metadata.
+    fn used_by(&self, launch: Launch) -> Launch {
+        // The host must not use the proxy: a proxy would not lead to the machine's own metadata.
         launch.flag("--scheduled-events", format!("http://{}", self.address)).env("http_proxy", "http://127.0.0.1:1")
     }
 }
 
-fn a_node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
+fn node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     let metadata = Metadata::new();
-    let alpha = metadata.of(fleet.launch("alpha")).start();
+    let alpha = metadata.used_by(fleet.launch("alpha")).start();
     let term = fleet.beat_above(0).term;
     let mut beta = fleet.standby("beta", &alpha);
     metadata.plans("of-another", "Reboot", "Scheduled", &["fleet_4"]);
-    metadata.is_asked(2);
+    metadata.wait_for_requests(2);
     metadata.plans("freeze-1", "Freeze", "Scheduled", &[MACHINE]);
-    let planned = alpha.event("what is planned", |event| event.name == "maintenance");
+    let planned = alpha.event("the planned event", |event| event.name == "maintenance");
     assert_eq!(planned.text("reason"), "the machine is about to be frozen", "{planned:?}");
     let stopping = alpha.event("to stop", |event| event.name == "stopping");
     assert_eq!((stopping.text("reason"), stopping.text("message")), ("step-down", "the machine is about to be frozen"));
@@ -164,11 +161,11 @@ fn a_node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     assert!(acknowledged[0].0 == "freeze-1" && acknowledged[0].1 >= released.ts, "{acknowledged:?} {released:?}");
     let beat = fleet.beat_above(term);
     assert_eq!(beat.from, "beta");
-    // It is under way now, and alpha stays out: a vacant election does not lure it.
+    // While the maintenance is in progress, alpha does not acquire the lease, although it is free.
     assert_eq!(beta.terminate().code(), Some(0));
-    metadata.is_asked(4);
+    metadata.wait_for_requests(4);
     let elected = || fleet.journal.events().iter().filter(|e| e.name == "elected" && e.from == "alpha").count();
-    assert_eq!(elected(), 1, "it took part during the event");
+    assert_eq!(elected(), 1, "alpha took part during the event");
     metadata.is_over();
     alpha.event("to come back", |event| event.name == "maintenance_over");
     assert_eq!(fleet.beat_above(beat.term).from, "alpha");
@@ -177,43 +174,43 @@ fn a_node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
 }
 
 #[test]
-fn a_freeze_that_is_under_way_is_stepped_down_from_at_once() {
+fn node_steps_down_at_once_when_a_freeze_has_started() {
     let fleet = Fleet::new(Store::sqlite());
     let metadata = Metadata::new();
-    let alpha = metadata.of(fleet.launch("alpha")).start();
+    let alpha = metadata.used_by(fleet.launch("alpha")).start();
     fleet.beat_above(0);
     metadata.plans("freeze-1", "Freeze", "Started", &[MACHINE]);
-    let planned = alpha.event("what is under way", |event| event.name == "maintenance");
+    let planned = alpha.event("the event in progress", |event| event.name == "maintenance");
     assert_eq!(planned.text("reason"), "the machine is being frozen");
     alpha.event("to step down", |event| event.name == "released");
-    metadata.is_asked(3);
-    assert!(metadata.acknowledged().is_empty(), "there is nothing to wait for any more");
+    metadata.wait_for_requests(3);
+    assert!(metadata.acknowledged().is_empty(), "an event that has started needs no acknowledgement");
     metadata.is_over();
     alpha.event("to come back", |event| event.name == "maintenance_over");
     fleet.check_promises();
 }
 
-/// It would begin for the others, too, which may not have stepped down.
+/// An acknowledgement would start the event for the other machines, too, which may not have stepped down.
 #[test]
-fn what_is_planned_for_others_too_is_not_acknowledged() {
+fn event_that_affects_other_machines_is_not_acknowledged() {
     let fleet = Fleet::new(Store::sqlite());
     let metadata = Metadata::new();
-    let alpha = metadata.of(fleet.launch("alpha")).start();
+    let alpha = metadata.used_by(fleet.launch("alpha")).start();
     fleet.beat_above(0);
     for (id, kind) in [("1", "Reboot"), ("2", "Redeploy"), ("3", "Preempt"), ("4", "Terminate")] {
         metadata.plans(id, kind, "Scheduled", &["fleet_4", MACHINE]);
         alpha.event(kind, |event| event.name == "maintenance" && event.text("id") == id);
     }
     alpha.event("to step down", |event| event.name == "released");
-    metadata.is_asked(3);
+    metadata.wait_for_requests(3);
     assert!(metadata.acknowledged().is_empty());
 }
 
 #[test]
-fn each_kind_of_event_is_stepped_down_for_acknowledged_and_outlived() {
+fn node_steps_down_and_acknowledges_each_kind_of_event() {
     let fleet = Fleet::new(Store::sqlite());
     let metadata = Metadata::new();
-    let alpha = metadata.of(fleet.launch("alpha")).start();
+    let alpha = metadata.used_by(fleet.launch("alpha")).start();
     let mut term = fleet.beat_above(0).term;
     for kind in ["Reboot", "Redeploy", "Preempt", "Terminate"] {
         metadata.plans(kind, kind, "Scheduled", &[MACHINE]);
@@ -228,20 +225,21 @@ fn each_kind_of_event_is_stepped_down_for_acknowledged_and_outlived() {
     fleet.check_promises();
 }
 
-/// In a network of its own, where Azure's address is the stand-in's, on a machine whose chassis has that tag or another.
+/// Runs in its own network namespace, where the stand-in has Azure's address. The machine's chassis has Azure's tag or
+/// another.
 #[test]
-fn a_machine_of_azure_is_known_by_the_tag_of_its_chassis() {
-    // Only this thread leaves the network that the others are in, and what it starts.
-    // SAFETY: the call has no pointers, and gives this thread another network, in which it has no sockets yet.
+fn azure_machine_is_detected_by_its_chassis_tag() {
+    // Only this thread, and the processes that it starts, enter the new network namespace.
+    // SAFETY: the call takes no pointers. It only moves this thread to a new network namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        return skipped("no network of one's own can be had here");
+        return skipped("no network namespace can be created here");
     }
     for words in ["link set lo up", "address add 169.254.169.254/32 dev lo"] {
-        let status = Command::new("ip").args(words.split(' ')).status().expect("`ip` is there");
+        let status = Command::new("ip").args(words.split(' ')).status().expect("`ip`");
         assert!(status.success(), "ip {words}");
     }
     let fleet = Fleet::new(Store::sqlite());
-    let metadata = Metadata::at(TcpListener::bind("169.254.169.254:80").expect("nobody else has it"));
+    let metadata = Metadata::at(TcpListener::bind("169.254.169.254:80").expect("a free address"));
     metadata.plans("freeze-1", "Freeze", "Started", &[MACHINE]);
     let launch = |name: &str, tag: &str| {
         let chassis = "mount -t tmpfs tmpfs /sys/class && mkdir -p /sys/class/dmi/id";
@@ -249,23 +247,23 @@ fn a_machine_of_azure_is_known_by_the_tag_of_its_chassis() {
     };
     let _other = launch("beta", "0000-0000").start();
     fleet.beat_above(0);
-    assert_eq!(metadata.state().asked, 0, "only a machine of Azure asks");
-    let azures = launch("alpha", "7783-7084-3265-9085-8269-3286-77").start();
-    let planned = azures.event("what is under way", |event| event.name == "maintenance");
+    assert_eq!(metadata.state().requests, 0, "only an Azure machine reads the metadata");
+    let alpha = launch("alpha", "7783-7084-3265-9085-8269-3286-77").start();
+    let planned = alpha.event("the event in progress", |event| event.name == "maintenance");
     assert_eq!(planned.text("reason"), "the machine is being frozen");
     fleet.check_promises();
 }
 
 #[test]
-fn a_standby_acknowledges_and_takes_nothing_over_meanwhile() {
+fn standby_acknowledges_and_takes_no_lease_during_event() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, term) = fleet.leader("alpha");
     let metadata = Metadata::new();
     metadata.plans("preempt", "Preempt", "Scheduled", &[MACHINE]);
-    let beta = metadata.of(fleet.launch("beta")).start();
+    let beta = metadata.used_by(fleet.launch("beta")).start();
     beta.event("to acknowledge", |event| event.name == "maintenance_acknowledged");
     drop(alpha);
-    metadata.is_asked(6);
+    metadata.wait_for_requests(6);
     assert!(fleet.journal.events().iter().all(|event| event.name != "elected" || event.from == "alpha"));
     metadata.is_over();
     assert_eq!(fleet.beat_above(term).from, "beta");
@@ -273,11 +271,11 @@ fn a_standby_acknowledges_and_takes_nothing_over_meanwhile() {
 }
 
 #[test]
-fn metadata_that_is_none_keeps_nobody_from_leading() {
+fn leader_keeps_leading_when_metadata_is_invalid() {
     let fleet = Fleet::new(Store::sqlite());
     let metadata = Metadata::new();
     metadata.state().nonsense = Some(b"<html>".to_vec());
-    let mut node = metadata.of(fleet.launch("alpha")).start();
+    let mut node = metadata.used_by(fleet.launch("alpha")).start();
     let at = Endpoint::of(&node);
     let term = fleet.beat_above(0).term;
     let event = json!({ "EventType": "Freeze", "Resources": [MACHINE], "EventStatus": "Started" }).to_string();
@@ -289,7 +287,7 @@ fn metadata_that_is_none_keeps_nobody_from_leading() {
         Vec::new(),
     ] {
         metadata.state().nonsense = Some(nonsense);
-        metadata.is_asked(2);
+        metadata.wait_for_requests(2);
     }
     assert_eq!(at.ask("/livez").status, 200);
     let now = OffsetDateTime::now_utc();

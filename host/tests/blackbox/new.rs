@@ -1,7 +1,6 @@
-//! `baton new`, as its users continue: these tests read the commands from its output, and run them.
+//! `baton new` and its users' next steps. The tests read the commands from its output, and run them.
 //!
-//! npm and pip keep their downloads in `.cache`, and cargo its builds in the target folder, so that a second run is
-//! quick.
+//! For faster runs, npm and pip keep their downloads in `.cache`, and cargo keeps its builds in the target folder.
 
 use baton_test_support::node;
 use std::collections::BTreeMap;
@@ -14,60 +13,59 @@ use node::{Event, Finished, Journal, Launch, Node, baton, finish};
 use tempfile::TempDir;
 
 #[test]
-fn a_project_in_rust_tests_builds_and_runs() {
+fn rust_project_tests_builds_and_runs() {
     let project = Project::new("fn", &["--lang", "rust"]);
-    // What cargo has built in one run serves the next.
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
-    // But this run is to build the module, and where the settings say that it is.
+    // Without the old module, this run must build it, at the path that the settings name.
     let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
-    let said = project.tests_builds_and_runs();
-    assert!(said.contains("test tests::terms_continue_the_count_and_keep_the_answer ... ok"), "{said}");
+    let output = project.tests_builds_and_runs();
+    assert!(output.contains("test tests::terms_continue_the_count_and_keep_the_answer ... ok"), "{output}");
     let (refused, line) = project.fetches_json("src/lib.rs", "get_json(");
     assert!(refused.contains("--allow-http http://127.0.0.1:") && refused.ends_with(&line), "{refused}");
     project.is_developed();
 }
 
 #[test]
-fn a_project_in_javascript_tests_builds_and_runs() {
+fn javascript_project_tests_builds_and_runs() {
     needs("npm", "Node.js 20 or newer, with npm");
     let project = Project::new("web-2", &["--lang", "js"]);
-    let said = project.tests_builds_and_runs();
-    assert!(said.contains("# pass 1\n"), "{said}");
-    // The reason is in the event `request_refused` alone: `fetch` does not pass it on.
+    let output = project.tests_builds_and_runs();
+    assert!(output.contains("# pass 1\n"), "{output}");
+    // Only the event `request_refused` has the reason, because `fetch` does not pass it on.
     let (refused, line) = project.fetches_json("coordinator.js", "await fetchJson(");
     assert!(refused.ends_with(&line), "{refused}");
 }
 
 #[test]
-fn a_project_in_python_tests_builds_and_runs() {
+fn python_project_tests_builds_and_runs() {
     needs("python3", "Python 3.10 or newer, with venv (Debian: python3-venv)");
     let project = Project::new("nightly-report", &["--lang", "python"]);
-    let said = project.tests_builds_and_runs();
-    assert!(said.contains("Ran 1 test "), "{said}");
+    let output = project.tests_builds_and_runs();
+    assert!(output.contains("Ran 1 test "), "{output}");
     let (refused, line) = project.fetches_json("coordinator.py", "host.fetch(");
     assert!(refused.contains("--allow-http http://127.0.0.1:") && refused.ends_with(&line), "{refused}");
 }
 
 #[test]
-fn rust_is_the_default_and_brings_the_whole_sdk() {
+fn rust_is_the_default_and_includes_the_whole_sdk() {
     let project = Project::new("job", &[]);
     let manifest: toml::Table = project.read("Cargo.toml").parse().unwrap();
     assert_eq!(manifest["dependencies"]["baton-sdk"]["path"].as_str(), Some("baton-sdk"));
-    let (ours, its) = (repository().join("guest-sdk"), project.folder().join("baton-sdk"));
+    let (original, copy) = (repository().join("guest-sdk"), project.folder().join("baton-sdk"));
     for folder in ["src", "wit", "wit/deps"] {
         let files = |sdk: &Path| -> BTreeMap<_, _> {
             let entries = fs::read_dir(sdk.join(folder)).unwrap().map(|entry| entry.unwrap());
             let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
             files.map(|file| (file.file_name(), fs::read_to_string(file.path()).unwrap())).collect()
         };
-        assert_eq!(files(&its), files(&ours), "add them to `SDK` in host/src/commands/new.rs");
+        assert_eq!(files(&copy), files(&original), "add them to `SDK` in host/src/commands/new.rs");
     }
 }
 
 #[test]
-fn the_readme_shows_what_is_written() {
+fn docs_show_the_template_of_baton_new() {
     let read = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
     let written = Project::new("job", &[]).read("src/lib.rs");
     assert!(
@@ -78,7 +76,7 @@ fn the_readme_shows_what_is_written() {
     let (_, functions) = program.split_once("\nasync fn run").unwrap();
     assert!(read("docs/tutorial.md").contains(functions), "copy its functions into docs/tutorial.md");
 
-    // The README's is smaller, and compiled as the first example of the SDK.
+    // The README's example is smaller. It is compiled as the first example of the SDK.
     let readme = read("README.md");
     let (_, rust) = readme.split_once("```rust\n").unwrap();
     let (example, _) = rust.split_once("```\n").unwrap();
@@ -87,14 +85,14 @@ fn the_readme_shows_what_is_written() {
 }
 
 #[test]
-fn nothing_is_overwritten() {
+fn existing_files_are_not_overwritten() {
     for lang in ["rust", "js", "python"] {
         let project = Project::new("job", &["--lang", lang]);
         let again = project.baton(&["new", "job", "--lang", lang]);
         assert_eq!(again.code, Some(1));
         assert!(again.stderr.contains("already exists, so nothing was written: choose another name"), "{again:?}");
 
-        // Also where one file alone is in the way, be it a link to nowhere.
+        // A single file of the same name is enough, even a dangling link.
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("job")).unwrap();
         std::os::unix::fs::symlink("nowhere", home.path().join("job/baton.toml")).unwrap();
@@ -105,7 +103,7 @@ fn nothing_is_overwritten() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_way_out() {
+fn wrong_arguments_are_refused_with_the_fix() {
     let home = tempfile::tempdir().unwrap();
     let wrong = |arguments: &[&str], problem: &str| {
         let refused = run(home.path(), arguments);
@@ -121,23 +119,22 @@ fn what_is_wrong_is_said_with_the_way_out() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_named() {
+fn file_that_cannot_be_written_is_named() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("job")).unwrap();
-    // Nobody is forbidden a folder if it is root, but a file in the place of one is in anybody's way.
+    // Root may write to any folder, so a file instead of a folder makes the write fail.
     fs::write(home.path().join("job/src"), "mine").unwrap();
     let refused = run(home.path(), &["new", "job"]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.starts_with("error: cannot write job/src/lib.rs"), "{refused:?}");
     let left: Vec<_> = fs::read_dir(home.path().join("job")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["src"], "what was there, and nothing else");
+    assert_eq!(left, ["src"], "only what was there before");
 }
 
-/// A project that `baton new` wrote.
 struct Project {
     home: TempDir,
     name: &'static str,
-    said: String,
+    instructions: String,
 }
 
 impl Project {
@@ -145,7 +142,7 @@ impl Project {
         let home = tempfile::tempdir().unwrap();
         let written = run(home.path(), &[&["new", name], flags].concat());
         assert_eq!(written.code, Some(0), "{written:?}");
-        Self { home, name, said: written.stdout }
+        Self { home, name, instructions: written.stdout }
     }
 
     fn folder(&self) -> PathBuf {
@@ -160,32 +157,32 @@ impl Project {
         run(self.home.path(), arguments)
     }
 
-    /// Does what was printed, line by line. Gives what that said until the host was started.
+    /// Runs the printed commands, line by line. Returns the output of those before `baton run`.
     fn tests_builds_and_runs(&self) -> String {
-        let commands: Vec<&str> = self.said.lines().filter_map(|line| line.strip_prefix("  ")).collect();
-        let [change, build @ .., run] = commands.as_slice() else { panic!("it prints commands:\n{}", self.said) };
+        let commands: Vec<&str> = self.instructions.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+        let [change, build @ .., run] = commands.as_slice() else { panic!("no commands:\n{}", self.instructions) };
         assert_eq!(*change, format!("cd {}", self.name));
         assert_eq!(*run, "baton run");
         let readme = self.read("README.md");
         assert!(readme.contains(&[build, &[*run]].concat().join("\n")), "{readme}");
 
-        let mut said = String::new();
+        let mut output = String::new();
         for command in build {
             let Output { status, stdout, stderr } = self.shell(command).output().unwrap();
-            said += &format!("$ {command}\n{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-            assert!(status.success(), "{status}\n{said}");
+            output += &format!("$ {command}\n{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+            assert!(status.success(), "{status}\n{output}");
         }
         let journal = Journal::default();
         let first = self.runs(run, &journal, |event| event.text("line") == "beat 2");
-        // It may have beaten once more before it stopped.
+        // The guest may have printed another beat before it stopped.
         let continues = |line: &str| line.split_once(" continues from beat ").and_then(|(_, beat)| beat.parse().ok());
         self.runs(run, &journal, |event| continues(event.text("line")).is_some_and(|beat: u32| beat >= 2));
         assert_eq!(first.text("election"), self.name);
-        said
+        output
     }
 
-    /// With the settings for HTTP, the coordinator fetches JSON. Without the grant it fails: returns why, and how that is
-    /// to end, with the line that `call` is on.
+    /// Checks that the coordinator fetches JSON with the settings for HTTP, and fails without the grant. Returns that
+    /// failure's message and its expected end: the place of `call` in `source`.
     fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
         let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
         let file = self.folder().join("baton.toml");
@@ -206,7 +203,8 @@ impl Project {
         (ended.text("message").to_owned(), format!(" ({source}:{line})"))
     }
 
-    /// `baton dev` builds it, runs it, and swaps in what becomes of it, which goes on where the other ended.
+    /// Checks that `baton dev` builds and runs the project. After a change, it swaps in the new version, which
+    /// continues the count.
     fn is_developed(&self) {
         let mut shell = self.shell("exec baton dev");
         shell.env("BATON_LOG_FORMAT", "json");
@@ -226,12 +224,11 @@ impl Project {
         assert!(node.terminate().success());
     }
 
-    /// Runs the host until the guest prints a line. Returns its event.
     fn runs(&self, command: &str, journal: &Journal, says: impl Fn(&Event) -> bool) -> Event {
         self.runs_until(command, journal, |event| event.name == "output" && says(event))
     }
 
-    /// Runs the host until an event, and ends it in order. Returns the event.
+    /// Runs the host until an event, and terminates it. Returns the event.
     fn runs_until(&self, command: &str, journal: &Journal, is_it: impl Fn(&Event) -> bool) -> Event {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());
@@ -252,7 +249,7 @@ impl Project {
         found
     }
 
-    /// A command line in the project's folder, on a machine where `baton` is installed.
+    /// Prepares a command line in the project's folder, on a machine where `baton` is installed.
     fn shell(&self, command: &str) -> Command {
         let baton = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap();
         let path = std::env::join_paths(
@@ -262,7 +259,7 @@ impl Project {
         let mut shell = Command::new("sh");
         shell.args(["-ec", command]).current_dir(self.folder()).env("PATH", path.unwrap());
         shell.env("npm_config_cache", cache.join("npm")).env("PIP_CACHE_DIR", cache.join("pip"));
-        // This run's own settings are not meant for the project.
+        // The project must not see this test run's own settings.
         let ours =
             |name: &std::ffi::OsStr| name == "CARGO_TARGET_DIR" || name.as_encoded_bytes().starts_with(b"BATON_");
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
@@ -282,7 +279,7 @@ fn repository() -> PathBuf {
     fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap()
 }
 
-/// A test that does not run shows nothing.
+/// Fails if the program is missing: a skipped test would show nothing.
 fn needs(program: &str, install: &str) {
     let found = Command::new(program).arg("--version").output();
     assert!(

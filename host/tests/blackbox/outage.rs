@@ -1,4 +1,4 @@
-//! The store goes away and comes back, on both stores.
+//! Outages of the store, on both stores.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::store::Store;
 
 scenarios! {
     on_both_stores: [
-        a_short_outage_costs_nothing,
-        a_long_outage_ends_the_instance_in_time_and_the_world_heals,
-        a_host_that_lost_everything_leads_again_without_a_restart,
+        leader_keeps_its_term_when_outage_is_short,
+        instance_ends_in_time_when_outage_is_long,
+        host_leads_again_when_its_deleted_store_is_recreated,
     ],
 }
 
-fn a_short_outage_costs_nothing(fleet: Fleet) {
+fn leader_keeps_its_term_when_outage_is_short(fleet: Fleet) {
     let (a, term) = fleet.leader("alpha");
     let _b = fleet.standby("beta", &a);
     let outage = fleet.store.hang();
@@ -28,7 +28,7 @@ fn a_short_outage_costs_nothing(fleet: Fleet) {
     let renewals = || sample(&at.ask("/metrics").body, name);
     let before = renewals();
     drop(outage);
-    // The renewals after the outage carry the instance.
+    // After two renewals, the instance's deadline no longer depends on those before the outage.
     until("two renewals", || Some(renewals()).filter(|now| *now >= before + 2.0).ok_or(before));
     let renewed = OffsetDateTime::now_utc();
     let beat = fleet.beat("a beat after two renewals", |event| event.ts > renewed);
@@ -36,18 +36,18 @@ fn a_short_outage_costs_nothing(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(fleet: Fleet) {
+fn instance_ends_in_time_when_outage_is_long(fleet: Fleet) {
     let (mut a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
     let outage = fleet.store.cut();
-    // Until here a renewal may have succeeded.
+    // A renewal may have succeeded until now.
     let began = OffsetDateTime::now_utc();
     let stopping = a.after(0, "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
-    let gone = a.event("ended", |event| event.name == "ended" && event.term == term);
-    assert!(gone.ts < began + fleet.lease(), "{gone:?} later than D after the outage began at {began}");
+    let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
+    assert!(ended.ts < began + fleet.lease(), "{ended:?} later than D after the outage began at {began}");
     a.event("lost or standby", |event| {
-        event.ts >= gone.ts && ["leadership_lost", "standby"].contains(&event.name.as_str())
+        event.ts >= ended.ts && ["leadership_lost", "standby"].contains(&event.name.as_str())
     });
     assert!(a.is_running() && b.is_running(), "a host survives an outage of any length");
     drop(outage);
@@ -55,28 +55,28 @@ fn a_long_outage_ends_the_instance_in_time_and_the_world_heals(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_host_that_lost_everything_leads_again_without_a_restart(fleet: Fleet) {
+fn host_leads_again_when_its_deleted_store_is_recreated(fleet: Fleet) {
     let (mut node, term) = fleet.leader("alpha");
     fleet.store.delete();
     let lost = OffsetDateTime::now_utc();
-    let gone = node.event("ended", |event| event.name == "ended" && event.term == term);
-    assert!(gone.ts < lost + fleet.lease(), "{gone:?} later than D after everything was deleted at {lost}");
-    node.event("word of it", |event| event.name == "misconfigured" && event.ts > gone.ts);
+    let ended = node.event("ended", |event| event.name == "ended" && event.term == term);
+    assert!(ended.ts < lost + fleet.lease(), "{ended:?} later than D after everything was deleted at {lost}");
+    node.event("the report", |event| event.name == "misconfigured" && event.ts > ended.ts);
     assert!(node.is_running(), "a host survives the loss of its store");
     fleet.store.make_anew();
-    // What it has seen is the only trace of the terms before.
+    // Only the host's memory has the earlier terms.
     fleet.beat_above(term);
     assert!(node.is_running());
     fleet.check_promises();
 }
 
 #[test]
-fn a_leader_whose_store_is_removed_stops_at_once() {
+fn leader_stops_at_once_when_its_store_is_removed() {
     // A busy machine may delay a stop, but not each of three.
     assert!((0..3).any(|_| stops_at_once()), "three leaders in a row did not stop within seconds");
 }
 
-/// The lease is a minute long, so that who stops within seconds after a renewal has not learned it from the next.
+/// True if the leader stops within 5 s of a renewal. Its lease is 60 s, so it cannot learn of the loss from a renewal.
 fn stops_at_once() -> bool {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
@@ -84,6 +84,6 @@ fn stops_at_once() -> bool {
     fleet.store.renewed();
     let removed = OffsetDateTime::now_utc();
     fleet.store.delete();
-    let gone = alpha.event("ended", |event| event.name == "ended" && event.term == term);
-    gone.ts < removed + Duration::from_secs(5)
+    let ended = alpha.event("ended", |event| event.name == "ended" && event.term == term);
+    ended.ts < removed + Duration::from_secs(5)
 }

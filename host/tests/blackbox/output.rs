@@ -1,4 +1,4 @@
-//! What a coordinator prints and logs: each line with its term, and no more lines than the host can take.
+//! Output and logs of a coordinator: each line carries its term, and the host limits the number of lines.
 
 use crate::fleet::Fleet;
 use crate::guests::Guest;
@@ -12,17 +12,16 @@ fn fleet(guest: Guest) -> Fleet {
 
 scenarios! {
     on_sqlite: [
-        a_gigabyte_of_output_leaves_the_host_well,
+        host_survives_a_gigabyte_of_output,
     ],
 }
 
-/// What the guest has logged, in order.
 fn logged(events: &[Event]) -> Vec<Event> {
     events.iter().filter(|event| event.text("stream") == "log").cloned().collect()
 }
 
 #[test]
-fn a_log_arrives_with_its_level_its_context_and_its_term() {
+fn log_lines_have_level_context_and_term() {
     let fleet = fleet(Guest::Logs);
     let (_node, term) = fleet.leader("alpha");
     let all = |events: &[Event]| Some(logged(events)).filter(|logged| logged.len() >= 8);
@@ -33,7 +32,7 @@ fn a_log_arrives_with_its_level_its_context_and_its_term() {
         assert_eq!(event.text("line").to_lowercase(), format!("this is level::{level}"), "{event:?}");
     }
     assert!(logged[6].fields.get("context").is_none() && logged[6].text("line") == "no context", "{:?}", logged[6]);
-    // Whatever is in it, it is one line, and no longer than what is printed may be.
+    // A message with line breaks is one line, and no longer than a printed line may be.
     let (line, context) = (logged[7].text("line"), logged[7].text("context"));
     assert!(line.starts_with("two\nlines and xxx") && line.ends_with(" bytes more"), "{line}");
     assert!(line.len() < 8300 && context.starts_with("ccc") && context.len() < 300, "{} {context}", line.len());
@@ -41,50 +40,51 @@ fn a_log_arrives_with_its_level_its_context_and_its_term() {
 }
 
 #[test]
-fn a_flood_of_both_kinds_meets_one_limit_and_what_was_dropped_is_counted() {
+fn logs_and_prints_share_one_limit_and_drops_are_counted() {
     let fleet = fleet(Guest::FloodsItsLog);
     let mut node = fleet.launch_with("alpha", &[("--max-output", "100")]).start();
     let dropped = |events: &[Event]| -> Vec<Event> {
-        let is_told = |event: &&Event| event.name == "output_dropped" && event.text("reason").contains("--max-output");
-        events.iter().filter(is_told).cloned().collect()
+        let is_report =
+            |event: &&Event| event.name == "output_dropped" && event.text("reason").contains("--max-output");
+        events.iter().filter(is_report).cloned().collect()
     };
-    let told = fleet.journal.wait("two counts", |events| Some(dropped(events)).filter(|told| told.len() >= 2));
-    for event in &told {
+    let reports = fleet.journal.wait("two counts", |events| Some(dropped(events)).filter(|list| list.len() >= 2));
+    for event in &reports {
         assert!(event.fields["lines"].as_u64() > Some(0), "{event:?}");
         assert!(event.text("reason").contains("more than 100 lines a second; raise --max-output"), "{event:?}");
     }
     assert_eq!(node.terminate().code(), Some(0));
     let events = fleet.journal.events();
-    let gone = events.iter().find(|event| event.name == "ended").expect("it is gone");
-    let used = |what: &str| gone.fields["usage"][what].as_u64().expect("a number");
+    let ended = events.iter().find(|event| event.name == "ended").expect("an end");
+    let used = |what: &str| ended.fields["usage"][what].as_u64().expect("a number");
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
-    assert_eq!(used("dropped"), dropped(&events).iter().map(lines).sum::<u64>(), "{gone:?}");
-    // Twice as many at once, and then as many as the seconds that it ran, which began after the election.
-    let elected = events.iter().find(|event| event.name == "elected").expect("it was elected");
-    let seconds = (gone.ts - elected.ts).whole_seconds().unsigned_abs();
-    assert!((200..=100 * (seconds + 5)).contains(&used("lines")), "{gone:?} after {seconds} s");
+    assert_eq!(used("dropped"), dropped(&events).iter().map(lines).sum::<u64>(), "{ended:?}");
+    // A burst of 200 lines, then 100 a second while the instance ran, which was less than since the election.
+    let elected = events.iter().find(|event| event.name == "elected").expect("an election");
+    let seconds = (ended.ts - elected.ts).whole_seconds().unsigned_abs();
+    assert!((200..=100 * (seconds + 5)).contains(&used("lines")), "{ended:?} after {seconds} s");
     assert!(!logged(&events).is_empty() && events.iter().any(|event| event.text("stream") == "stdout"));
     fleet.check_promises();
 }
 
-/// Resident memory, in MiB.
-fn memory(node: &Node) -> u64 {
+/// Returns the host's peak resident memory, in MiB.
+fn peak_memory(node: &Node) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("a running process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak of the resident memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
 }
 
-fn a_gigabyte_of_output_leaves_the_host_well(fleet: Fleet) {
+fn host_survives_a_gigabyte_of_output(fleet: Fleet) {
     let fleet = fleet.with(Guest::PrintsAGigabyte);
-    // A lease that outlasts what else this machine may be busy with, and is renewed meanwhile.
+    // A busy machine renews this long lease in time.
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start();
     node.after(0, "started");
-    let before = memory(&node);
+    let before = peak_memory(&node);
     let end = fleet.journal.wait_for_the_last("the end of it", |events| {
         let end = events.iter().find(|event| event.text("line") == "1 GiB is written").cloned();
         end.ok_or(events.iter().filter(|event| event.name == "output_dropped").count() as u64)
     });
-    // It led all the time, in one term, without trouble; what it could not print is counted.
+    // The host led all the time, in one term, and counted the lines that it could not print.
     assert_eq!(end.term, 1, "{end:?}");
     let events = fleet.journal.events();
     for trouble in ["leadership_lost", "stopping", "killed"] {
@@ -93,7 +93,7 @@ fn a_gigabyte_of_output_leaves_the_host_well(fleet: Fleet) {
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
     let dropped: u64 = events.iter().filter(|event| event.name == "output_dropped").map(lines).sum();
     assert!(dropped > 5_000_000, "only {dropped} lines of more than 5 million are counted as dropped");
-    let grown = memory(&node).saturating_sub(before);
+    let grown = peak_memory(&node).saturating_sub(before);
     assert!(grown < 100, "the host grew by {grown} MiB");
     assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();

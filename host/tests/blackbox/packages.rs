@@ -1,4 +1,4 @@
-//! The packages that `make dist` makes of one program, installed as their users install them.
+//! The packages that `make dist` makes, installed as users install them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use baton_test_support::node::{Journal, Launch};
 use crate::guests::Guest;
 
 #[test]
-fn packages_install_and_run_the_program() {
+fn packages_install_and_run() {
     let home = tempfile::tempdir().expect("a folder");
     let made = packages(home.path());
     let package = |suffix: &str| {
@@ -42,7 +42,7 @@ fn packages_install_and_run_the_program() {
     assert!(node.terminate().success());
 }
 
-/// Makes all packages of this build's program, as scripts/dist.sh does.
+/// Makes all packages of this build's program, as `scripts/dist.sh` does. Returns their paths.
 fn packages(home: &Path) -> Vec<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = home.join("dist/baton");
@@ -65,7 +65,7 @@ fn packages(home: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Installs a Debian package into a root of its own. Only root may have dpkg do it; others unpack it.
+/// Installs a Debian package into its own root folder. Only root may run `dpkg --install`, so other users unpack it.
 fn install(package: &Path, root: &Path) {
     if !rustix::process::geteuid().is_root() {
         run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(root));
@@ -76,7 +76,7 @@ fn install(package: &Path, root: &Path) {
     }
     fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
     fs::create_dir(root.join("etc")).expect("a folder");
-    // The root has no packages that this one depends on, and nothing that could run its scripts.
+    // The root folder lacks the package's dependencies, and programs to run its scripts.
     let mut dpkg = Command::new("dpkg");
     dpkg.arg("--root").arg(root).args(["--force-depends", "--force-script-chrootless", "--install"]).arg(package);
     run(&mut dpkg);
@@ -92,7 +92,6 @@ fn writes_a_project(program: &Path, home: &Path) {
     assert!(home.join("job/baton.toml").is_file());
 }
 
-/// Runs a command to its end, which must be a success. Returns its output.
 fn run(command: &mut Command) -> Vec<u8> {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));

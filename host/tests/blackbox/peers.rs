@@ -1,5 +1,5 @@
-//! What nodes of different machines tell each other: that it does for them what links do on one machine, and that whoever
-//! speaks there, with whatever certificate, breaks no promise and is in no renewal's way.
+//! Links between nodes of different machines. They do what links do on one machine. No peer can break a promise or
+//! delay a renewal, whatever its certificate.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +28,7 @@ use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
 use crate::store::Store;
 
-/// So often the one that poses as the leader hangs up as soon as it is heard.
+/// Number of connections that the false leader closes right after its greeting.
 const HANGS_UP: u32 = 6;
 
 fn launch(fleet: &Fleet, name: &str) -> Launch {
@@ -39,33 +39,31 @@ fn is_linked(node: &Node, leader: &str) {
     node.event("to hear from the leader", |event| event.name == "linked" && event.text("leader") == leader);
 }
 
-/// Where a node listens for others.
 fn address(node: &Node) -> SocketAddr {
     node.event("to listen", |event| event.name == "listening_for_peers").text("address").parse().expect("an address")
 }
 
 #[test]
-fn across_machines_a_standby_hardly_asks_and_is_there_when_the_lease_is_given_up() {
+fn remote_standby_rarely_reads_and_takes_over_at_hand_off() {
     let fleet = Fleet::new(Store::azurite());
-    // One that nobody finds is followed as without links.
+    // No node can reach alpha at this address, so beta follows it without a link.
     let mut alpha = launch(&fleet, "alpha").flag("--peer-advertise", "127.0.0.1:1").start();
     let term = fleet.beat_above(0).term;
     let mut beta = launch(&fleet, "beta").start();
-    beta.event("to say so", |event| event.name == "error" && event.text("error").contains("cannot reach the leader"));
+    beta.event("the error", |event| event.name == "error" && event.text("error").contains("cannot reach the leader"));
     assert!(alpha.terminate().success());
     let term = beta.after(term, "elected").term;
     let gamma = launch(&fleet, "gamma").start();
     is_linked(&gamma, "beta");
-    // 2.5 s apart.
+    // This lease is renewed every 2.5 s.
     hardly_asks(&fleet, &gamma, &beta, 3.0, 2.0);
     is_told_of_the_end(&gamma, &mut beta, term);
-    let is_said = |event: &&Event| event.name == "error" && event.text("error").contains("cannot reach the leader");
-    let said: Vec<String> = fleet.journal.events().iter().filter(is_said).map(|event| event.from.clone()).collect();
-    assert_eq!(said, ["beta"], "it is said once, and of nobody who is found");
+    let is_error = |event: &&Event| event.name == "error" && event.text("error").contains("cannot reach the leader");
+    let reports: Vec<String> = fleet.journal.events().iter().filter(is_error).map(|event| event.from.clone()).collect();
+    assert_eq!(reports, ["beta"], "only beta reports an unreachable leader, once");
     fleet.check_promises();
 }
 
-/// A stranger's certificate and key.
 struct Identity {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
@@ -82,28 +80,27 @@ impl Identity {
         PrivatePkcs8KeyDer::from(self.key.clone()).into()
     }
 
-    /// Says in the store that this is that node's, which is found there.
+    /// Writes an announcement of `node` with this certificate and `address` into the store.
     fn announce(&self, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
         self.announce_in(ELECTION, fleet, node, incarnation, address);
     }
 
-    /// The same in that election.
     fn announce_in(&self, election: &str, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
         let certificate = Digest::of(&self.certificate).to_string();
         let peer = Some(PeerWord { address: address.to_string(), certificate });
-        let said = Announcement { peer, ..Announcement::now(node, incarnation, "", Vec::new(), None) };
+        let announcement = Announcement { peer, ..Announcement::now(node, incarnation, "", Vec::new(), None) };
         let store = SqliteStore::new(fleet.store.folder());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let election = ElectionName::new(election).expect("a name");
-        runtime.block_on(store.announce(&election, node, said.encode())).expect("it is said");
+        runtime.block_on(store.announce(&election, node, announcement.encode())).expect("a written announcement");
     }
 }
 
-/// Believes everybody.
+/// Accepts every certificate.
 #[derive(Debug)]
-struct Anybody;
+struct AcceptAny;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -138,17 +135,16 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// Whose certificate is shown, and whose key signs, if any.
-type Shown<'a> = Option<(&'a Identity, &'a Identity)>;
+/// The identities whose certificate is presented, and whose key signs, if any.
+type Credentials<'a> = Option<(&'a Identity, &'a Identity)>;
 
-/// Connects so.
-fn connect(to: SocketAddr, shows: Shown<'_>) -> io::Result<impl io::Read + io::Write + use<>> {
+fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::Read + io::Write + use<>> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody));
-    let config = match shows {
+        .with_custom_certificate_verifier(Arc::new(AcceptAny));
+    let config = match credentials {
         None => config.with_no_client_auth(),
         Some((of, by)) => {
             let key = ring::sign::any_supported_type(&by.key()).expect("a key");
@@ -162,20 +158,21 @@ fn connect(to: SocketAddr, shows: Shown<'_>) -> io::Result<impl io::Read + io::W
     Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream))
 }
 
-/// The first that it is told, and whether it is cut off then: nothing where it is cut off at once, or there was no room.
-fn told(mut peer: impl io::Read + io::Write, said: &str) -> (String, bool) {
-    let _ = peer.write_all(said.as_bytes());
+/// Sends a message. Returns the first answer, which is empty if the host closes the connection at once, and true if the
+/// host closes the connection afterwards.
+fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, bool) {
+    let _ = peer.write_all(message.as_bytes());
     let _ = peer.flush();
     let mut some = [0; 1024];
     let mut next =
         || peer.read(&mut some).map_or_else(|_| String::new(), |read| String::from_utf8_lossy(&some[..read]).into());
     let first = next();
-    // One that is heard on is told of each renewal.
+    // A peer that stays linked receives each renewal.
     (first, (0..20).any(|_| next().is_empty()))
 }
 
 #[test]
-fn who_connects_over_the_network_is_in_nobodys_way() {
+fn network_peers_disturb_no_node() {
     let fleet = Fleet::new(Store::sqlite());
     let launch = |name: &str| launch(&fleet, name);
     let alpha = launch("alpha").start();
@@ -187,14 +184,14 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     visitor.announce_in("another", &fleet, "visitor", "ee", at);
     let own = hello(ELECTION, &to, "mallory", "ee");
     let as_mallory = || connect(at, Some((&mallory, &mallory)));
-    // One that is announced, and so is heard, until it says what is not for it to say.
+    // The host greets a peer that is announced, and hangs up when the peer claims to lead.
     let lie = format!("{own}{{\"leads\":{{\"term\":{},\"age_ms\":0,\"place\":0}}}}\n", u64::MAX);
-    let is_cut_off = until("one that is announced to be greeted", || match as_mallory().map(|peer| told(peer, &lie)) {
+    let is_cut_off = until("a greeting", || match as_mallory().map(|peer| answer_to(peer, &lie)) {
         Ok((first, is_cut_off)) if first.contains("\"hello\"") => Ok(is_cut_off),
         other => Err(other),
     });
-    assert!(is_cut_off, "only who leads says so");
-    // Another node that says that it is of the same incarnation ends no link but its own.
+    assert!(is_cut_off, "only the leader may send `leads`");
+    // A node that claims another node's incarnation does not end that node's link.
     let greeted = |by: &Identity, hello: &str| {
         until("to be greeted", || {
             let mut peer = connect(at, Some((by, by)))?;
@@ -206,11 +203,11 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     };
     let mut first = greeted(&mallory, &own);
     let second = greeted(&namesake, &hello(ELECTION, &to, "namesake", "ee"));
-    let hears = |peer: &mut dyn io::Read| peer.read(&mut [0; 1024]).is_ok_and(|read| read > 0);
-    // What was on its way comes once, the renewals after it again and again.
-    assert!((0..3).all(|_| hears(&mut first)), "its link is ended by another's");
+    let receives = |peer: &mut dyn io::Read| peer.read(&mut [0; 1024]).is_ok_and(|read| read > 0);
+    // The first message may have been on its way. The later ones report renewals.
+    assert!((0..3).all(|_| receives(&mut first)), "another node's hello ended the link");
     drop((first, second));
-    let nobody: [(&str, Shown<'_>, String); 8] = [
+    let refused: [(&str, Credentials<'_>, String); 8] = [
         (
             "one that is announced in another election",
             Some((&visitor, &visitor)),
@@ -224,18 +221,18 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
         ("another election", Some((&mallory, &mallory)), hello("another", &to, "mallory", "ee")),
         ("another incarnation", Some((&mallory, &mallory)), hello(ELECTION, "ee", "mallory", "ee")),
     ];
-    for (what, shows, said) in nobody {
-        let (told, _) = connect(at, shows).map(|peer| told(peer, &said)).unwrap_or_default();
-        assert_eq!(told, "", "{what}");
+    for (what, credentials, message) in refused {
+        let (answer, _) = connect(at, credentials).map(|peer| answer_to(peer, &message)).unwrap_or_default();
+        assert_eq!(answer, "", "{what}");
     }
-    // Those that say nothing, or nothing of TLS, and those that flood.
+    // Peers that are silent, that do not speak TLS, and that flood.
     let loiterers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(at).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
         let (is_over, flood) = (Arc::clone(&is_over), own + &"\"look\"\n".repeat(1000));
         move || {
             while !is_over.load(Ordering::Relaxed) {
-                let _ = connect(at, Some((&mallory, &mallory))).map(|peer| told(peer, &flood));
+                let _ = connect(at, Some((&mallory, &mallory))).map(|peer| answer_to(peer, &flood));
                 let _ = TcpStream::connect(at).and_then(|mut peer| peer.write_all(&[0x16; 1 << 16]));
             }
         }
@@ -244,7 +241,6 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     let mut patience = Patience::default();
     for mut loiterer in loiterers {
         loiterer.set_nonblocking(true).expect("a socket");
-        // It is cut off.
         while patience.lasts() {
             match loiterer.read(&mut [0]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -257,43 +253,43 @@ fn who_connects_over_the_network_is_in_nobodys_way() {
     }
     goes_on(&fleet, &alpha, term);
     is_over.store(true, Ordering::Relaxed);
-    floods.join().expect("it ends");
+    floods.join().expect("no panic");
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // Whoever comes then is heard as ever, over the network where its socket is gone.
-    std::fs::remove_file(socket(&fleet)).expect("it is there");
+    // A node that starts afterwards is linked, over the network because the leader's socket is removed.
+    std::fs::remove_file(socket(&fleet)).expect("the socket");
     is_linked(&launch("beta").start(), "alpha");
     fleet.check_promises();
 }
 
-/// What a coordinator may connect to can be where its host listens for others: there it is one that nobody has announced.
+/// If a coordinator may connect to the address at which its host listens for peers, it is a peer without announcement.
 #[test]
-fn a_coordinator_that_may_connect_there_is_no_peer() {
+fn coordinator_that_connects_to_the_peer_port_is_refused() {
     let fleet = Fleet::new(Store::sqlite());
     let at = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let url = format!("https://{at}");
     let alpha = http::launch_with_lease(Duration::from_secs(60), &fleet, "alpha", "get", &format!("{url}/"));
     let alpha = alpha.flag("--allow-http", &url).arg("--links=true").flag("--peer", at.to_string()).start();
-    let told = fleet.beat("what came of it", |event| event.text("line").starts_with(&url));
-    assert!(told.text("line").contains("ErrorCode::"), "{told:?}");
+    let result = fleet.beat("the request's result", |event| event.text("line").starts_with(&url));
+    assert!(result.text("line").contains("ErrorCode::"), "{result:?}");
     let beta = launch(&fleet, "beta").start();
     is_linked(&beta, "alpha");
-    assert_eq!(fleet.status()["term"].as_u64(), Some(told.term));
+    assert_eq!(fleet.status()["term"].as_u64(), Some(result.term));
     assert!(fleet.journal.events().iter().all(|event| event.name != "leadership_lost"), "{:?}", fleet.journal.events());
     drop(alpha);
 }
 
-/// Who can write to the store can have a standby hear it in the leader's place.
+/// A client that can write to the store can make a standby connect to it instead of the leader.
 #[test]
-fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
+fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
-    // The leader listens on its socket alone, which is removed: the standby finds nobody but the liar.
+    // The leader listens only on its socket, which is removed, so the standby finds only the liar.
     let alpha = fleet.launch("alpha").arg("--links=true").arg("--reclaim=false").start();
     let term = fleet.beat_above(0).term;
     goes_on(&fleet, &alpha, term);
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
-    std::fs::remove_file(&socket).expect("it is there");
+    std::fs::remove_file(&socket).expect("the socket");
     let (liar, liars) = (TcpListener::bind("127.0.0.1:0").expect("an address"), Identity::make());
     let lies_at = liar.local_addr().expect("an address");
     liars.announce(&fleet, "alpha", &incarnation, lies_at);
@@ -310,7 +306,7 @@ fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
         move || {
             let config = Arc::new(config);
             let (mut calls, mut last) = (0, OffsetDateTime::now_utc());
-            // Until it is told no more, by its last owner but this.
+            // The thread ends when the test drops its own `count`.
             while Arc::strong_count(&count) > 1 {
                 std::thread::sleep(Duration::from_millis(10));
                 let Ok((victim, _)) = liar.accept() else { continue };
@@ -340,22 +336,22 @@ fn who_poses_as_the_leader_in_the_store_is_read_after_and_never_believed() {
         }
     });
     let beta = launch(&fleet, "beta").arg("--reclaim=false").start();
-    until("lies to be told", || {
+    until("40 lies", || {
         // The leader replaces its announcement once a minute.
         liars.announce(&fleet, "alpha", &incarnation, lies_at);
         (count.load(Ordering::Relaxed) > 40).then_some(()).ok_or(())
     });
     is_linked(&beta, "alpha");
     let waited = waits.load(Ordering::Relaxed);
-    assert!(waited > 1000, "it was called again {waited} ms after {HANGS_UP} links that did not last");
+    assert!(waited > 1000, "beta connected again {waited} ms after {HANGS_UP} links that did not last");
     goes_on(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // Who dies is followed all the same, in the term after, while the lies go on.
+    // If alpha dies, beta still takes over, in a term that no lie has raised.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");
     drop(count);
-    lies.join().expect("it ends");
+    lies.join().expect("no panic");
     fleet.check_promises();
 }

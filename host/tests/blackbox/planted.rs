@@ -1,4 +1,4 @@
-//! Links that a guest plants, where it may write, for its host to follow; and code that somebody patches.
+//! Symbolic links that a guest plants for its host to follow, and compiled code that was patched.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,7 +12,7 @@ use crate::guests::Guest;
 use crate::node::{Event, Finished, baton, finish, until, with_mounts};
 use crate::store::Store;
 
-/// A folder to write in, `data`, with a folder in it; and one that no guest was granted, `outside`.
+/// Makes a home with a folder `data`, which is granted to guests, and a folder `outside`, which is not.
 fn home() -> TempDir {
     let home = tempfile::tempdir().expect("a folder");
     for folder in ["data/in/deep", "outside", "etc"] {
@@ -25,7 +25,7 @@ fn home() -> TempDir {
     home
 }
 
-/// What `baton run` says that has these settings besides a store, a node and a folder to write in.
+/// Runs `baton run` with these settings, and with usual values for the others that it needs.
 fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     let mut command = baton(home);
     command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job"]);
@@ -40,7 +40,8 @@ fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     finish(command)
 }
 
-/// It names both, and where it was looked for.
+/// Checks that the host refused the setting `place`. The error names the path of `what`, the writable folder `through`
+/// which it passes, and the grant of that folder.
 #[track_caller]
 fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted: &str) {
     let Finished { code, stderr, .. } = finished;
@@ -48,13 +49,13 @@ fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted
     let begin = format!("error: wrong configuration: {place}: the path of {what}, ");
     assert!(stderr.starts_with(&begin), "it should begin with `{begin}`: {stderr}");
     let through = format!("passes through {:?}, where the coordinator `job` may write", through.display().to_string());
-    assert!(stderr.contains(&through), "`{through}` is not said: {stderr}");
+    assert!(stderr.contains(&through), "`{through}` is missing: {stderr}");
     let granted = format!("granted: {granted:?}, --dir)");
-    assert!(stderr.contains(&granted), "`{granted}` is not said: {stderr}");
+    assert!(stderr.contains(&granted), "`{granted}` is missing: {stderr}");
 }
 
 #[test]
-fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
+fn host_refuses_paths_that_a_coordinator_can_change() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
     fs::write(base.join("data/key.pub"), "").expect("a file");
@@ -68,14 +69,12 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
         ("--http-ca", "data/ca.pem", "the file of certificates"),
         ("--cache", "data", "the cache"),
         ("--store", "sqlite:data", "the store"),
-        ("--coredump", "data", "the folder of core dumps"),
-        ("--profile", "data/profile.json", "the profile"),
         ("--dir", "data/in::/in:ro", r#"the folder "/in""#),
         ("--dir", "data/in/../in::/in", r#"the folder "/in""#),
     ] {
         refused(&with((flag, value)), flag, what, &data, "data");
     }
-    // Also what is not there yet, and what is in a folder of the folder.
+    // Files in subfolders, and paths that do not exist yet.
     let store = with(("--store", "sqlite:data/new/store"));
     refused(&store, "--store", "the store", &data, "data");
     refused(&with(("--secret", "token=file:data/in/token")), "--secret", r#"the secret "token""#, &data, "data");
@@ -85,7 +84,7 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
     module.args(["--node", "a", "--store", "sqlite:store", "--cache", "off", "--config", "etc/baton.toml"]);
     refused(&finish(module), "MODULE", "the module", &data, "data");
 
-    // The settings, the store, the name's lock, the cache and its key, where nobody has said where they are.
+    // Default paths: the configuration file and the cache's key.
     let mut usual = baton(home.path());
     usual.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", ".::/data"]);
     refused(&finish(usual), "config (by default)", "the configuration file", &base, ".");
@@ -94,7 +93,7 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
     let key = run(home.path(), &[state, ("--cache", "cache")]);
     refused(&key, "--cache", "the key of the cache", &base.join(".local/state"), ".local/state");
 
-    // What variables name.
+    // Paths in environment variables.
     for (variable, what) in [("PATH", "the folder of programs"), ("SSL_CERT_FILE", "the file of certificates")] {
         let mut command = baton(home.path());
         command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job", "--dir", "data::/data"]);
@@ -102,7 +101,7 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
         refused(&finish(command), variable, what, &data, "data");
     }
 
-    // Of another coordinator, too.
+    // Paths of another coordinator.
     let tables = format!(
         "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n\
          [coordinators.job]\nmodule = {module:?}\ndir = ['data::/data']\n\
@@ -117,16 +116,16 @@ fn nothing_that_the_host_finds_by_a_path_is_where_a_coordinator_may_write() {
     for words in
         ["baton.toml:9: coordinators.other.secret.token", "coordinator `job`", "baton.toml:6: coordinators.job.dir"]
     {
-        assert!(both.stderr.contains(words), "`{words}` is not said: {both:?}");
+        assert!(both.stderr.contains(words), "`{words}` is missing: {both:?}");
     }
-    assert!(!base.join("store").exists(), "it is refused before anything is made");
+    assert!(!base.join("store").exists(), "the host creates nothing before it refuses");
 }
 
 #[test]
-fn folders_may_be_shared_and_lie_in_what_is_only_read() {
+fn folders_may_be_shared_and_overlap_read_only_folders() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
-    // It gets as far as the module: the folders are as they should be.
+    // If the folders are accepted, the host fails at the module, which is missing. Otherwise, this returns the error.
     let granted = |folders: &[&str]| {
         let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
         for (number, folder) in folders.iter().enumerate() {
@@ -158,39 +157,38 @@ fn folders_may_be_shared_and_lie_in_what_is_only_read() {
         (&["'data/in::/in'", "'data::/data'"], r#"job-0.dir: the path of the folder "/in", "data/in", passes through"#),
         (&["'data::/data:ro', 'data::/out'"], r#"the same coordinator may write to it through "data""#),
     ] {
-        let said = granted(refused).unwrap_or_else(|| panic!("{refused:?} is refused"));
-        assert!(said.contains(words), "`{words}` is not said of {refused:?}: {said}");
+        let error = granted(refused).unwrap_or_else(|| panic!("{refused:?} was not refused"));
+        assert!(error.contains(words), "`{words}` is missing for {refused:?}: {error}");
     }
 }
 
 #[test]
-fn a_link_on_the_way_is_where_it_stands_and_where_it_leads() {
+fn links_are_refused_by_their_place_and_by_their_target() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
     let secret =
         |path: &str| run(home.path(), &[("--dir", "data::/data"), ("--secret", &format!("token=file:{path}"))]);
     let (data, within) = (base.join("data"), base.join("data/in"));
-    // Out of the folder, into it, and only past it.
+    // Links that lead out of the folder, into it, and through it.
     symlink("../outside/token", data.join("out")).expect("a link");
     symlink(data.join("token"), base.join("outside/in")).expect("a link");
     symlink("data/in/deep/../../../outside", base.join("past")).expect("a link");
     for path in ["data/out", "outside/in", "past/token", "./data/../data/token", "data//in/../../outside/token"] {
         refused(&secret(path), "--secret", r#"the secret "token""#, &data, "data");
     }
-    // The folder is granted by another of its names.
     symlink("data", base.join("alias")).expect("a link");
     let alias = run(home.path(), &[("--dir", "alias/./::/data"), ("--secret", "token=file:data/in/token")]);
     refused(&alias, "--secret", r#"the secret "token""#, &data, "alias/./");
-    // From there on the way is not the guest's to change.
-    let beside = [("--dir", "data/in::/data"), ("--secret", "token=file:data/token"), ("--http-ca", "none.pem")];
-    let beside = run(home.path(), &beside);
-    assert!(beside.stderr.contains("none.pem: No such file"), "the first thing that is wrong: {beside:?}");
+    // A secret next to the granted folder is accepted: the guest cannot change its path.
+    let sibling = [("--dir", "data/in::/data"), ("--secret", "token=file:data/token"), ("--http-ca", "none.pem")];
+    let sibling = run(home.path(), &sibling);
+    assert!(sibling.stderr.contains("none.pem: No such file"), "the secret was refused: {sibling:?}");
     let inside = run(home.path(), &[("--dir", "data/in::/data"), ("--secret", "token=file:data/in/token")]);
     refused(&inside, "--secret", r#"the secret "token""#, &within, "data/in");
 }
 
 #[test]
-fn a_folder_is_known_wherever_it_is_mounted() {
+fn granted_folder_is_recognized_wherever_it_is_mounted() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
     let mounted = |mount: &str, secret: &str| {
@@ -201,19 +199,19 @@ fn a_folder_is_known_wherever_it_is_mounted() {
         finish(with_mounts(&command, &format!("cd {}; {mount}", base.display())))
     };
     let what = r#"the secret "token""#;
-    // What is in the folder is seen elsewhere, too,
+    // A granted folder is mounted elsewhere, too.
     let elsewhere = base.join("outside");
     refused(&mounted("mount --bind data outside", "outside/token"), "--secret", what, &elsewhere, "data");
     refused(&mounted("mount --bind data/in outside", "outside/token"), "--secret", what, &elsewhere, "data");
-    // and what is elsewhere is seen in it.
+    // A folder from elsewhere is mounted in the granted one.
     refused(&mounted("mount --bind outside data/in", "outside/token"), "--secret", what, &elsewhere, "data");
     let tmpfs = "mount -t tmpfs tmpfs data/in; mkdir data/in/deep; echo x > data/in/deep/token";
     let elsewhere = base.join("data");
     refused(&mounted(tmpfs, "data/in/deep/token"), "--secret", what, &elsewhere, "data");
 }
 
-/// A second host, whose guest may write more than the first one's operator thinks. It does so once: a later term of it
-/// would do it again.
+/// Runs a second host, whose guest may write more than the first host's operator expects. The host ends after one term,
+/// because a later term would repeat the script.
 fn attack(home: &Path, script: &str) {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let granted = format!("{}::/data", home.join("data").display());
@@ -226,7 +224,7 @@ fn attack(home: &Path, script: &str) {
 }
 
 #[test]
-fn a_planted_link_leads_no_later_term_elsewhere() {
+fn later_term_does_not_follow_a_planted_link() {
     let home = home();
     let fleet = Fleet::new(Store::sqlite()).with(Guest::UsesFiles);
     let granted = format!("{}::/in:ro", home.path().join("data/in").display());
@@ -234,42 +232,39 @@ fn a_planted_link_leads_no_later_term_elsewhere() {
     let node = fleet.launch_with("alpha", &[("--dir", &granted), ("--env", script)]).start();
     let term = fleet.beat("the file", |event| event.text("line") == "read /in/token: data/in/token").term;
     let fails = |above: u64, word: &str| {
-        let gone = node.event("a term that it cannot start", |event| {
+        let ended = node.event("a term that it cannot start", |event| {
             event.name == "ended" && event.term > above && event.text("outcome") == "unable"
         });
         for word in ["data/in", "--dir", word] {
-            assert!(gone.raw.contains(word), "`{word}` is not said: {gone:?}");
+            assert!(ended.raw.contains(word), "`{word}` is missing: {ended:?}");
         }
-        gone.term
+        ended.term
     };
     attack(home.path(), "rename /data/in /data/aside;link /data/in ../outside");
     fleet.store.break_lease();
     fails(term, "was replaced after the host started");
-    // Nor does another folder that is no link.
+    // A new folder instead of the link is refused, too.
     let data = home.path().join("data");
     fs::remove_file(data.join("in")).expect("a link is there");
     fs::create_dir(data.join("in")).expect("a folder");
     fs::write(data.join("in/token"), "outside").expect("a file");
-    // A term may have begun just before.
+    // A term may have begun just before the change.
     let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "was replaced after the host started");
-    // The process of the next one is made ready without the folder, which it looks for before it makes threads.
+    // The runner for the next term looks for the folder before it creates threads, so it starts without the folder.
     until("a runner for the next term", || {
         let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
         let threads: Vec<_> = node.runners().into_iter().map(threads).collect();
         if threads.iter().any(|threads| *threads > 1) { Ok(()) } else { Err(threads) }
     });
     fs::remove_dir_all(data.join("in")).expect("a folder is there");
-    fs::rename(data.join("aside"), data.join("in")).expect("it is put back");
+    fs::rename(data.join("aside"), data.join("in")).expect("the renamed folder");
     fleet.beat("the file", |event| event.term > term && event.text("line") == "read /in/token: data/in/token");
     let strayed = |event: &Event| event.name == "output" && event.text("line").contains("outside");
     assert!(!fleet.journal.events().iter().any(strayed), "no term has read what was outside");
     fleet.check_promises();
 }
 
-// ---- the cache ----
-
-/// The only entry of a cache.
 fn entry(cache: &Path) -> PathBuf {
     let mut entries = fs::read_dir(cache).expect("the cache").map(|entry| entry.expect("an entry").path());
     let entry = entries.next().expect("an entry");
@@ -277,17 +272,18 @@ fn entry(cache: &Path) -> PathBuf {
     entry
 }
 
-/// What is before an entry's code: the tag; and behind it: the number of instances and the checksum.
+/// Length of the tag before an entry's code, in bytes.
 const TAG: usize = 32;
+/// Length of the checksum at an entry's end, in bytes.
 const CHECKSUM: usize = 32;
 
-/// The artifact in an entry with other texts in its code, and the checksum that goes with that.
+/// Returns an entry's artifact, with a text in its code replaced, and with the checksum of the changed code.
 fn patched(entry: &Path, from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut artifact = fs::read(entry).expect("the entry").split_off(TAG);
     artifact.truncate(artifact.len() - CHECKSUM);
     let places: Vec<usize> =
         artifact.windows(from.len()).enumerate().filter(|(_, text)| *text == from).map(|(at, _)| at).collect();
-    assert!(!places.is_empty(), "the text is in the code");
+    assert!(!places.is_empty(), "the text is not in the code");
     for at in places {
         artifact[at..at + to.len()].copy_from_slice(to);
     }
@@ -298,7 +294,7 @@ fn patched(entry: &Path, from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn patched_code_is_not_run() {
+fn patched_cache_entry_is_compiled_again() {
     let fleet = Fleet::new(Store::sqlite());
     let cache = fleet.home.path().join("cache");
     let flag = cache.display().to_string();
@@ -306,7 +302,7 @@ fn patched_code_is_not_run() {
         let mut node = fleet.launch_with(name, &[("--cache", &flag)]).start();
         let ready = node.event("a module to be ready", |event| event.name == "module_ready");
         assert_eq!(ready.fields["cached"], cached, "{ready:?}");
-        // Of lines that come at once, the journal keeps the last: it may be any beat but the first, which says less.
+        // The journal keeps only some lines of a burst, so this accepts any beat but the first, which has another text.
         let is_counted = |line: &str| line.starts_with("beat ") && !line.starts_with("beat in ");
         let beat = fleet.beat("a beat", |event| event.from == name && is_counted(event.text("line")));
         assert!(beat.text("line").ends_with(&format!(" of term {}", beat.term)), "{beat:?}");
@@ -322,22 +318,22 @@ fn patched_code_is_not_run() {
         let planted = [tag, &patched].concat();
         fs::write(&entry, &planted).expect("the entry is written");
         runs(name, false);
-        assert!(fs::read(&entry).expect("an entry") != planted, "it was compiled anew, and kept");
+        assert!(fs::read(&entry).expect("an entry") != planted, "the planted entry was not replaced");
     }
     runs("last", true);
     fleet.check_promises();
 }
 
 #[test]
-fn a_cache_whose_key_others_can_read_is_done_without() {
+fn cache_is_not_used_when_others_can_read_its_key() {
     let fleet = Fleet::new(Store::sqlite());
     let launch = fleet.launch("alpha");
     let key = fleet.home.path().join(".local/state/baton/cache.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("the key is there");
     let node = launch.start();
-    let said = node.event("what is wrong with the key", |event| event.name == "error");
+    let error = node.event("the error about the key", |event| event.name == "error");
     for words in ["cannot use the cache of compiled modules", "cache.key", "no other user can read; remove the key"] {
-        assert!(said.raw.contains(words), "`{words}` is not said: {said:?}");
+        assert!(error.raw.contains(words), "`{words}` is missing: {error:?}");
     }
     fleet.beat_above(0);
 }

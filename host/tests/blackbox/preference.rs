@@ -1,4 +1,4 @@
-//! Which node takes a lease that is free, where they do not all take it at once.
+//! Preference among nodes for a free lease: priorities, preemption and the limit of leaderships.
 
 use std::time::Duration;
 
@@ -16,43 +16,41 @@ use crate::store::Store;
 
 scenarios! {
     on_sqlite: [
-        a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it,
-        a_leader_hands_over_to_whom_it_prefers,
-        labels_and_priorities_are_shown,
+        node_with_lower_priority_defers_and_then_takes_lease,
+        leader_with_preempt_hands_over_to_preferred_node,
+        labels_and_priorities_are_shown_everywhere,
     ],
 }
 
-/// Says that others may have it first.
-fn waits(event: &Event) -> bool {
+fn is_deferral(event: &Event) -> bool {
     event.name == "standby" && event.text("reason").contains("lets other nodes take it first")
 }
 
-fn a_lower_priority_lets_others_have_a_free_lease_and_then_takes_it(fleet: Fleet) {
-    // Before the first term nobody waits.
+fn node_with_lower_priority_defers_and_then_takes_lease(fleet: Fleet) {
     let mut beta = fleet.launch_with("beta", &[("--priority", "0")]).start();
     let starting = beta.event("its start", |event| event.name == "starting");
     let at_worst = fleet.lease() + Duration::from_millis(1_250 + 2_000 + 1_250);
     assert_eq!(starting.fields["crash_takeover_s"], at_worst.as_secs_f64(), "{starting:?}");
     let first = fleet.beat_above(0).term;
-    assert!(!fleet.journal.events().iter().any(waits), "{:?}", fleet.journal.events());
+    assert!(!fleet.journal.events().iter().any(is_deferral), "{:?}", fleet.journal.events());
     let alpha = fleet.standby("alpha", &beta);
     assert_eq!(beta.terminate().code(), Some(0));
     fleet.beat_above(first);
 
-    // As on another machine, where it cannot go on with the lease of who is gone.
+    // As on another machine, beta cannot reclaim the lease of the dead leader.
     let beta = fleet.launch_with("beta", &[("--priority", "0")]).arg("--reclaim=false").start();
     beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);
-    let waited = beta.event("to wait", waits);
+    let waited = beta.event("to wait", is_deferral);
     assert!(waited.text("reason").contains("priority 0"), "{waited:?}");
     let elected = beta.event("to lead", |event| event.name == "elected" && event.ts > waited.ts);
-    // Of its 2 s some had passed when it said so.
+    // Of beta's wait of 2 s, some had passed before the event.
     assert!(elected.ts - waited.ts >= Duration::from_secs(1), "{waited:?} and {elected:?}");
     fleet.beat_above(elected.term - 1);
     fleet.check_promises();
 }
 
-/// A host that leads one election at the most, of the two that there are.
+/// Starts a host that may lead only one of its two elections.
 fn leads_one_of_two(fleet: &Fleet) -> Node {
     let tables = ["one", "two"].map(|name| table(name, Guest::Beats)).concat();
     let store = fleet.store.url();
@@ -66,48 +64,48 @@ fn election(event: &Event) -> String {
 }
 
 #[test]
-fn a_host_leads_as_many_elections_as_it_should_and_what_nobody_else_does() {
+fn host_exceeds_its_leadership_limit_only_when_no_other_leads() {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = leads_one_of_two(&fleet);
     let starting = alpha.event("its start", |event| event.name == "starting");
     let first = alpha.event("to lead", |event| event.name == "elected");
-    let waited = alpha.event("to wait", waits);
+    let waited = alpha.event("to wait", is_deferral);
     assert_ne!(election(&waited), election(&first));
     assert!(waited.text("reason").contains("may lead at most 1 elections"), "{waited:?}");
     let leads = |event: &Event| event.name == "elected" && election(event) == election(&waited);
     let second = alpha.event("to lead both", leads);
-    // The wait of 10 s began after the start, and not necessarily when the host said so.
+    // The wait of 10 s began between the start and the event.
     assert!(second.ts - starting.ts >= Duration::from_secs(9), "{starting:?} and {second:?}");
-    assert_eq!(fleet.journal.events().iter().filter(|event| waits(event)).count(), 1, "it is said once");
+    assert_eq!(fleet.journal.events().iter().filter(|event| is_deferral(event)).count(), 1, "one report of the wait");
 }
 
 #[test]
-fn what_a_host_leads_no_more_does_not_count() {
+fn leadership_limit_counts_only_current_elections() {
     let fleet = Fleet::new(Store::sqlite());
     let alpha = leads_one_of_two(&fleet);
     let first = election(&alpha.event("to lead", |event| event.name == "elected"));
-    let second = election(&alpha.event("to wait", waits));
-    let steer = |how: &str| {
-        let asked = fleet.command(&[how, &first]);
-        assert_eq!(asked.code, Some(0), "{asked:?}");
+    let second = election(&alpha.event("to wait", is_deferral));
+    let steer = |command: &str| {
+        let finished = fleet.command(&[command, &first]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
     };
     steer("suspend");
     alpha.event("to lead the other", |event| event.name == "elected" && election(event) == second);
     steer("resume");
-    alpha.event("to leave the first to others", |event| waits(event) && election(event) == first);
+    alpha.event("to leave the first to others", |event| is_deferral(event) && election(event) == first);
 }
 
-fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
+fn leader_with_preempt_hands_over_to_preferred_node(fleet: Fleet) {
     let beta = fleet.launch_with("beta", &[("--priority", "50")]).arg("--preempt").start();
     let first = fleet.beat_above(0).term;
-    // Its own flag does not count.
+    // Only the leader's flag counts, not alpha's.
     let alpha = fleet.launch("alpha").arg("--preempt").start();
     alpha.event("to lead", |event| event.name == "elected");
     let second = fleet.beat_above(first);
     assert_eq!(second.from, "alpha");
-    let told = beta.event("why", |event| event.name == "transferring");
+    let transfer = beta.event("the transfer", |event| event.name == "transferring");
     let why = "alpha has priority 100, and beta 50";
-    assert_eq!([told.text("to"), told.text("by"), told.text("reason")], ["alpha", "beta (--preempt)", why]);
+    assert_eq!([transfer.text("to"), transfer.text("by"), transfer.text("reason")], ["alpha", "beta (--preempt)", why]);
     until("the history", || {
         let terms = fleet.command(&["history", ELECTION, "--output=json"]);
         let row = terms.stdout.contains(why) && terms.stdout.contains("asked to transfer to alpha");
@@ -117,7 +115,7 @@ fn a_leader_hands_over_to_whom_it_prefers(fleet: Fleet) {
 }
 
 #[test]
-fn without_that_flag_a_leader_goes_on_whoever_has_a_higher_priority() {
+fn leader_without_preempt_ignores_higher_priorities() {
     let fleet = Fleet::new(Store::sqlite());
     let beta = fleet.launch_with("beta", &[("--priority", "50")]).start();
     let term = fleet.beat_above(0).term;
@@ -129,18 +127,18 @@ fn without_that_flag_a_leader_goes_on_whoever_has_a_higher_priority() {
         let is_ready = |row: &Value| row["node"] == "alpha" && row["ready"] == true;
         if nodes.as_array().is_some_and(|rows| rows.iter().any(is_ready)) { Ok(()) } else { Err(nodes) }
     });
-    // It looks at who is ready every few seconds: so long as for several looks.
+    // The leader checks every few seconds which nodes are ready. 8 renewals take longer than several checks.
     let before = renewals();
     until("renewals", || Some(renewals()).filter(|now| *now >= before + 8.0).ok_or_else(renewals));
     let now = OffsetDateTime::now_utc();
-    let beat = fleet.beat("one of now", |event| event.ts > now);
+    let beat = fleet.beat("a beat after the renewals", |event| event.ts > now);
     assert_eq!((beat.from.as_str(), beat.term), ("beta", term));
     let moved = |event: &Event| ["transferring", "stopping"].contains(&event.name.as_str());
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
     fleet.check_promises();
 }
 
-fn labels_and_priorities_are_shown(fleet: Fleet) {
+fn labels_and_priorities_are_shown_everywhere(fleet: Fleet) {
     let alpha = fleet.launch_with("alpha", &[("--priority", "70")]);
     let alpha = alpha.flag("--label", "zone=west").flag("--label", "rack=7").start();
     fleet.beat_above(0);

@@ -1,20 +1,17 @@
-//! A TCP proxy on loopback that can take the server behind it away.
+//! A TCP proxy on loopback that can cut off the server behind it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// What the proxy does with connections and with what they carry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// All of it passes.
     Through,
-    /// Connections are cut, new ones too.
+    /// The proxy closes all connections, including new ones.
     Cut,
-    /// Connections stay, and nothing passes until the mode changes: a server that hangs.
+    /// Connections stay open and no data passes until the mode changes, as if the server hangs.
     Hang,
-    /// The proxy ends.
     Ended,
 }
 
@@ -25,9 +22,8 @@ struct Shared {
     open: Mutex<Vec<TcpStream>>,
 }
 
-/// The proxy; it ends with this value.
+/// A running proxy. It stops when this value is dropped.
 pub struct Proxy {
-    /// The port it listens on.
     pub port: u16,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
@@ -51,7 +47,7 @@ impl Proxy {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// Changes what the proxy does, for connections that are open too.
+    /// Changes the mode, also for open connections.
     pub fn set(&self, mode: Mode) {
         *self.shared.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
         self.shared.changed.notify_all();
@@ -66,7 +62,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.set(Mode::Ended);
-        // Wakes the acceptor, which then sees the mode.
+        // Wakes the acceptor, which then reads the mode.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

@@ -1,6 +1,6 @@
-//! Publishing modules: what operators and their pipelines do, at the same time and killed on the way.
+//! Publishing modules, as operators and their pipelines do: concurrently, and killed at any moment.
 
-#![allow(clippy::disallowed_methods, reason = "how long a push takes only spreads the moments of its end")]
+#![allow(clippy::disallowed_methods, reason = "the duration of a push only spreads the moments at which it is killed")]
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -22,22 +22,22 @@ use baton_test_support::modules::numbered;
 
 scenarios! {
     on_both_stores: [
-        a_push_is_listed_and_rolled_back,
+        pushed_version_is_listed_and_rolled_back,
     ],
     on_sqlite: [
-        what_would_not_run_is_not_pushed,
-        a_signature_goes_along,
-        of_many_pushes_at_once_all_are_kept_and_one_is_current,
-        a_pusher_that_is_killed_leaves_no_name_without_bytes,
-        what_is_damaged_in_the_store_is_stored_anew,
-        nodes_are_listed_with_what_they_have,
-        nodes_that_follow_something_else_are_named_to_whoever_pushes,
-        a_prune_removes_old_versions,
-        nodes_run_what_is_pushed_and_say_so,
+        module_that_cannot_run_is_not_pushed,
+        signature_is_pushed_with_its_module,
+        concurrent_pushes_are_all_kept_and_one_is_current,
+        killed_push_lists_no_version_without_bytes,
+        push_replaces_a_damaged_module_in_the_store,
+        modules_lists_the_nodes_of_each_version,
+        push_warns_of_nodes_that_follow_another_source,
+        prune_removes_old_versions,
+        nodes_run_and_announce_the_pushed_version,
     ],
 }
 
-fn a_push_is_listed_and_rolled_back(fleet: Fleet) {
+fn pushed_version_is_listed_and_rolled_back(fleet: Fleet) {
     let versions: Vec<Version> = (0..3).map(|n| Version::new(&fleet, n)).collect();
     for version in &versions {
         let pushed = version.push();
@@ -72,7 +72,6 @@ fn a_push_is_listed_and_rolled_back(fleet: Fleet) {
         assert!(text.stdout.contains(word), "`{word}` is missing: {text:?}");
     }
 
-    // What is current stays, whatever is pushed or rolled back again.
     let again = new.push();
     assert!(again.code == Some(0) && again.stdout.contains(": nothing changed\n"), "{again:?}");
     assert_eq!(self::rows(&fleet), rows);
@@ -86,21 +85,21 @@ fn a_push_is_listed_and_rolled_back(fleet: Fleet) {
     assert!(named.code == Some(0) && named.stdout.contains("current already"), "{named:?}");
     assert_eq!(listed(&fleet), [(oldest.digest, true), (old.digest, false), (new.digest, false)]);
 
-    for (args, says) in [
+    for (args, error) in [
         (&["rollback", ELECTION, "12345678"][..], "there is no version sha256:12345678"),
         (&["rollback", "nobody"], "no module was pushed for this election"),
         (&["modules", "nobody"], "there is no election nobody"),
         (&["prune", "nobody"], "there is no election nobody"),
     ] {
         let refused = fleet.command(args);
-        assert!(refused.code == Some(1) && refused.stdout.is_empty() && refused.stderr.contains(says), "{refused:?}");
+        assert!(refused.code == Some(1) && refused.stdout.is_empty() && refused.stderr.contains(error), "{refused:?}");
     }
     let refused = fleet.command(&["rollback", ELECTION, "1234567"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("8 or more"), "{refused:?}");
     assert_eq!(listed(&fleet)[0], (oldest.digest, true));
 }
 
-fn what_would_not_run_is_not_pushed(fleet: Fleet) {
+fn module_that_cannot_run_is_not_pushed(fleet: Fleet) {
     let path = fleet.home.path().join("other.wasm");
     let other = r#"(component (import "acme:rocket/launch" (func)))"#;
     std::fs::write(&path, wat::parse_str(other).expect("the text is right")).expect("written");
@@ -108,8 +107,8 @@ fn what_would_not_run_is_not_pushed(fleet: Fleet) {
     let mut check = crate::node::baton(fleet.home.path());
     check.args(["check", module]);
     let (checked, pushed) = (finish(check), fleet.command(&["push", module, ELECTION]));
-    let without_time = |said: &Finished| {
-        said.stdout.lines().filter(|line| !line.contains("compiled in")).map(str::to_owned).collect::<Vec<_>>()
+    let without_time = |finished: &Finished| {
+        finished.stdout.lines().filter(|line| !line.contains("compiled in")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(checked.stdout.contains("acme:rocket/launch"), "{checked:?}");
     assert_eq!((pushed.code, without_time(&pushed)), (Some(1), without_time(&checked)), "{pushed:?}");
@@ -122,41 +121,40 @@ fn what_would_not_run_is_not_pushed(fleet: Fleet) {
     ] {
         assert!(refused.code == Some(1) && refused.stdout.is_empty() && !refused.stderr.is_empty(), "{refused:?}");
     }
-    // Nothing was made or stored for them.
     let refused = fleet.command(&["modules", ELECTION]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
 }
 
-fn a_signature_goes_along(fleet: Fleet) {
+fn signature_is_pushed_with_its_module(fleet: Fleet) {
     let version = Version::new(&fleet, 1);
-    let beside = version.path.with_extension("wasm.minisig");
-    std::fs::write(&beside, "untrusted comment: no signature\nat all\n").expect("written");
+    let signature_file = version.path.with_extension("wasm.minisig");
+    std::fs::write(&signature_file, "untrusted comment: no signature\nat all\n").expect("written");
     let refused = version.push();
     assert!(refused.code == Some(1) && refused.stderr.contains("not a minisign signature"), "{refused:?}");
     let missing = fleet.command(&["push", version.path(), ELECTION, "--signature", "missing"]);
     assert!(missing.code == Some(1) && missing.stderr.contains("cannot read missing"), "{missing:?}");
 
-    std::fs::write(&beside, signature("election:another")).expect("written");
+    std::fs::write(&signature_file, signature("election:another")).expect("written");
     let refused = fleet.command(&["push", version.path(), ELECTION]);
     assert!(refused.code == Some(1) && refused.stderr.contains("for other elections (another)"), "{refused:?}");
-    std::fs::write(&beside, signature("one")).expect("written");
+    std::fs::write(&signature_file, signature("one")).expect("written");
     assert_eq!(version.push().code, Some(0));
     let before = control(&fleet).pushed.remove(0);
     assert_eq!(before.signature.as_deref(), Some(&*signature("one")));
     assert_eq!(rows(&fleet)[0]["signed"], true);
     let other = fleet.home.path().join("other");
     std::fs::write(&other, signature("two")).expect("written");
-    let anew = fleet.command(&["push", version.path(), ELECTION, "--signature", other.to_str().expect("text")]);
-    assert!(anew.code == Some(0) && anew.stdout.contains("new signature"), "{anew:?}");
+    let signed = fleet.command(&["push", version.path(), ELECTION, "--signature", other.to_str().expect("text")]);
+    assert!(signed.code == Some(0) && signed.stdout.contains("new signature"), "{signed:?}");
     let entry = &control(&fleet).pushed[0];
     assert_eq!((entry.serial, entry.signature.as_deref()), (before.serial, Some(&*signature("two"))));
 }
 
-fn of_many_pushes_at_once_all_are_kept_and_one_is_current(fleet: Fleet) {
+fn concurrent_pushes_are_all_kept_and_one_is_current(fleet: Fleet) {
     let versions: Vec<Version> = (0..8).map(|n| Version::new(&fleet, n)).collect();
     let finished: Vec<Finished> = std::thread::scope(|scope| {
         let pushes: Vec<_> = versions.iter().map(|version| scope.spawn(|| version.push())).collect();
-        pushes.into_iter().map(|push| push.join().expect("it does not panic")).collect()
+        pushes.into_iter().map(|push| push.join().expect("no panic")).collect()
     });
     for (version, finished) in versions.iter().zip(&finished) {
         let current = format!("{} is current", version.digest);
@@ -170,10 +168,10 @@ fn of_many_pushes_at_once_all_are_kept_and_one_is_current(fleet: Fleet) {
     let mut pushed: Vec<Digest> = versions.iter().map(|version| version.digest).collect();
     pushed.sort();
     assert_eq!(digests, pushed);
-    all_that_is_named_is_there(&fleet);
+    check_listed_modules(&fleet);
 }
 
-fn a_pusher_that_is_killed_leaves_no_name_without_bytes(fleet: Fleet) {
+fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
     let began = Instant::now();
     let first = Version::new(&fleet, 51);
     assert_eq!(first.push().code, Some(0));
@@ -181,39 +179,39 @@ fn a_pusher_that_is_killed_leaves_no_name_without_bytes(fleet: Fleet) {
     let (mut current, mut before, mut killed, mut completed) = (first, first, 0, 0);
     for n in 0..50 {
         let version = Version::new(&fleet, n);
-        let mut pusher = version.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-        // Moments all over its course, the same every time: multiples of the golden ratio are spread evenly.
+        let mut pusher = version.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a process");
+        // Kills pushes at moments that cover the whole push evenly: fractional parts of multiples of the golden ratio.
         std::thread::sleep(whole.mul_f64((f64::from(n) * 0.618_034).fract()));
         let pid = Pid::from_raw(pusher.id().cast_signed()).expect("a pid is never 0");
-        kill_process(pid, Signal::KILL).expect("nobody has waited for it yet");
-        let status = pusher.wait().expect("a child can be waited for");
+        kill_process(pid, Signal::KILL).expect("a child that is not reaped");
+        let status = pusher.wait().expect("a child");
         killed += u32::from(!status.success());
-        // So that about every other is still at it.
+        // Adapts the estimate, so that the kill hits about every other push before its end.
         whole = whole.mul_f64(if status.success() { 0.85 } else { 1.15 });
-        let newest = all_that_is_named_is_there(&fleet);
-        // What the one before had sent may have arrived a little later.
+        let newest = check_listed_modules(&fleet);
+        // The previous push's last request may have arrived late.
         assert!([current, before, version.digest].contains(&newest), "neither the old nor the new one is current");
-        assert!(!status.success() || newest == version.digest, "it said that it is done");
+        assert!(!status.success() || newest == version.digest, "the push succeeded and is not current");
         completed += u32::from(newest == version.digest);
         (current, before) = (newest, version.digest);
     }
     println!("a push takes {whole:?}; of 50, {killed} were killed and {completed} became current");
     let last = Version::new(&fleet, 50);
     assert_eq!(last.push().code, Some(0));
-    assert_eq!(all_that_is_named_is_there(&fleet), last.digest);
+    assert_eq!(check_listed_modules(&fleet), last.digest);
 }
 
-fn what_is_damaged_in_the_store_is_stored_anew(fleet: Fleet) {
+fn push_replaces_a_damaged_module_in_the_store(fleet: Fleet) {
     let version = Version::new(&fleet, 1);
     let created = fleet.command(&["push", Version::new(&fleet, 2).path(), ELECTION]);
     assert_eq!(created.code, Some(0), "{created:?}");
     with_modules(&fleet, async |modules| modules.put_module(&version.digest, "damaged".into()).await.expect("stored"));
     let pushed = version.push();
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
-    assert_eq!(all_that_is_named_is_there(&fleet), version.digest);
+    assert_eq!(check_listed_modules(&fleet), version.digest);
 }
 
-fn nodes_are_listed_with_what_they_have(fleet: Fleet) {
+fn modules_lists_the_nodes_of_each_version(fleet: Fleet) {
     let (old, new) = (Version::new(&fleet, 1), Version::new(&fleet, 2));
     assert_eq!((old.push().code, new.push().code), (Some(0), Some(0)));
     let from_a_file = Digest::of(b"of a file");
@@ -224,10 +222,10 @@ fn nodes_are_listed_with_what_they_have(fleet: Fleet) {
             at: "2026-01-01T00:00:00Z".to_owned(),
             ..Announcement::now("gamma", "c", "", vec![old.digest], None)
         };
-        for said in [alpha, beta, gamma] {
-            modules.announce(&election(), &said.node, said.encode()).await.expect("said");
+        for announcement in [alpha, beta, gamma] {
+            modules.announce(&election(), &announcement.node, announcement.encode()).await.expect("written");
         }
-        modules.announce(&election(), "delta", "nothing of ours".into()).await.expect("said");
+        modules.announce(&election(), "delta", "no announcement".into()).await.expect("written");
     });
     let rows = rows(&fleet);
     let nodes = |row: &Value| -> Vec<(String, bool)> {
@@ -244,32 +242,31 @@ fn nodes_are_listed_with_what_they_have(fleet: Fleet) {
     }
 }
 
-fn nodes_that_follow_something_else_are_named_to_whoever_pushes(fleet: Fleet) {
+fn push_warns_of_nodes_that_follow_another_source(fleet: Fleet) {
     let _alpha = fleet.node("alpha");
     let _beta = follows_the_store(&fleet, "beta");
-    until("alpha to say what it has", || {
+    until("alpha to announce its version", || {
         let modules = fleet.command(&["modules", ELECTION]);
         if modules.stdout.contains("alpha (runs)") { Ok(()) } else { Err(modules) }
     });
-    // One that has said nothing for long is not there any more.
     with_modules(&fleet, async |modules| {
-        let gone = Announcement::now("gamma", "c", "oci://ghcr.io/acme/job:1", vec![], None);
-        let gone = Announcement { at: "2026-01-01T00:00:00Z".to_owned(), ..gone };
-        modules.announce(&election(), "gamma", gone.encode()).await.expect("said");
+        let old = Announcement::now("gamma", "c", "oci://ghcr.io/acme/job:1", vec![], None);
+        let old = Announcement { at: "2026-01-01T00:00:00Z".to_owned(), ..old };
+        modules.announce(&election(), "gamma", old.encode()).await.expect("written");
     });
     let pushed = Version::new(&fleet, 1).push();
     assert!(pushed.code == Some(0) && pushed.stdout.contains("is current in"), "{pushed:?}");
     let file = Guest::Beats.module();
     for word in ["warning: ", &format!("alpha ({})", file.display()), &format!("baton run store://{ELECTION}")] {
-        assert!(pushed.stderr.contains(word), "`{word}` is not said: {pushed:?}");
+        assert!(pushed.stderr.contains(word), "`{word}` is missing: {pushed:?}");
     }
     assert!(!pushed.stderr.contains("beta") && !pushed.stderr.contains("gamma"), "{pushed:?}");
 }
 
-fn nodes_run_what_is_pushed_and_say_so(fleet: Fleet) {
+fn nodes_run_and_announce_the_pushed_version(fleet: Fleet) {
     let beats = std::fs::read(Guest::Beats.module()).expect("the guest");
     let [old, new] = [1, 2].map(|n| Version::of(&fleet, beats.clone(), n));
-    // One node runs the version, no matter which, and both nodes have it.
+    // Waits until one of the nodes runs the version, and both have it.
     let until_runs = |version: &Version| {
         until("the version to run on one node and be held by both", || {
             let rows = rows(&fleet);
@@ -288,8 +285,8 @@ fn nodes_run_what_is_pushed_and_say_so(fleet: Fleet) {
     let back = fleet.command(&["rollback", ELECTION]);
     assert_eq!(back.code, Some(0), "{back:?}");
     until_runs(&old);
-    // They take it back at their end, where the store answers in time.
-    until("nobody to be left", || {
+    // Nodes withdraw their announcements as they exit, if the store answers in time.
+    until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
         }
@@ -306,7 +303,7 @@ fn nodes_run_what_is_pushed_and_say_so(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// A node that runs what is pushed.
+/// Starts a node that runs the current version in the store.
 fn follows_the_store(fleet: &Fleet, name: &str) -> Node {
     let lease = format!("{}s", fleet.lease().as_secs());
     Launch::run(name, fleet.home.path(), &fleet.journal)
@@ -320,14 +317,14 @@ fn follows_the_store(fleet: &Fleet, name: &str) -> Node {
         .start()
 }
 
-fn a_prune_removes_old_versions(fleet: Fleet) {
+fn prune_removes_old_versions(fleet: Fleet) {
     let versions: Vec<Version> = (0..6).map(|n| Version::new(&fleet, n)).collect();
     for version in &versions {
         assert_eq!(version.push().code, Some(0));
     }
     with_modules(&fleet, async |modules| {
-        let said = Announcement::now("alpha", "a", "", vec![], Some(versions[1].digest));
-        modules.announce(&election(), "alpha", said.encode()).await.expect("said");
+        let announcement = Announcement::now("alpha", "a", "", vec![], Some(versions[1].digest));
+        modules.announce(&election(), "alpha", announcement.encode()).await.expect("written");
     });
     let before = listed(&fleet);
     let nothing = fleet.command(&["prune", "--keep", "6"]);
@@ -343,20 +340,20 @@ fn a_prune_removes_old_versions(fleet: Fleet) {
     let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
-    // An hour later, their bytes go. No time of Azure's can be set back.
+    // After an hour, `prune` also removes their bytes. Only SQLite's times can be set back.
     let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
     db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
     let pruned = fleet.command(&["prune"]);
     let bytes = versions[0].size + versions[2].size;
     assert!(pruned.stdout.contains(&format!("versions 0, modules 2, bytes {bytes}")), "{pruned:?}");
-    all_that_is_named_is_there(&fleet);
+    check_listed_modules(&fleet);
     assert_eq!(versions[0].push().code, Some(0));
-    assert_eq!(all_that_is_named_is_there(&fleet), versions[0].digest);
+    assert_eq!(check_listed_modules(&fleet), versions[0].digest);
 }
 
 #[test]
-fn a_missing_container_is_said_and_made_on_demand() {
+fn missing_container_is_reported_and_created_on_demand() {
     let fleet = Fleet::new(Store::bare_azurite());
     let version = Version::new(&fleet, 1);
     let refused = version.push();
@@ -367,7 +364,7 @@ fn a_missing_container_is_said_and_made_on_demand() {
 }
 
 #[test]
-fn a_store_that_is_away_ends_the_push() {
+fn push_fails_when_store_is_away() {
     let fleet = Fleet::new(Store::azurite());
     let version = Version::new(&fleet, 1);
     let outage = fleet.store.cut();
@@ -378,18 +375,18 @@ fn a_store_that_is_away_ends_the_push() {
 }
 
 #[test]
-fn an_election_without_pushes_says_so() {
+fn modules_of_election_without_pushes_are_listed_as_unpushed() {
     let fleet = Fleet::new(Store::sqlite());
     let _leader = fleet.leader("alpha");
     fleet.status_until("the record", |status| status["term"] != Value::Null);
     let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
     assert_eq!(listed.code, Some(0), "{listed:?}");
-    // The node may say what it runs; nothing was pushed.
+    // The node may announce the version that it runs, which was not pushed.
     let rows = listed.json();
     assert!(rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["pushed"] == false)), "{listed:?}");
 }
 
-/// A component that returns at once, unlike all others.
+/// A component with a digest of its own.
 struct Version<'a> {
     fleet: &'a Fleet,
     path: PathBuf,
@@ -402,7 +399,7 @@ impl<'a> Version<'a> {
         Self::of(fleet, wat::parse_str(DONE).expect("the text is right"), n)
     }
 
-    /// The same component, unlike all others.
+    /// Makes the nth variant of a module, with the same code and another digest.
     fn of(fleet: &'a Fleet, module: Vec<u8>, n: u8) -> Self {
         let module = numbered(module, n);
         let path = fleet.home.path().join(format!("version-{n}.wasm"));
@@ -425,7 +422,6 @@ impl<'a> Version<'a> {
     }
 }
 
-/// Returns ok.
 const DONE: &str = r#"(component
   (core module $m (func (export "run") (result i32) i32.const 0))
   (core instance $i (instantiate $m))
@@ -434,7 +430,7 @@ const DONE: &str = r#"(component
   (export "wasi:cli/run@0.2.0" (instance $exported))
 )"#;
 
-/// A text of the shape of a signature, with this comment.
+/// Returns a text in the format of a minisign signature, with this trusted comment.
 fn signature(comment: &str) -> String {
     let signature = [b"ED".as_slice(), &[7; 8 + 64]].concat();
     let (signature, global) = (base64::encode(signature), base64::encode([7; 64]));
@@ -442,38 +438,38 @@ fn signature(comment: &str) -> String {
 }
 
 fn rows(fleet: &Fleet) -> Vec<Value> {
-    // It gives up on a store that is busy for long.
+    // The command fails if the store is busy for too long.
     until("a list", || {
         let listed = fleet.command(&["modules", ELECTION, "--output=json"]);
         if listed.code == Some(0) { Ok(listed.json().as_array().expect("an array").clone()) } else { Err(listed) }
     })
 }
 
-/// The digests, the newest first, and whether each is current.
+/// Returns the digests, newest first, each with true if it is current.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()
 }
 
-/// Checks each version that is named against its bytes, and returns the current one.
-fn all_that_is_named_is_there(fleet: &Fleet) -> Digest {
+/// Checks that the store has the bytes of each listed version. Returns the current digest.
+fn check_listed_modules(fleet: &Fleet) -> Digest {
     let control = control(fleet);
     for entry in &control.pushed {
         let module = with_modules(fleet, async |modules| {
-            modules.get_module(&entry.digest, u64::MAX).await.expect("the store answers").expect("it is there")
+            modules.get_module(&entry.digest, u64::MAX).await.expect("an answer").expect("the module")
         });
         assert_eq!((Digest::of(&module), module.len() as u64), (entry.digest, entry.size));
     }
-    control.current().expect("something is current").digest
+    control.current().expect("a current version").digest
 }
 
 fn control(fleet: &Fleet) -> VersionList {
     with_modules(fleet, async |modules| {
-        read_versions(modules, &election()).await.expect("the store answers").expect("something was pushed")
+        read_versions(modules, &election()).await.expect("an answer").expect("a pushed version")
     })
 }
 
-/// Acts on the fleet's store as an outside client.
+/// Runs `act` on the fleet's store, as an outside client.
 pub fn with_modules<T>(fleet: &Fleet, act: impl AsyncFnOnce(&dyn ObjectStore) -> T) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

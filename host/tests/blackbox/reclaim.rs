@@ -1,5 +1,5 @@
-//! Hosts that are killed and started again on a store that other machines reach, too. The lease is a minute long, so that
-//! who leads before three quarters of it have passed cannot have waited for it to run out.
+//! Hosts that are killed and started again, on a store that is shared between machines. With a lease of 60 s, a node
+//! that leads within 45 s has reclaimed the lease instead of waiting for it to expire.
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -19,24 +19,24 @@ use crate::store::Store;
 const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
 
 #[test]
-fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
+fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     let fleet = Fleet::new(Store::azurite());
     let elsewhere = tempfile::tempdir().expect("a folder");
     let (mut alpha, term, _, first) = leader(&fleet);
-    // It is of another machine, as far as it can tell.
+    // With another state folder, this host seems to be on another machine.
     let far = fleet.launch_with("far", &MINUTE);
     let elsewhere = elsewhere.path().to_str().expect("a path");
-    // With a key of its own it needs a cache of its own.
+    // The cache's key is in the state folder, so this host needs its own cache.
     let far = far.env("XDG_STATE_HOME", elsewhere).env("BATON_CACHE", &format!("{elsewhere}/cache")).start();
     follows(&far, "alpha");
     let killed = OffsetDateTime::now_utc();
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Both find the same note, and one of them goes on.
+    // Both find the same note, and one of them reclaims the lease.
     let mut again = ["beta", "gamma"].map(|name| fleet.launch_with(name, &MINUTE).start());
     let next = fleet.beat_above(term);
     assert!(next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
-    let took = fleet.journal.event("who took over", |event| event.name == "reclaimed");
+    let took = fleet.journal.event("the reclaim", |event| event.name == "reclaimed");
     assert_eq!((took.from.as_str(), took.term), (next.from.as_str(), term), "{took:?}");
     assert_eq!((took.text("from"), took.text("incarnation")), ("alpha", first.as_str()), "{took:?}");
     let elected = fleet.journal.event("its election", |event| event.name == "elected" && event.term == next.term);
@@ -49,15 +49,15 @@ fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
     }
     let [mut follower, mut leader] = again;
     follows(&follower, &leader.name);
-    // The second time in a row it gives way, and others take what is free.
+    // After the second reclaim in a row, the node releases the lease, and another node acquires it.
     for node in [&mut follower, &mut leader] {
         node.signal(Signal::KILL);
         node.wait();
     }
-    let alpha = fleet.launch_with("delta", &MINUTE).start();
+    let delta = fleet.launch_with("delta", &MINUTE).start();
     let killed = OffsetDateTime::now_utc();
     for name in ["reclaimed", "cool_off", "released"] {
-        alpha.event(name, |event| event.name == name);
+        delta.event(name, |event| event.name == name);
     }
     let last = fleet.beat_above(next.term);
     assert!(last.from == "far" && last.ts < killed + Duration::from_secs(45), "{last:?} after {killed}");
@@ -65,18 +65,19 @@ fn a_host_that_is_started_again_leads_again_at_once_and_not_again_and_again() {
 }
 
 #[test]
-fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
+fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     let fleet = Fleet::new(Store::azurite());
     let (mut alpha, term, note, incarnation) = leader(&fleet);
     let lock_file = note.with_file_name(incarnation);
-    // It is stopped, and may go on.
+    // A stopped host may continue, so its lease is not reclaimed.
     alpha.signal(Signal::STOP);
     let beta = fleet.launch_with("beta", &MINUTE).start();
     follows(&beta, "alpha");
-    // As a runner would that a debugger keeps from ending.
-    let holds = fs::File::options().write(true).open(&lock_file).expect("its lock file");
+    // Holds the runner's lock, as a runner does that a debugger keeps from exiting.
+    let holds = fs::File::options().write(true).open(&lock_file).expect("the lock file");
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
-    // SAFETY: the descriptor is open, and `wanted` lives until the call returns, which reads it.
+    // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
+    // reads it.
     assert_eq!(unsafe { libc::fcntl(holds.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) }, 0);
     alpha.signal(Signal::KILL);
     alpha.wait();
@@ -84,15 +85,15 @@ fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
     follows(&gamma, "alpha");
     let kept = fs::read(&note).expect("its note");
     drop((beta, gamma));
-    // Whatever is there in its place, a host starts and follows.
-    fs::remove_file(&note).expect("it is there");
+    // With a pipe instead of the note, a host starts and follows the leader.
+    fs::remove_file(&note).expect("the note");
     mknodat(CWD, &note, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     drop(holds);
     let delta = fleet.launch_with("delta", &MINUTE).start();
     follows(&delta, "alpha");
     drop(delta);
-    fs::remove_file(&note).expect("it is there");
-    fs::write(&note, kept).expect("it can be written");
+    fs::remove_file(&note).expect("the pipe");
+    fs::write(&note, kept).expect("a written note");
     let epsilon = fleet.launch_with("epsilon", &MINUTE).arg("--reclaim=false").start();
     follows(&epsilon, "alpha");
     let is_news = |event: &&Event| event.from != "alpha" && ["elected", "reclaimed"].contains(&event.name.as_str());
@@ -104,9 +105,9 @@ fn whoever_may_still_act_is_waited_for_and_what_is_no_note_is_none() {
     fleet.check_promises();
 }
 
-/// A machine is cloned with its boot id and its state folder, and each side takes the other for dead.
+/// A machine is cloned with its boot id and its state folder, so each side treats the other as dead.
 #[test]
-fn leader_that_only_seemed_dead_is_fenced_off_by_a_reclaim() {
+fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let fleet = Fleet::new(Store::azurite());
     let (alpha, term, note, incarnation) = leader(&fleet);
     let clone = fleet.home.path().join("clone");
@@ -119,7 +120,7 @@ fn leader_that_only_seemed_dead_is_fenced_off_by_a_reclaim() {
     let lines =
         noted.lines().map(|line| if line.starts_with("inode=") { format!("inode={inode}") } else { line.to_owned() });
     let cloned = lines.map(|line| line + "\n").collect::<String>();
-    fs::write(leases.join(note.file_name().expect("a name")), cloned).expect("it can be written");
+    fs::write(leases.join(note.file_name().expect("a name")), cloned).expect("a written note");
     let clone = clone.to_str().expect("a path");
     let beta = fleet.launch_with("beta", &MINUTE).env("XDG_STATE_HOME", clone);
     let beta = beta.env("BATON_CACHE", &format!("{clone}/cache")).start();
@@ -128,24 +129,25 @@ fn leader_that_only_seemed_dead_is_fenced_off_by_a_reclaim() {
     // The store refuses the old holder's next renewal, within D/6.
     let lost = alpha.event("to lose its lease", |event| event.name == "leadership_lost");
     assert_eq!(lost.term, term, "{lost:?}");
-    let gone = alpha.event("its end", |event| event.name == "ended" && event.term == term);
-    assert!(gone.ts < took.ts + Duration::from_secs(30), "{gone:?} after {took:?}");
+    let ended = alpha.event("its end", |event| event.name == "ended" && event.term == term);
+    assert!(ended.ts < took.ts + Duration::from_secs(30), "{ended:?} after {took:?}");
     follows(&alpha, "beta");
     let next = fleet.beat_above(term);
-    fleet.beat("a beat of beta alone", |event| event.term == next.term && event.ts > gone.ts);
+    fleet.beat("a beat of beta alone", |event| event.term == next.term && event.ts > ended.ts);
     let late = fleet
         .journal
         .events()
         .into_iter()
-        .find(|event| event.term == term && event.ts > gone.ts && event.name == "output");
-    assert!(late.is_none(), "{late:?} after {gone:?}");
+        .find(|event| event.term == term && event.ts > ended.ts && event.name == "output");
+    assert!(late.is_none(), "{late:?} after {ended:?}");
 }
 
 fn follows(node: &Node, leader: &str) {
     node.event(&format!("to follow {leader}"), |event| event.name == "standby" && event.text("leader") == leader);
 }
 
-/// A leader and its term, its note and its incarnation. A host leads without a note where its disk is too slow.
+/// Starts a leader. Returns it with its term, its note and its incarnation. If its disk is too slow, a host leads
+/// without a note, so this tries again.
 fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     let mut last = 0;
     until("a leader with a note", || {
@@ -158,12 +160,12 @@ fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     })
 }
 
-/// The only note that there is, and whose it is.
+/// Returns the only note, and the incarnation that wrote it.
 fn noted(fleet: &Fleet) -> Option<(PathBuf, String)> {
     let folder = fs::read_dir(fleet.home.path().join(".local/state/baton/leases")).ok()?;
-    let notes = folder.map(|entry| entry.expect("it can be listed").path());
-    let of = |note: &PathBuf| Some(note.file_name()?.to_str()?.strip_suffix("-fleet")?.to_owned());
-    let mut notes: Vec<_> = notes.filter_map(|note| Some((note.clone(), of(&note)?))).collect();
+    let notes = folder.map(|entry| entry.expect("an entry").path());
+    let incarnation = |note: &PathBuf| Some(note.file_name()?.to_str()?.strip_suffix("-fleet")?.to_owned());
+    let mut notes: Vec<_> = notes.filter_map(|note| Some((note.clone(), incarnation(&note)?))).collect();
     assert!(notes.len() <= 1, "{notes:?}");
     notes.pop()
 }

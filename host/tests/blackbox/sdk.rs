@@ -1,6 +1,6 @@
-//! The SDK's async side on the real host: its example `watch`, which waits for an answer, a timer and the stop
+//! The SDK's async API on the real host: its example `watch` waits for an answer, a timer and the stop at once. The
+//! guests of the other tests cover the sync API.
 
-//! at once. What its sync side does, the other tests' guests show.
 use baton_test_support::node;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use node::{Journal, Launch, baton, finish};
 
 #[test]
-fn an_async_coordinator_waits_for_an_answer_a_timer_and_the_stop_at_once() {
+fn async_coordinator_waits_for_answer_timer_and_stop_at_once() {
     let home = tempfile::tempdir().unwrap();
     let journal = Journal::default();
     let store = format!("sqlite:{}", home.path().join("store").display());
@@ -28,32 +28,31 @@ fn an_async_coordinator_waits_for_an_answer_a_timer_and_the_stop_at_once() {
         let line = format!("{url} {line}");
         node.event(&line, |event| event.name == "output" && event.text("line") == line);
     }
-    // The third request hangs, for longer than the grace: only the stop can cut it off.
+    // The third request hangs for longer than the grace, so only the stop can end it.
     for request in requests.iter().take(3) {
         assert!(request.lines().any(|line| line.eq_ignore_ascii_case("baton-term: 1")), "{request}");
     }
     let status = node.terminate();
-    let gone = node.after(0, "ended");
-    if !status.success() || gone.text("outcome") != "done" {
-        journal.fail(&format!("the host ended with {status}, the instance as {:?}", gone.text("outcome")));
+    let ended = node.after(0, "ended");
+    if !status.success() || ended.text("outcome") != "done" {
+        journal.fail(&format!("the host ended with {status}, the instance as {:?}", ended.text("outcome")));
     }
     let mut saved = baton(home.path());
     saved.args(["state", "get", "watch", "down-in-term", "--store", &store]);
     assert_eq!(finish(saved).stdout, "1");
 }
 
-/// What the service says to a request.
 enum Answer {
     Status(u16),
-    /// Nothing, for as long as the other side waits.
+    /// The service never answers.
     None,
 }
 
-/// A service that gives these answers, one to each connection, and tells of the requests.
+/// Starts a service that gives these answers, one for each connection. Returns its address and the requests.
 fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (tell, requests) = channel();
+    let (sender, requests) = channel();
     std::thread::spawn(move || {
         for answer in answers {
             let (mut connection, _) = listener.accept().unwrap();
@@ -62,7 +61,7 @@ fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
             while !head.ends_with("\r\n\r\n") {
                 assert_ne!(lines.read_line(&mut head).unwrap(), 0, "{head}");
             }
-            tell.send(head).unwrap();
+            sender.send(head).unwrap();
             match answer {
                 Answer::Status(status) => {
                     write!(connection, "HTTP/1.1 {status} -\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -76,7 +75,6 @@ fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
     (address, requests)
 }
 
-/// The SDK's example, built for the host.
 fn watch() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests");
     let built = Command::new(env!("CARGO"))
@@ -86,7 +84,7 @@ fn watch() -> PathBuf {
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "the example does not build; is the target wasm32-wasip2 installed?\n{said}");
+    let errors = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "the example does not build; is the target wasm32-wasip2 installed?\n{errors}");
     target.join("wasm32-wasip2/release/examples/watch.wasm")
 }

@@ -1,4 +1,4 @@
-//! Where modules come from: every node has what is named there, and nothing bad takes anything away.
+//! Sources of modules. Every node gets the version that the source names, and a bad version disturbs no node.
 
 use baton_election::ElectionName;
 use baton_modules::{EditError, Publication, VersionList, edit_versions};
@@ -11,18 +11,17 @@ use crate::node::{Event, Node, until};
 use crate::scenarios;
 use crate::store::Store;
 
-/// The source of all nodes here.
 const PUSHED: &str = "store://fleet";
 
 scenarios! {
     on_sqlite: [
-        what_is_pushed_is_held_by_every_node,
-        a_push_that_cannot_run_takes_nothing_away,
+        every_node_holds_the_pushed_version,
+        pushed_version_that_cannot_run_disturbs_no_node,
     ],
 }
 
-fn what_is_pushed_is_held_by_every_node(fleet: Fleet) {
-    // The version before is held for as long as that lasts, however long the test takes.
+fn every_node_holds_the_pushed_version(fleet: Fleet) {
+    // Nodes hold the previous version during the probation, which outlasts the test.
     let probation = [("--probation", "1h")];
     let mut nodes = ["alpha", "beta"].map(|name| fleet.launch_from(name, PUSHED, &probation).start());
     for node in &nodes {
@@ -36,23 +35,23 @@ fn what_is_pushed_is_held_by_every_node(fleet: Fleet) {
     assert_eq!(started.text("module"), first.digest.to_string());
     let leader = started.from.clone();
     let standby = if leader == "alpha" { "beta" } else { "alpha" };
-    announced(&fleet, &leader, |said| said.holds == [first.digest] && said.runs == Some(first.digest));
-    announced(&fleet, standby, |said| said.holds == [first.digest] && said.runs.is_none());
+    announced(&fleet, &leader, |node| node.holds == [first.digest] && node.runs == Some(first.digest));
+    announced(&fleet, standby, |node| node.holds == [first.digest] && node.runs.is_none());
 
     let second = push(&fleet, 2);
     for node in &nodes {
         ready(node, second.digest);
     }
-    let both = |said: &Announcement| [first.digest, second.digest].iter().all(|digest| said.holds.contains(digest));
-    announced(&fleet, &leader, |said| both(said) && said.runs == Some(second.digest));
-    announced(&fleet, standby, |said| both(said) && said.runs.is_none());
+    let both = |node: &Announcement| [first.digest, second.digest].iter().all(|digest| node.holds.contains(digest));
+    announced(&fleet, &leader, |node| both(node) && node.runs == Some(second.digest));
+    announced(&fleet, standby, |node| both(node) && node.runs.is_none());
     fleet.beat_above(started.term);
-    // They take it back at their end, where the store answers in time.
-    until("nobody to be left", || {
+    // Nodes withdraw their announcements as they exit, if the store answers in time.
+    until("no node to be announced", || {
         for node in &mut nodes {
             assert!(node.terminate().success());
         }
-        let left = on(&fleet, async |store| store.announcements(&election()).await);
+        let left = on_store(&fleet, async |store| store.announcements(&election()).await);
         if left.is_empty() {
             return Ok(());
         }
@@ -65,14 +64,14 @@ fn what_is_pushed_is_held_by_every_node(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_push_that_cannot_run_takes_nothing_away(fleet: Fleet) {
+fn pushed_version_that_cannot_run_disturbs_no_node(fleet: Fleet) {
     let first = push(&fleet, 1);
     let alpha = fleet.launch_from("alpha", PUSHED, &[]).start();
     let term = fleet.beat_above(0).term;
     let half = Guest::Beats.build(2);
     let half = publish(&fleet, &half[..half.len() / 2]);
     let missing = name(&fleet, &Guest::Beats.build(3));
-    // A node that starts now has the newest version that can run.
+    // A node that starts now uses the newest version that can run.
     let beta = fleet.launch_from("beta", PUSHED, &[]).start();
     for node in [&alpha, &beta] {
         for bad in [half.digest, missing.digest] {
@@ -81,17 +80,17 @@ fn a_push_that_cannot_run_takes_nothing_away(fleet: Fleet) {
         }
         ready(node, first.digest);
     }
-    announced(&fleet, "beta", |said| said.holds == [first.digest]);
+    announced(&fleet, "beta", |node| node.holds == [first.digest]);
     let now = OffsetDateTime::now_utc();
     let beat = fleet.beat("a beat", |event| event.ts > now);
-    assert_eq!((beat.from.as_str(), beat.term), ("alpha", term), "the instance does not notice");
+    assert_eq!((beat.from.as_str(), beat.term), ("alpha", term), "the instance keeps running");
     let last = push(&fleet, 4);
-    fleet.journal.event("what can run", |e| e.name == "started" && e.text("module") == last.digest.to_string());
+    fleet.journal.event("the last version", |e| e.name == "started" && e.text("module") == last.digest.to_string());
     fleet.check_promises();
 }
 
 #[test]
-fn one_host_follows_several_sources() {
+fn host_follows_several_sources() {
     let fleet = Fleet::new(Store::sqlite());
     let file = fleet.home.path().join("file.wasm");
     std::fs::write(&file, Guest::Beats.build(1)).expect("the file is written");
@@ -109,16 +108,14 @@ fn one_host_follows_several_sources() {
     let starting = node.event("the source of both", of("fleet", "starting"));
     assert_eq!(starting.text("source"), PUSHED);
     push(&fleet, 2);
-    node.event("what is pushed to run", of("fleet", "started"));
+    node.event("the pushed version to run", of("fleet", "started"));
     assert!(node.terminate().success());
 }
 
-/// What was pushed.
 struct Pushed {
     digest: Digest,
 }
 
-/// Pushes the guest as it was built for the nth time.
 fn push(fleet: &Fleet, n: u8) -> Pushed {
     let file = fleet.home.path().join(format!("{n}.wasm"));
     std::fs::write(&file, Guest::Beats.build(n)).expect("the file is written");
@@ -127,30 +124,30 @@ fn push(fleet: &Fleet, n: u8) -> Pushed {
     Pushed { digest: Digest::of(&Guest::Beats.build(n)) }
 }
 
-/// Publishes bytes that `baton push` would not.
+/// Publishes bytes that `baton push` would refuse.
 fn publish(fleet: &Fleet, bytes: &[u8]) -> Pushed {
-    on(fleet, async |store| store.put_module(&Digest::of(bytes), bytes.to_vec().into()).await);
+    on_store(fleet, async |store| store.put_module(&Digest::of(bytes), bytes.to_vec().into()).await);
     name(fleet, bytes)
 }
 
-/// Makes it the current version, though nobody has stored it.
+/// Makes a module the current version without storing its bytes.
 fn name(fleet: &Fleet, bytes: &[u8]) -> Pushed {
     let digest = Digest::of(bytes);
     let (size, by, at) = (bytes.len() as u64, "me".to_owned(), "now".to_owned());
     let new = Publication { digest, size, by, at, signature: None };
-    on(fleet, async |store| {
+    on_store(fleet, async |store| {
         let push = |control: &mut VersionList| control.push(new.clone()).map_err(EditError::from);
         edit_versions(store, &election(), push).await
     });
     Pushed { digest }
 }
 
-/// Waits until what a node says of itself passes.
+/// Waits until a node's announcement passes the test.
 pub fn announced(fleet: &Fleet, node: &str, test: impl Fn(&Announcement) -> bool) {
     until(&format!("an announcement of {node}"), || {
-        let said = on(fleet, async |store| store.announcements(&election()).await);
-        let own = said.iter().find(|(name, _)| name == node).and_then(|(_, said)| Announcement::decode(said));
-        own.filter(&test).ok_or(said)
+        let all = on_store(fleet, async |store| store.announcements(&election()).await);
+        let own = all.iter().find(|(name, _)| name == node).and_then(|(_, content)| Announcement::decode(content));
+        own.filter(&test).ok_or(all)
     });
 }
 
@@ -163,8 +160,8 @@ fn election() -> ElectionName {
     ElectionName::new(ELECTION).expect("a name")
 }
 
-/// Asks the store, as no command does, until it answers.
-fn on<T, E: std::fmt::Debug>(fleet: &Fleet, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
+/// Sends a request to the store directly, until the store answers.
+fn on_store<T, E: std::fmt::Debug>(fleet: &Fleet, ask: impl AsyncFn(&dyn ObjectStore) -> Result<T, E>) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     until("an answer of the store", || runtime.block_on(ask(&*store)))

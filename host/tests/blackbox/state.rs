@@ -1,4 +1,4 @@
-//! What a coordinator saved, across the loss of its node, its store and its lease.
+//! A coordinator's state, across the loss of its node, its store and its lease.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -16,19 +16,18 @@ use crate::store::Store;
 
 scenarios! {
     on_both_stores: [
-        a_partition_with_a_commit_in_flight_leaves_one_history,
+        history_is_kept_when_leader_loses_the_store_in_a_commit,
     ],
     on_sqlite: [
-        an_operator_reads_and_changes_the_state,
-        a_state_that_is_too_large_is_refused_by_the_limits_name,
+        operator_reads_and_changes_the_state,
+        state_that_exceeds_a_limit_is_refused_with_its_name,
     ],
     with_crashes: [
         commits_outlive_sigkill,
     ],
 }
 
-/// Kills the leader at moments that nobody chose until so many commits were made, and finds all that were
-/// acknowledged.
+/// Kills the leader at arbitrary moments until 10,000 commits were made. Checks that no acknowledged commit is lost.
 fn commits_outlive_sigkill(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     // Without a witness, a takeover takes 15 s and more.
@@ -36,27 +35,27 @@ fn commits_outlive_sigkill(fleet: Fleet) {
     let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| fleet.node(name)).into_iter().collect();
     let mut term = 0;
     for kill in 1..=kills {
-        let saved = fleet.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
-        let upto = enough * kill / kills;
-        // On a busy machine the term may end by itself, too.
-        let is_enough = |count| count >= upto || count > saved_count(&saved) + enough / kills;
-        let leads = fleet.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
-            let mut made = events.iter().filter(|event| event.term >= saved.term && event.name == "output");
-            let far = made.clone().filter_map(self::saved).max().unwrap_or(0);
-            made.find(|event| self::saved(event).is_some_and(is_enough)).cloned().ok_or(far)
+        let first = fleet.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
+        let goal = enough * kill / kills;
+        // On a busy machine, the term may also end without a kill.
+        let is_enough = |count| count >= goal || count > saved_count(&first) + enough / kills;
+        let last = fleet.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
+            let mut lines = events.iter().filter(|event| event.term >= first.term && event.name == "output");
+            let progress = lines.clone().filter_map(saved).max().unwrap_or(0);
+            lines.find(|event| saved(event).is_some_and(is_enough)).cloned().ok_or(progress)
         });
-        term = leads.term;
-        let position = nodes.iter().position(|node| node.name == leads.from).expect("a node of ours leads");
+        term = last.term;
+        let position = nodes.iter().position(|node| node.name == last.from).expect("a node of ours leads");
         let killed = nodes.remove(position);
         killed.signal(Signal::KILL);
         drop(killed);
-        nodes.push(fleet.node(&format!("{}-{kill}", leads.from)));
+        nodes.push(fleet.node(&format!("{}-{kill}", last.from)));
     }
     fleet.beat("commits after the last kill", |event| {
         event.term > term && saved(event).is_some_and(|count| count >= enough)
     });
     for node in &mut nodes {
-        // Before that it does not know the signal yet.
+        // A process that is just starting does not handle the signal yet.
         node.event("to contend", |event| event.name == "starting");
         assert!(node.terminate().success());
     }
@@ -64,12 +63,12 @@ fn commits_outlive_sigkill(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// The leader alone loses the store, while its guest commits all the time.
-fn a_partition_with_a_commit_in_flight_leaves_one_history(fleet: Fleet) {
+/// The leader loses the store while its guest commits.
+fn history_is_kept_when_leader_loses_the_store_in_a_commit(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     let mut alpha = fleet.node("alpha");
     let term = fleet.beat("commits", |event| saved(event).is_some_and(|count| count >= 20)).term;
-    // The embedded store cannot be away for one process only.
+    // Beta avoids the outage on Azurite. The embedded store is away for both nodes.
     let around = fleet.store.url_around_the_proxy();
     let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
@@ -85,13 +84,12 @@ fn a_partition_with_a_commit_in_flight_leaves_one_history(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
+fn operator_reads_and_changes_the_state(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     let state = |args: &[&str]| fleet.command(&[&["state"], args].concat());
     let (mut alpha, _) = (fleet.node("alpha"), ());
     let first = fleet.beat("commits", |event| saved(event).is_some_and(|count| count >= 10));
 
-    // While it leads, its state is only for reading.
     let listed = state(&["list", ELECTION]);
     assert!(
         listed.code == Some(0) && listed.stdout.starts_with("KEY") && listed.stdout.contains("count"),
@@ -103,12 +101,12 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
         let leader = format!("alpha in term {}", first.term);
         assert!(refused.stderr.contains(&leader) && refused.stderr.contains("--force"), "{refused:?}");
     }
-    // By force, the term ends and the next goes on from there.
+    // A forced change ends the term, and the next term continues from the new value.
     let forced = state(&["put", ELECTION, "count", "1000000", "--force"]);
     assert_eq!(forced.code, Some(0), "{forced:?}");
-    let gone = alpha.event("ended", |event| event.name == "ended" && event.text("outcome") == "superseded");
-    assert_eq!(gone.term, first.term);
-    assert_eq!(gone.text("message"), "an operator changed the state");
+    let ended = alpha.event("ended", |event| event.name == "ended" && event.text("outcome") == "superseded");
+    assert_eq!(ended.term, first.term);
+    assert_eq!(ended.text("message"), "an operator changed the state");
     let page = Endpoint::of(&alpha).ask("/metrics").body;
     let ends = format!("baton_instance_ends_total{{election=\"{ELECTION}\",outcome=\"superseded\"}}");
     assert_eq!(sample(&page, &ends), 1.0, "{page}");
@@ -118,7 +116,6 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
     fleet.beat("its commits", |event| event.term > first.term && saved(event).is_some());
     assert!(alpha.terminate().success());
 
-    // Nobody leads now.
     let exported = state(&["export", ELECTION]);
     assert_eq!(exported.json()["entries"]["count"], Value::from(read(&fleet, "count")), "{exported:?}");
     assert_eq!(state(&["put", ELECTION, "note", "of an operator"]).code, Some(0));
@@ -132,7 +129,7 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
     let whole = state(&["export", ELECTION]);
     assert_eq!(whole.json()["entries"]["bytes"]["base64"], "AP8K");
 
-    // An import puts all back as it was, bytes included, and nothing else.
+    // An import restores all entries, including binary ones, and removes others.
     assert_eq!(state(&["put", ELECTION, "later", "x"]).code, Some(0));
     let import = finish_with_input(fleet.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
     assert_eq!(import.code, Some(0), "{import:?}");
@@ -146,7 +143,6 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
     assert!(endless.code == Some(1) && endless.stderr.contains("/dev/zero has more than 385 MiB"), "{endless:?}");
     assert_eq!(state(&["export", ELECTION]).stdout, whole.stdout);
 
-    // What cannot be so is said, and changes nothing.
     let misspelt = state(&["list", "nobody"]);
     assert!(misspelt.code == Some(1) && misspelt.stderr.contains("nobody has no state"), "{misspelt:?}");
     let missing = state(&["delete", ELECTION, "count", "nothing"]);
@@ -157,20 +153,20 @@ fn an_operator_reads_and_changes_the_state(fleet: Fleet) {
 }
 
 #[test]
-fn a_value_is_harmless_to_a_terminal_and_as_it_is_to_others() {
+fn values_are_escaped_on_a_terminal_only() {
     let fleet = Fleet::new(Store::sqlite());
     let value = "a\u{1b}[2Jb\u{9b}2J\u{202e}\nc";
     let escaped = "a\\u{1b}[2Jb\\u{9b}2J\\u{202e}";
     let entries = serde_json::json!({ "key": value, "key\u{1b}]0;x\u{7}\u{9b}": "x" });
     let import = serde_json::json!({ "format": "baton state 1", "election": ELECTION, "term": 1, "entries": entries })
         .to_string();
-    // The store is there once somebody has pushed or contended.
+    // A first node creates the store.
     let mut node = fleet.node("alpha");
     node.after(0, "elected");
     assert!(node.terminate().success());
     let imported = finish_with_input(fleet.baton(&["state", "import", ELECTION, "--force"]), import.as_bytes());
     assert_eq!(imported.code, Some(0), "{imported:?}");
-    assert_eq!(read(&fleet, "key"), value, "not to a terminal");
+    assert_eq!(read(&fleet, "key"), value, "without a terminal, the value is not escaped");
     assert_eq!(on_a_terminal(&fleet.baton(&["state", "get", ELECTION, "key"])), format!("{escaped}\r\nc"));
     let mut check = baton(fleet.home.path());
     check.args(["check", "\u{1b}[2J\u{9b}.wasm"]);
@@ -183,17 +179,16 @@ fn a_value_is_harmless_to_a_terminal_and_as_it_is_to_others() {
         check,
     ] {
         let shown = on_a_terminal(&command);
-        // The colours of the parser's own words apart.
+        // The argument parser's own colors are allowed.
         assert!(!shown.contains("\u{1b}[2J") && !shown.contains(['\u{9b}', '\u{7}']), "{command:?}: {shown:?}");
         assert!(shown.contains("\\u{1b}") || shown.contains("\\u001b"), "{command:?}: {shown:?}");
     }
-    // What was escaped as JSON means the same.
+    // JSON escapes do not change the values.
     let exported = fleet.command(&["state", "export", ELECTION]);
     assert_eq!(exported.json()["entries"], entries);
     assert!(exported.stdout.contains("\\u009b") && !exported.stdout.contains('\u{9b}'), "{exported:?}");
 }
 
-/// What the command writes to a terminal of its own, stdout and stderr.
 fn on_a_terminal(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted: Vec<String> =
@@ -203,15 +198,15 @@ fn on_a_terminal(command: &Command) -> String {
     finish(script).stdout
 }
 
-fn a_state_that_is_too_large_is_refused_by_the_limits_name(fleet: Fleet) {
+fn state_that_exceeds_a_limit_is_refused_with_its_name(fleet: Fleet) {
     let fleet = fleet.with(Guest::SavesTooMuch);
     let mut alpha = fleet.node("alpha");
     fleet.beat("the last line", |event| event.text("line").starts_with("keys: [\"large/"));
     let lines: Vec<String> = fleet.journal.events().iter().map(|event| event.text("line").to_owned()).collect();
-    for (what, said) in [
+    for (what, result) in [
         (
             "one value of 5 MiB",
-            "too-large: the value of \"large\" has 5242880 bytes; the limit is 1048576, and `--max-state-value`",
+            "too-large: the state would have 5242885 bytes; the limit is 4194304, and `--max-state` raises",
         ),
         ("five values of 1 MiB", "too-large: the state would have"),
         ("an empty key", "invalid-key: a key has 1 to 512 bytes, not 0"),
@@ -224,14 +219,14 @@ fn a_state_that_is_too_large_is_refused_by_the_limits_name(fleet: Fleet) {
         ),
         ("keys", "[\"large/0\", \"large/1\", \"large/2\"]"),
     ] {
-        let line = format!("{what}: {said}");
+        let line = format!("{what}: {result}");
         assert!(lines.iter().any(|other| other.starts_with(&line)), "{line} is missing in {lines:#?}");
     }
     assert!(alpha.terminate().success());
     fleet.check_promises();
 }
 
-/// Which commit the event says was saved.
+/// Returns the number of the saved commit that the event reports, if any.
 fn saved(event: &Event) -> Option<u64> {
     event.text("line").strip_prefix("saved ")?.parse().ok()
 }
@@ -240,15 +235,13 @@ fn saved_count(event: &Event) -> u64 {
     saved(event).unwrap_or_default()
 }
 
-/// A value, as `baton state` prints it.
 fn read(fleet: &Fleet, key: &str) -> String {
     let got = fleet.command(&["state", "get", ELECTION, key]);
     assert_eq!(got.code, Some(0), "{got:?}");
     got.stdout
 }
 
-/// Checks in the final document that all commits of all terms are one history, and that none is missing that
-/// a guest was told of.
+/// Checks in the final state that the commits of all terms form one history, and that no acknowledged commit is lost.
 fn one_history(fleet: &Fleet) {
     let exported = fleet.command(&["state", "export", ELECTION]).json();
     let entries = exported["entries"].as_object().expect("entries");
@@ -262,16 +255,16 @@ fn one_history(fleet: &Fleet) {
     }
     let mut next = 1;
     for (term, part) in &parts {
-        assert_eq!(*part.start(), next, "term {term} does not go on where the one before ended: {parts:?}");
+        assert_eq!(*part.start(), next, "term {term} does not continue the previous term's count: {parts:?}");
         next = part.end() + 1;
     }
-    assert_eq!(next, count + 1, "the count is not what the terms made of it: {parts:?}");
+    assert_eq!(next, count + 1, "the count is not the sum of the terms: {parts:?}");
     for event in fleet.journal.events() {
-        if let Some(told) = saved(&event).filter(|told| *told > 0) {
-            // A term that ended before its first commit tells what it found.
-            let is_its_own = parts.get(&event.term).is_none_or(|part| part.contains(&told) || told < *part.start());
+        if let Some(commit) = saved(&event).filter(|commit| *commit > 0) {
+            // A term that ended before its first commit reports the count that it found.
+            let is_its_own = parts.get(&event.term).is_none_or(|part| part.contains(&commit) || commit < *part.start());
             assert!(is_its_own, "{event:?} is not in {parts:?}");
-            assert!(told <= count, "{event:?} was lost: the count is {count}");
+            assert!(commit <= count, "{event:?} was lost: the count is {count}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What operators ask of a fleet, on both stores: of a leader that is alive, pauses between terms, does not heed its stop,
-//! is alone, hangs or is cut off, and of nodes that hang, are older or share an id.
+//! Steering of a fleet whose leader is alive, pauses between terms, ignores its stop, is alone, hangs or is cut off,
+//! and whose nodes hang, are older or share an id.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,23 +19,23 @@ use crate::store::Store;
 
 scenarios! {
     on_both_stores: [
-        a_step_down_hands_over_and_the_reason_is_told,
-        an_outside_clients_lease_is_broken_and_a_hosts_is_not,
+        step_down_hands_over_and_reports_its_reason,
+        break_lease_breaks_only_leases_of_other_clients,
     ],
     on_sqlite: [
-        nobody_leads_while_it_is_suspended,
-        a_lease_is_transferred_to_whom_it_should,
-        a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on,
-        a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes,
-        a_transfer_waits_out_a_leader_that_hangs,
-        a_store_that_goes_away_has_what_it_was_asked,
-        a_leader_that_is_gone_is_waited_out,
-        a_leader_that_heeds_no_stop_is_killed,
-        what_is_spoilt_is_told_once_and_made_anew,
-        a_suspension_that_is_put_back_holds,
-        hosts_that_do_not_know_steering_are_named,
-        an_id_that_two_hosts_have_is_refused,
-        an_endpoint_steers_for_who_has_the_token,
+        no_node_leads_while_election_is_suspended,
+        lease_is_transferred_to_the_named_node,
+        leader_leads_again_when_target_of_transfer_hangs,
+        hanging_leader_obeys_commands_when_it_wakes,
+        transfer_waits_for_expiry_when_leader_hangs,
+        request_stays_in_force_when_store_goes_away,
+        commands_wait_for_expiry_when_leader_is_dead,
+        leader_that_ignores_stop_is_killed,
+        damaged_steering_is_reported_once_and_replaced,
+        restored_suspension_is_in_force,
+        hosts_without_steering_are_named,
+        node_id_of_two_hosts_is_refused,
+        endpoint_steers_for_clients_with_the_token,
     ],
 }
 
@@ -46,16 +46,16 @@ fn steer(fleet: &Fleet, args: &[&str]) -> Finished {
 #[track_caller]
 fn done(finished: &Finished, words: &[&str]) {
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    words.iter().for_each(|word| assert!(finished.stdout.contains(word), "`{word}` is not said: {finished:?}"));
+    words.iter().for_each(|word| assert!(finished.stdout.contains(word), "`{word}` is missing: {finished:?}"));
 }
 
 #[track_caller]
 fn refused(finished: &Finished, words: &[&str]) {
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(1), ""), "{finished:?}");
-    words.iter().for_each(|word| assert!(finished.stderr.contains(word), "`{word}` is not said: {finished:?}"));
+    words.iter().for_each(|word| assert!(finished.stderr.contains(word), "`{word}` is missing: {finished:?}"));
 }
 
-/// A node's row in `baton nodes`, once it passes the test.
+/// Waits until a node's row in `baton nodes` passes the test. Returns the row.
 fn listed(fleet: &Fleet, node: &str, test: impl Fn(&Value) -> bool) -> Value {
     until(&format!("{node} in `baton nodes`"), || {
         let nodes = steer(fleet, &["nodes", "--output=json"]);
@@ -69,18 +69,17 @@ fn is_ready(row: &Value) -> bool {
     row["ready"] == true && row["ineligible"].is_null()
 }
 
-/// The terms in which that node was elected.
 fn elected(fleet: &Fleet, node: &str) -> Vec<u64> {
     let events = fleet.journal.events();
     events.iter().filter(|event| event.name == "elected" && event.from == node).map(|event| event.term).collect()
 }
 
-fn says(node: &Node, name: &str) -> Event {
+fn logs(node: &Node, name: &str) -> Event {
     node.event(&format!("`{name}`"), |event| event.name == name)
 }
 
-/// The store, past the commands.
-fn on<T>(fleet: &Fleet, ask: impl AsyncFn(&dyn AnyStore) -> T) -> T {
+/// Sends a request to the store directly.
+fn on_store<T>(fleet: &Fleet, ask: impl AsyncFn(&dyn AnyStore) -> T) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(ask(&*store))
 }
@@ -89,60 +88,60 @@ fn election() -> ElectionName {
     ElectionName::new(ELECTION).expect("a name")
 }
 
-fn a_step_down_hands_over_and_the_reason_is_told(fleet: Fleet) {
+fn step_down_hands_over_and_reports_its_reason(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     listed(&fleet, "beta", is_ready);
     let row = listed(&fleet, "alpha", |row| row["role"] == "leader" && !row["runs"].is_null());
     assert_eq!(row["version"], env!("CARGO_PKG_VERSION"), "{row}");
-    let asked = steer(&fleet, &["step-down", "--for", "1h", "--reason", "kernel update"]);
-    done(&asked, &["alpha led fleet in term ", "is ineligible for 1h", "beta leads in term "]);
-    let stepping_down = says(&alpha, "stepping_down");
+    let step_down = steer(&fleet, &["step-down", "--for", "1h", "--reason", "kernel update"]);
+    done(&step_down, &["alpha led fleet in term ", "is ineligible for 1h", "beta leads in term "]);
+    let stepping_down = logs(&alpha, "stepping_down");
     assert_eq!(stepping_down.text("reason"), "kernel update", "{stepping_down:?}");
     assert!(
         stepping_down.text("by").contains('@') && stepping_down.fields["wait_s"].as_f64() > Some(3500.0),
         "{stepping_down:?}"
     );
-    let stopping = says(&alpha, "stopping");
+    let stopping = logs(&alpha, "stopping");
     assert_eq!(stopping.text("reason"), "step-down");
     assert!(stopping.text("message").contains("kernel update"), "{stopping:?}");
     assert_eq!(fleet.beat_above(term).from, "beta");
     assert_eq!(listed(&fleet, "alpha", |row| !row["ineligible"].is_null())["ineligible"], "stepped-down");
-    // Nobody else is there to step down to, and whoever steps down alone comes back.
+    // No other node can take over from beta, so beta leads again afterwards.
     let alone = steer(&fleet, &["step-down", "--for", "3s"]);
     done(&alone, &["beta led fleet", "no other node has announced that it can"]);
-    says(&beta, "resumed");
+    logs(&beta, "resumed");
     let last = elected(&fleet, "beta")[0];
     assert_eq!(fleet.beat_above(last).from, "beta");
-    assert_eq!(elected(&fleet, "alpha").len(), 1, "it stays out for longer");
+    assert_eq!(elected(&fleet, "alpha").len(), 1, "alpha is still ineligible");
     fleet.check_promises();
 }
 
-fn nobody_leads_while_it_is_suspended(fleet: Fleet) {
+fn no_node_leads_while_election_is_suspended(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     let nothing = steer(&fleet, &["resume"]);
     done(&nothing, &["was not suspended"]);
-    let asked = steer(&fleet, &["suspend", "--reason", "the database is moved"]);
-    done(&asked, &["no node leads until `baton resume fleet`", "alpha led in term"]);
+    let suspend = steer(&fleet, &["suspend", "--reason", "the database is moved"]);
+    done(&suspend, &["no node leads until `baton resume fleet`", "alpha led in term"]);
     let status = fleet.status();
     assert_eq!((&status["lease"], &status["suspended"]["reason"]), (&"free".into(), &"the database is moved".into()));
     for node in [&alpha, &beta] {
-        assert_eq!(says(node, "suspended").text("reason"), "the database is moved");
+        assert_eq!(logs(node, "suspended").text("reason"), "the database is moved");
         assert_eq!(listed(&fleet, &node.name, |row| !row["ineligible"].is_null())["ineligible"], "suspended");
     }
-    // One that starts now hears of it before it takes what is free.
+    // A node that starts now reads the suspension before it acquires the free lease.
     let gamma = fleet.node("gamma");
-    says(&gamma, "suspended");
+    logs(&gamma, "suspended");
     refused(&steer(&fleet, &["step-down"]), &["no node leads fleet", "suspended by", "the database is moved"]);
     refused(&steer(&fleet, &["transfer", "--to", "alpha"]), &["is suspended by", "`baton resume fleet` first"]);
-    assert_eq!(elected(&fleet, "alpha"), [term], "nobody has led since");
+    assert_eq!(elected(&fleet, "alpha"), [term], "alpha has not led since");
     assert!(elected(&fleet, "beta").is_empty() && elected(&fleet, "gamma").is_empty());
     done(&steer(&fleet, &["resume"]), &["fleet is resumed: ", " leads in term "]);
     assert_eq!(fleet.status()["suspended"], Value::Null);
     fleet.beat_above(term);
     for node in [&alpha, &beta, &gamma] {
-        says(node, "resumed");
+        logs(node, "resumed");
     }
     let unknown = fleet.command(&["suspend", "nightly"]);
     refused(&unknown, &["there is no election nightly", "the store has fleet;", "--store"]);
@@ -152,7 +151,7 @@ fn nobody_leads_while_it_is_suspended(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_lease_is_transferred_to_whom_it_should(fleet: Fleet) {
+fn lease_is_transferred_to_the_named_node(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let _standbys = ["beta", "gamma", "delta"].map(|name| fleet.standby(name, &alpha));
     for name in ["beta", "gamma", "delta"] {
@@ -162,57 +161,57 @@ fn a_lease_is_transferred_to_whom_it_should(fleet: Fleet) {
     done(&steer(&fleet, &["transfer", "--to", "alpha"]), &["alpha leads fleet already"]);
     let mut last = term;
     for to in ["delta", "beta", "gamma"] {
-        // What stayed out for the one before may still do.
+        // A node may still be ineligible because of the previous transfer.
         listed(&fleet, to, is_ready);
         done(&steer(&fleet, &["transfer", "--to", to, "--reason", "a test"]), &[&format!("{to} leads fleet in term ")]);
         let beat = fleet.beat_above(last);
         assert_eq!(beat.from, to);
         last = beat.term;
     }
-    let told = says(&alpha, "transferring");
-    assert_eq!((told.text("to"), told.text("reason")), ("delta", "a test"), "{told:?}");
+    let transfer = logs(&alpha, "transferring");
+    assert_eq!((transfer.text("to"), transfer.text("reason")), ("delta", "a test"), "{transfer:?}");
     fleet.check_promises();
 }
 
-fn a_node_that_hangs_is_waited_for_in_vain_and_the_leader_goes_on(fleet: Fleet) {
+fn leader_leads_again_when_target_of_transfer_hangs(fleet: Fleet) {
     let alpha = fleet.launch_with("alpha", &[("--priority", "0")]).start();
     let term = fleet.beat_above(0).term;
     let beta = fleet.standby("beta", &alpha);
     listed(&fleet, "beta", is_ready);
     beta.pause();
-    let asked = steer(&fleet, &["transfer", "--to", "beta"]);
-    refused(&asked, &["beta has not taken the lease of fleet in time", "alpha leads in term"]);
+    let transfer = steer(&fleet, &["transfer", "--to", "beta"]);
+    refused(&transfer, &["beta has not taken the lease of fleet in time", "alpha leads in term"]);
     assert_eq!(fleet.beat_above(term).from, "alpha");
-    says(&alpha, "resumed");
-    let waits = |event: &&Event| event.text("reason").contains("lets other nodes take it first");
-    assert_eq!(fleet.journal.events().iter().find(waits).map(|_| ()), None, "it has made room once");
+    logs(&alpha, "resumed");
+    let is_deferral = |event: &&Event| event.text("reason").contains("lets other nodes take it first");
+    assert_eq!(fleet.journal.events().iter().find(is_deferral).map(|_| ()), None, "alpha does not defer again");
     beta.resume();
     fleet.check_promises();
 }
 
-fn a_leader_that_hangs_is_waited_out_and_hears_of_it_when_it_wakes(fleet: Fleet) {
+fn hanging_leader_obeys_commands_when_it_wakes(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     listed(&fleet, "beta", is_ready);
     alpha.pause();
     let early = steer(&fleet, &["step-down", "--timeout", "0s"]);
     refused(&early, &["alpha still leads fleet", "has not confirmed the request"]);
-    let asked = steer(&fleet, &["step-down", "--for", "1h"]);
-    done(&asked, &["beta leads in term"]);
+    let step_down = steer(&fleet, &["step-down", "--for", "1h"]);
+    done(&step_down, &["beta leads in term"]);
     assert_eq!(fleet.beat_above(term).from, "beta");
     beta.pause();
-    // Nobody is left who could say that it knows.
+    // No running node is left to confirm the suspension.
     done(&steer(&fleet, &["suspend"]), &["fleet is suspended", "beta has not confirmed the suspension"]);
     alpha.resume();
     beta.resume();
     for node in [&alpha, &beta] {
-        says(node, "suspended");
+        logs(node, "suspended");
     }
     done(&steer(&fleet, &["resume"]), &["is resumed"]);
     fleet.check_promises();
 }
 
-fn a_transfer_waits_out_a_leader_that_hangs(fleet: Fleet) {
+fn transfer_waits_for_expiry_when_leader_hangs(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     listed(&fleet, "beta", is_ready);
@@ -224,36 +223,37 @@ fn a_transfer_waits_out_a_leader_that_hangs(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_store_that_goes_away_has_what_it_was_asked(fleet: Fleet) {
+fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     listed(&fleet, "alpha", |row| row["role"] == "leader");
-    // Before it is asked, it is not.
+    // If the command cannot write the request, it does not claim that the request stays in force.
     let outage = fleet.store.cut();
     let away = steer(&fleet, &["suspend", "--timeout", "1s"]);
     drop(outage);
     assert!(away.code == Some(1) && !away.stderr.contains("stays in force"), "{away:?}");
-    // A leader that hangs has the command wait. While it does, the store goes away.
+    // While the command waits for a leader that hangs, the store goes away.
     fleet.beat_above(elected(&fleet, "alpha").last().map_or(term, |term| term - 1));
     alpha.pause();
-    let mut waits = fleet.baton(&["suspend", ELECTION, "--timeout", "8s"]);
-    let waits = waits.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    until("it to be asked", || {
-        let asked = on(&fleet, async |store| baton_store::steering::read(store, &election()).await);
-        if asked.as_ref().is_ok_and(|asked| asked.suspended.is_some()) { Ok(()) } else { Err(format!("{asked:?}")) }
+    let mut suspend = fleet.baton(&["suspend", ELECTION, "--timeout", "8s"]);
+    let suspend = suspend.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
+    until("the request to be written", || {
+        let steering = on_store(&fleet, async |store| baton_store::steering::read(store, &election()).await);
+        let is_suspended = steering.as_ref().is_ok_and(|steering| steering.suspended.is_some());
+        if is_suspended { Ok(()) } else { Err(format!("{steering:?}")) }
     });
     let outage = fleet.store.cut();
-    let ended = waits.wait_with_output().expect("it ends");
+    let output = suspend.wait_with_output().expect("its output");
     drop(outage);
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.code() == Some(1) && said.contains("the request to fleet stays in force"), "{ended:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.contains("the request to fleet stays in force"), "{output:?}");
     alpha.resume();
-    says(&alpha, "suspended");
+    logs(&alpha, "suspended");
     done(&steer(&fleet, &["resume"]), &["is resumed"]);
     fleet.check_promises();
 }
 
-/// As on another machine, where nobody hears of its end.
-fn a_leader_that_is_gone_is_waited_out(fleet: Fleet) {
+/// No node learns of the leader's death from the kernel, as between machines.
+fn commands_wait_for_expiry_when_leader_is_dead(fleet: Fleet) {
     let start = |name: &str| fleet.launch(name).arg("--reclaim=false").start();
     let nodes = ["alpha", "beta", "gamma", "delta"].map(start);
     let leader = |above: u64| {
@@ -266,12 +266,12 @@ fn a_leader_that_is_gone_is_waited_out(fleet: Fleet) {
     first.signal(Signal::KILL);
     refused(&steer(&fleet, &["break-lease"]), &[&format!("{} holds the lease", first.name), "expires within"]);
     let heir = &rest[0].name;
-    let asked = steer(&fleet, &["transfer", "--to", heir]);
+    let transfer = steer(&fleet, &["transfer", "--to", heir]);
     let (second, term) = leader(term);
-    // Whoever has not heard of that yet when the lease runs out may be the first.
+    // If another node has not read the request yet when the lease expires, it may lead instead.
     match second.name == *heir {
-        true => done(&asked, &[&format!("{heir} leads fleet in term ")]),
-        false => refused(&asked, &[&format!("in time: {} leads in term ", second.name)]),
+        true => done(&transfer, &[&format!("{heir} leads fleet in term ")]),
+        false => refused(&transfer, &[&format!("in time: {} leads in term ", second.name)]),
     }
     let others = rest.iter().filter(|node| node.name != second.name);
     others.for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
@@ -287,31 +287,31 @@ fn a_leader_that_is_gone_is_waited_out(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn a_leader_that_heeds_no_stop_is_killed(fleet: Fleet) {
+fn leader_that_ignores_stop_is_killed(fleet: Fleet) {
     let fleet = fleet.with(Guest::IgnoresStop);
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
     listed(&fleet, "beta", is_ready);
     done(&steer(&fleet, &["transfer", "--to", "beta"]), &["beta leads fleet in term ", "after alpha"]);
-    says(&alpha, "killed");
+    logs(&alpha, "killed");
     assert_eq!(fleet.beat_above(term).from, "beta");
     done(&steer(&fleet, &["suspend"]), &["fleet is suspended"]);
-    says(&beta, "killed");
+    logs(&beta, "killed");
     fleet.check_promises();
 }
 
 #[test]
-fn a_leader_that_pauses_between_terms_gives_its_lease_up() {
+fn idle_leader_steps_down() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
     let paused = [("--restart-delay", "1h")];
     let alpha = fleet.launch_with("alpha", &paused).start();
-    says(&alpha, "idle");
+    logs(&alpha, "idle");
     let beta = fleet.launch_with("beta", &paused).start();
     beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
     listed(&fleet, "beta", is_ready);
     done(&steer(&fleet, &["step-down"]), &["beta leads in term"]);
-    says(&beta, "idle");
-    // Nor does a crash run the job again before its time.
+    logs(&beta, "idle");
+    // A crash does not run the job early, either.
     let gamma = fleet.launch_with("gamma", &paused).start();
     gamma.event("to follow", |event| event.name == "standby" && event.text("leader") == "beta");
     listed(&fleet, "gamma", is_ready);
@@ -322,116 +322,117 @@ fn a_leader_that_pauses_between_terms_gives_its_lease_up() {
     fleet.check_promises();
 }
 
-/// Only a store that is asked over a network can be away for one node and there for the others.
+/// Only a store behind a network can be unreachable for one node alone.
 #[test]
-fn a_leader_that_is_cut_off_is_waited_out() {
+fn commands_wait_for_expiry_when_leader_is_cut_off() {
     let fleet = Fleet::new(Store::azurite());
     let (alpha, term) = fleet.leader("alpha");
     let around = fleet.store.url_around_the_proxy();
     let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     listed(&fleet, "beta", is_ready);
     let outage = fleet.store.cut();
-    let asked = |args: &[&str]| {
+    let steer = |args: &[&str]| {
         let mut command = baton(fleet.home.path());
         command.args(args).args(["--store", &around]);
         finish(command)
     };
-    done(&asked(&["transfer", ELECTION, "--to", "beta"]), &["beta leads fleet in term"]);
+    done(&steer(&["transfer", ELECTION, "--to", "beta"]), &["beta leads fleet in term"]);
     assert_eq!(fleet.beat_above(term).from, "beta");
-    done(&asked(&["suspend", ELECTION, "--reason", "while it is away"]), &["alpha has not confirmed the suspension"]);
+    done(&steer(&["suspend", ELECTION, "--reason", "while it is away"]), &["alpha has not confirmed the suspension"]);
     drop(outage);
-    assert_eq!(says(&alpha, "suspended").text("reason"), "while it is away");
-    says(&beta, "suspended");
-    // The other way round, for a step-down: alpha leads alone, and beta comes back while it is away.
+    assert_eq!(logs(&alpha, "suspended").text("reason"), "while it is away");
+    logs(&beta, "suspended");
+    // The reverse case, with a step-down: alpha leads, and loses the store while beta is ready.
     assert!(beta.terminate().success());
-    done(&asked(&["resume", ELECTION]), &["is resumed: alpha leads"]);
+    done(&steer(&["resume", ELECTION]), &["is resumed: alpha leads"]);
     let term = fleet.beat_above(elected(&fleet, "beta")[0]).term;
     let beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     listed(&fleet, "beta", is_ready);
     let outage = fleet.store.cut();
-    done(&asked(&["step-down", ELECTION, "--for", "1h"]), &["alpha led fleet in term", "beta leads in term"]);
+    done(&steer(&["step-down", ELECTION, "--for", "1h"]), &["alpha led fleet in term", "beta leads in term"]);
     assert_eq!(fleet.beat_above(term).from, "beta");
     drop((outage, beta));
     fleet.check_promises();
 }
 
-fn what_is_spoilt_is_told_once_and_made_anew(fleet: Fleet) {
+fn damaged_steering_is_reported_once_and_replaced(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     done(&steer(&fleet, &["suspend"]), &[]);
-    let write = |content: &'static str| write_asked(&fleet, content.into());
+    let write = |content: &'static str| write_steering(&fleet, content.into());
     write("{\"format\":1,\"suspended\":");
-    let told = alpha.event("what is wrong", |event| event.name == "error" && event.text("error").contains("steering"));
-    assert!(told.text("error").contains("`baton resume` replaces it"), "{told:?}");
+    let error = alpha.event("the error", |event| event.name == "error" && event.text("error").contains("steering"));
+    assert!(error.text("error").contains("`baton resume` replaces it"), "{error:?}");
     refused(&steer(&fleet, &["suspend"]), &["is damaged", "`baton resume` replaces it"]);
-    assert_eq!(elected(&fleet, "alpha"), [term], "what was known goes on");
+    assert_eq!(elected(&fleet, "alpha"), [term], "the known suspension stays in force");
     done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
-    // A later version's is left alone.
+    // No command replaces an object with a newer format.
     write("{\"format\":2,\"suspended\":true}");
     alpha.event("that it is newer", |event| event.name == "error" && event.text("error").contains("has format 2"));
     for command in ["resume", "suspend", "step-down"] {
         refused(&steer(&fleet, &[command]), &["has format 2", "update Baton"]);
     }
-    let is_of_it = |event: &&Event| event.name == "error" && event.text("error").contains("steering");
-    let errors = fleet.journal.events().iter().filter(is_of_it).count();
-    assert_eq!(errors, 2, "each is said once");
+    let is_error = |event: &&Event| event.name == "error" && event.text("error").contains("steering");
+    let errors = fleet.journal.events().iter().filter(is_error).count();
+    assert_eq!(errors, 2, "each problem is reported once");
     assert_eq!(elected(&fleet, "alpha").len(), 2);
     fleet.check_promises();
 }
 
-/// As from a backup, after an operator or a lost file had ended it: by its id it is the one that was over.
-fn a_suspension_that_is_put_back_holds(fleet: Fleet) {
+/// A suspension is restored from a backup, after it was resumed. It has the id of the suspension that was over.
+fn restored_suspension_is_in_force(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     done(&steer(&fleet, &["suspend"]), &[]);
-    let asked = on(&fleet, async |store| store.read(VersionedObject::Steering, &election(), None).await);
-    let Ok(Reading::Found(_, asked)) = asked else { panic!("it stands there: {asked:?}") };
+    let reading = on_store(&fleet, async |store| store.read(VersionedObject::Steering, &election(), None).await);
+    let Ok(Reading::Found(_, steering)) = reading else { panic!("no steering object: {reading:?}") };
     done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
     let term = fleet.beat_above(term).term;
-    write_asked(&fleet, asked);
+    write_steering(&fleet, steering);
     alpha.after(term - 1, "released");
     done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
     fleet.beat_above(term);
     fleet.check_promises();
 }
 
-/// Writes what the nodes are asked, whatever stood there.
-fn write_asked(fleet: &Fleet, content: Bytes) {
-    on(fleet, async |store| {
-        let read = store.read(VersionedObject::Steering, &election(), None).await.expect("it is read");
+fn write_steering(fleet: &Fleet, content: Bytes) {
+    on_store(fleet, async |store| {
+        let read = store.read(VersionedObject::Steering, &election(), None).await.expect("a reading");
         let version = if let Reading::Found(version, _) = read { Some(version) } else { None };
         let written = store.write(VersionedObject::Steering, &election(), version.as_ref(), content.clone()).await;
-        written.expect("it is written");
+        written.expect("a written object");
     });
 }
 
-fn an_outside_clients_lease_is_broken_and_a_hosts_is_not(fleet: Fleet) {
+fn break_lease_breaks_only_leases_of_other_clients(fleet: Fleet) {
     let (mut alpha, term) = fleet.leader("alpha");
     refused(&steer(&fleet, &["break-lease"]), &["alpha holds the lease", "expires within", "baton step-down fleet"]);
     assert!(alpha.terminate().success());
     refused(&steer(&fleet, &["break-lease"]), &["no client holds the lease"]);
     fleet.store.hold_for_ever();
     let beta = fleet.node("beta");
-    says(&beta, "held_by_other_client");
+    logs(&beta, "held_by_other_client");
     refused(&steer(&fleet, &["step-down"]), &["no node leads fleet", "a client other than Baton"]);
     done(&steer(&fleet, &["break-lease"]), &["the lease of fleet is broken"]);
-    says(&beta, "waiting_for_previous_lease");
+    logs(&beta, "waiting_for_previous_lease");
     assert_eq!(fleet.beat_above(term).from, "beta");
     fleet.check_promises();
 }
 
-fn hosts_that_do_not_know_steering_are_named(fleet: Fleet) {
+fn hosts_without_steering_are_named(fleet: Fleet) {
     let (mut alpha, _) = fleet.leader("alpha");
     assert!(alpha.terminate().success());
-    // As a host of before announces itself, and leads.
+    // An older host announces itself without steering, and leads.
     let unaware = |node: &str| Announcement::now(node, &format!("{node}-1"), "", vec![], None);
-    let announce = |said: Announcement| {
-        on(&fleet, async |store| store.announce(&election(), &said.node, said.encode()).await.expect("it is said"));
+    let announce = |older: Announcement| {
+        on_store(&fleet, async |store| {
+            store.announce(&election(), &older.node, older.encode()).await.expect("written")
+        });
     };
     announce(unaware("older"));
     fleet.store.hold(Duration::from_secs(60));
     let id = baton_election::LeaseId::from_random(7);
     let is_sqlite = fleet.store.is_sqlite();
     if is_sqlite {
-        on(&fleet, async |store| {
+        on_store(&fleet, async |store| {
             let Ok(Reply::Read(Snapshot::Object { version, record: Some(record), .. })) =
                 store.request(&election(), Op::Read).await
             else {
@@ -439,25 +440,25 @@ fn hosts_that_do_not_know_steering_are_named(fleet: Fleet) {
             };
             let (node, incarnation) = (Some("older".to_owned()), "older-1".to_owned());
             let record = Record { node, incarnation, released: false, term: record.term + 1, ..record };
-            store.request(&election(), Op::Write { id, version, record }).await.expect("it is written");
+            store.request(&election(), Op::Write { id, version, record }).await.expect("a written record");
         });
         refused(&steer(&fleet, &["step-down"]), &["older leads fleet", "does not support steering", "update it"]);
         refused(&steer(&fleet, &["suspend"]), &["older leads fleet", "does not support steering"]);
-        on(&fleet, async |store| store.request(&election(), Op::Release { id }).await.expect("it is released"));
+        on_store(&fleet, async |store| store.request(&election(), Op::Release { id }).await.expect("a released lease"));
     } else {
-        on(&fleet, async |store| store.break_now(&election()).await.expect("it is broken"));
+        on_store(&fleet, async |store| store.break_now(&election()).await.expect("a broken lease"));
     }
     done(&steer(&fleet, &["suspend"]), &["older does not support steering and may still lead"]);
     let nodes = steer(&fleet, &["nodes"]);
     done(&nodes, &[" steering"]);
 }
 
-fn an_id_that_two_hosts_have_is_refused(fleet: Fleet) {
+fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     let (alpha, _) = fleet.leader("alpha");
     let one = fleet.standby("beta", &alpha);
     let other = fleet.node("beta");
     listed(&fleet, "beta", is_ready);
-    // Each has something new to say now, and finds what the other has said.
+    // Each host then writes its announcement, and finds the other's.
     let row = until("one of them to notice the other", || {
         done(&steer(&fleet, &["suspend"]), &[]);
         done(&steer(&fleet, &["resume"]), &[]);
@@ -467,28 +468,28 @@ fn an_id_that_two_hosts_have_is_refused(fleet: Fleet) {
     });
     let (incarnation, rival) = (row["incarnation"].as_str().expect("text"), row["duplicate"].as_str().expect("text"));
     assert_ne!(incarnation, rival);
-    let asked = until("a refusal", || {
-        let asked = steer(&fleet, &["transfer", "--to", "beta"]);
-        if asked.stderr.contains("two hosts have the node id beta") { Ok(asked) } else { Err(asked) }
+    let transfer = until("a refusal", || {
+        let transfer = steer(&fleet, &["transfer", "--to", "beta"]);
+        if transfer.stderr.contains("two hosts have the node id beta") { Ok(transfer) } else { Err(transfer) }
     });
-    refused(&asked, &[incarnation, rival, "--node"]);
+    refused(&transfer, &[incarnation, rival, "--node"]);
     drop((one, other));
-    // Which of two hosts with the leader's id would be asked for its events? At its socket there is no doubt, and with the token
-    // the announced endpoint is asked.
+    // With the token, `events` uses the announced endpoint, which is ambiguous if two hosts have the leader's id.
+    // Without it, `events` uses the leader's socket.
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let token = token.to_str().expect("text");
-    until("that to be said", || {
+    until("the refusal", || {
         let rival = Some("another".to_owned());
-        let said = Announcement { rival, ..Announcement::now("alpha", "twin", "", vec![], None) };
-        on(&fleet, async |store| store.announce(&election(), "alpha", said.encode()).await.expect("it is said"));
-        let told = steer(&fleet, &["events", "--token-file", token]);
-        if told.stderr.contains("two hosts have the node id alpha") { Ok(()) } else { Err(told.stderr) }
+        let twin = Announcement { rival, ..Announcement::now("alpha", "twin", "", vec![], None) };
+        on_store(&fleet, async |store| store.announce(&election(), "alpha", twin.encode()).await.expect("written"));
+        let events = steer(&fleet, &["events", "--token-file", token]);
+        if events.stderr.contains("two hosts have the node id alpha") { Ok(()) } else { Err(events.stderr) }
     });
 }
 
-/// Any node that takes part can be asked, also one that does not lead.
-fn an_endpoint_steers_for_who_has_the_token(fleet: Fleet) {
+/// Every node of an election accepts steering commands, including standbys.
+fn endpoint_steers_for_clients_with_the_token(fleet: Fleet) {
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let (alpha, term) = fleet.leader("alpha");
@@ -507,7 +508,7 @@ fn an_endpoint_steers_for_who_has_the_token(fleet: Fleet) {
     let (at_alpha, at_beta) = (Endpoint::of(&alpha), Endpoint::of(&beta));
     for what in ["step-down", "suspend", "resume", "transfer", "rollback"] {
         assert_eq!(post(at_beta, what, "", "{}").status, 401, "{what}");
-        assert_eq!(post(at_alpha, what, RIGHT, "{}").status, 403, "it has no token: {what}");
+        assert_eq!(post(at_alpha, what, RIGHT, "{}").status, 403, "alpha has no token: {what}");
     }
     for (what, list) in [("suspend", "[]"), ("step-down", "[1]"), ("transfer", r#"["alpha"]"#)] {
         let no_object = post(at_beta, what, RIGHT, list);
@@ -524,10 +525,10 @@ fn an_endpoint_steers_for_who_has_the_token(fleet: Fleet) {
     let last = fleet.beat_above(term).term;
     for to in ["alpha", "beta"] {
         listed(&fleet, to, is_ready);
-        let asked = post(at_beta, "transfer", RIGHT, &format!(r#"{{"to":"{to}"}}"#));
-        assert!(asked.status == 200 && asked.body.contains(&format!("{to} leads fleet")), "{asked:?}");
+        let transfer = post(at_beta, "transfer", RIGHT, &format!(r#"{{"to":"{to}"}}"#));
+        assert!(transfer.status == 200 && transfer.body.contains(&format!("{to} leads fleet")), "{transfer:?}");
     }
-    fleet.beat("one of beta", |event| event.from == "beta" && event.term >= last);
+    fleet.beat("a beat of beta", |event| event.from == "beta" && event.term >= last);
     let nothing = post(at_beta, "rollback", RIGHT, "{}");
     assert!(nothing.status == 409 && nothing.body.contains("no module was pushed"), "{nothing:?}");
     let versions = [1, 2].map(|number| {
@@ -543,10 +544,10 @@ fn an_endpoint_steers_for_who_has_the_token(fleet: Fleet) {
         rows.filter(|row| row["current"] == true).map(|row| row["digest"].to_string()).collect::<String>()
     };
     assert!(current().contains(&versions[1]), "{}", current());
-    let asked = post(at_beta, "rollback", RIGHT, r#"{"reason":"a test"}"#);
-    assert!(asked.status == 200 && asked.body.contains(&versions[0]), "{asked:?}");
+    let rollback = post(at_beta, "rollback", RIGHT, r#"{"reason":"a test"}"#);
+    assert!(rollback.status == 200 && rollback.body.contains(&versions[0]), "{rollback:?}");
     assert!(current().contains(&versions[0]), "{}", current());
-    let told = says(&beta, "rolled_back");
-    assert!(told.raw.contains(&versions[0]) && told.raw.contains("a test"), "{told:?}");
+    let rolled_back = logs(&beta, "rolled_back");
+    assert!(rolled_back.raw.contains(&versions[0]) && rolled_back.raw.contains("a test"), "{rolled_back:?}");
     fleet.check_promises();
 }

@@ -1,4 +1,4 @@
-//! The lease stores that scenarios run on, and the hands of an outside client that harm them.
+//! The lease stores that scenarios run on, with operations of an outside client that harm them.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -20,50 +20,45 @@ use crate::node::until;
 use crate::patience::Patience;
 use crate::proxy::{Mode, Proxy};
 
-/// The container of every scenario's own Azurite.
 const CONTAINER: &str = "fleet";
 
-/// A store of one scenario.
 pub enum Store {
-    /// A folder.
     Sqlite(TempDir),
-    /// An emulator of its own, behind a proxy.
+    /// An emulator behind a proxy.
     Azurite {
-        /// What the nodes reach.
         proxy: Proxy,
-        /// What is behind it.
         azurite: Azurite,
     },
 }
 
-/// The time during which a store is away: it ends with this value.
+/// An outage of a store. It ends when this value is dropped.
 pub enum Outage<'a> {
-    /// Another process's lock.
+    /// An exclusive lock on the embedded store.
     Lock(Connection),
-    /// A proxy that lets nothing pass.
+    /// A proxy that lets no data pass.
     Network(&'a Proxy),
 }
 
 impl Store {
-    /// A new folder.
+    /// Creates an embedded store in a new folder.
     pub fn sqlite() -> Self {
         Self::Sqlite(tempfile::tempdir().expect("a folder"))
     }
 
-    /// A new emulator with an empty container.
+    /// Starts an emulator with an empty container.
     pub fn azurite() -> Self {
         let store = Self::bare_azurite();
         store.create_container();
         store
     }
 
-    /// A new emulator without a container.
+    /// Starts an emulator without a container.
     pub fn bare_azurite() -> Self {
         let azurite = Azurite::start();
         Self::Azurite { proxy: Proxy::new(azurite.address().port()), azurite }
     }
 
-    /// The `--store` of the nodes.
+    /// Returns the nodes' value of `--store`.
     pub fn url(&self) -> String {
         match self {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.path().display()),
@@ -71,23 +66,20 @@ impl Store {
         }
     }
 
-    /// Where the nodes reach the emulator's account.
     pub fn endpoint(&self) -> String {
         let Self::Azurite { proxy, .. } = self else { panic!("a scenario for Azurite only") };
         format!("http://127.0.0.1:{}/devstoreaccount1", proxy.port)
     }
 
-    /// D: the shortest lease that Azure keeps, and long enough that a busy machine costs no renewal.
+    /// D: Azure's shortest lease, and long enough for renewals on a busy machine.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(15)
     }
 
-    /// Whether it is the embedded store.
     pub fn is_sqlite(&self) -> bool {
         matches!(self, Self::Sqlite(_))
     }
 
-    /// The folder of the embedded store.
     pub fn folder(&self) -> &Path {
         match self {
             Self::Sqlite(folder) => folder.path(),
@@ -95,7 +87,6 @@ impl Store {
         }
     }
 
-    /// The embedded store's file with the leases.
     pub fn lease_file(&self) -> PathBuf {
         self.folder().join("lease.db")
     }
@@ -108,12 +99,12 @@ impl Store {
         until("a renewal", || if changes() > before { Ok(()) } else { Err(before) });
     }
 
-    /// Requests are sent and never answered, until the outage is dropped.
+    /// Leaves all requests unanswered until the outage is dropped.
     pub fn hang(&self) -> Outage<'_> {
         self.take_away(Mode::Hang)
     }
 
-    /// The same store for a node that no outage meets, where there is such a way.
+    /// Returns a URL that avoids outages on Azurite.
     pub fn url_around_the_proxy(&self) -> String {
         match self {
             Self::Sqlite(_) => self.url(),
@@ -121,7 +112,7 @@ impl Store {
         }
     }
 
-    /// Like [`Self::cut`], the coordinators' state included.
+    /// Like [`Self::cut`], but also for the coordinators' state.
     pub fn cut_all(&self) -> Vec<Outage<'_>> {
         match self {
             Self::Sqlite(folder) => {
@@ -136,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Connections are cut, until the outage is dropped.
+    /// Closes all connections until the outage is dropped.
     pub fn cut(&self) -> Outage<'_> {
         self.take_away(Mode::Cut)
     }
@@ -168,14 +159,13 @@ impl Store {
         }
     }
 
-    /// Deletes the lease's object.
     pub fn delete_record(&self) {
         match self {
             Self::Sqlite(_) => {
                 let changed = self.open().execute(DELETE, [ELECTION]).expect("the record is deleted");
                 assert_eq!(changed, 1, "there was no record to delete");
             }
-            // While its lease is held, nobody else may delete a blob.
+            // Only the lease's holder may delete a leased blob.
             Self::Azurite { .. } => self.azure(async |_, blob| {
                 blob.break_lease().lease_break_period(Duration::ZERO).await.expect("the lease is broken");
                 blob.delete().await.expect("the blob is deleted");
@@ -187,8 +177,8 @@ impl Store {
     pub fn delete(&self) {
         match self {
             Self::Sqlite(folder) => {
-                // A host that still runs may write a journal or an announcement into a folder that is
-                // being emptied, so a folder that is not empty is emptied again.
+                // A running host may write a journal or an announcement meanwhile, so this tries until the folder
+                // is empty.
                 until("the store to be empty", || {
                     for entry in std::fs::read_dir(folder.path())? {
                         let entry = entry?;
@@ -211,7 +201,7 @@ impl Store {
         }
     }
 
-    /// Makes the store again that was deleted, empty.
+    /// Creates the deleted store again, empty.
     pub fn make_anew(&self) {
         match self {
             Self::Sqlite(folder) => {
@@ -221,7 +211,6 @@ impl Store {
         }
     }
 
-    /// Breaks the lease in such a time.
     pub fn break_lease_after(&self, period: Duration) {
         match self {
             Self::Sqlite(folder) => {
@@ -234,7 +223,7 @@ impl Store {
         }
     }
 
-    /// Takes the lease for so long and writes nothing, as a host that ends at once.
+    /// Acquires the lease for `length` and writes no record, like a host that exits at once.
     pub fn hold(&self, length: Duration) {
         match self {
             Self::Sqlite(folder) => {
@@ -248,7 +237,7 @@ impl Store {
         }
     }
 
-    /// Breaks the lease, and writes the record as it is: a write without a lease id frees a broken lease.
+    /// Breaks the lease, and writes the unchanged record. A write without a lease id frees a broken lease.
     pub fn free_by_a_write(&self) {
         match self {
             Self::Sqlite(_) => {
@@ -256,7 +245,7 @@ impl Store {
                 assert_eq!(changed, 1, "there was no lease to free");
             }
             Self::Azurite { .. } => self.azure(async |_, blob| {
-                let read = blob.get_properties().await.expect("the blob is there");
+                let read = blob.get_properties().await.expect("the blob");
                 let mut record = Metadata::new();
                 for (name, value) in read.blob.metadata.into_iter().flatten() {
                     record.insert(name, value);
@@ -267,7 +256,7 @@ impl Store {
         }
     }
 
-    /// Breaks the lease, takes it and releases it.
+    /// Breaks the lease, acquires it and releases it.
     pub fn take_and_release(&self) {
         match self {
             Self::Sqlite(folder) => {
@@ -288,12 +277,12 @@ impl Store {
         }
     }
 
-    /// Takes the lease without an end, as no Baton does.
+    /// Acquires a lease without a time limit, unlike Baton.
     pub fn hold_for_ever(&self) {
         match self {
             Self::Sqlite(_) => {
                 self.hold(Duration::from_secs(60));
-                let changed = self.open().execute(ENDLESS, [ELECTION]).expect("the lease gets no end");
+                let changed = self.open().execute(ENDLESS, [ELECTION]).expect("the lease is changed");
                 assert_eq!(changed, 1, "there was no lease");
             }
             Self::Azurite { .. } => self.azure(async |_, blob| {
@@ -302,7 +291,7 @@ impl Store {
         }
     }
 
-    /// A shared access signature with these rights to the container.
+    /// Returns a shared access signature with these rights to the container, valid for 1 h.
     pub fn signature(&self, rights: BlobSasPermissions) -> String {
         let mut signature = String::new();
         self.azure(async |container, _| {
@@ -313,28 +302,27 @@ impl Store {
         signature
     }
 
-    /// Creates the container.
     pub fn create_container(&self) {
         self.azure(async |container, _| container.create().await.expect("the container is created"));
     }
 
-    /// The connection of an outside client, which waits for the hosts' short locks.
+    /// Opens a connection to the leases that waits for the hosts' short locks.
     fn open(&self) -> Connection {
         Self::connection(&self.lease_file())
     }
 
     fn connection(file: &Path) -> Connection {
         let mut connection = Connection::open(file).expect("a file of the store");
-        // SQLite's own waits grow, and miss the short gaps that hosts leave.
-        let looks = |_| {
+        // SQLite's own waits grow and miss the short gaps between the hosts' locks.
+        let retry = |_| {
             std::thread::sleep(Duration::from_millis(1));
             true
         };
-        connection.busy_handler(Some(looks)).expect("it waits");
+        connection.busy_handler(Some(retry)).expect("a busy handler");
         connection
     }
 
-    /// Acts on the emulator itself, past the proxy.
+    /// Runs `act` on the emulator, without the proxy.
     fn azure(&self, act: impl AsyncFnOnce(ContainerClient, BlobClient)) {
         let Self::Azurite { azurite, .. } = self else { panic!("a scenario for Azurite only") };
         let location = CloudLocation::Emulator { address: "127.0.0.1".to_string(), port: azurite.address().port() };
@@ -348,7 +336,7 @@ impl Store {
 impl Drop for Outage<'_> {
     fn drop(&mut self) {
         match self {
-            Self::Lock(connection) => connection.execute_batch("ROLLBACK").expect("the lock is given up"),
+            Self::Lock(connection) => connection.execute_batch("ROLLBACK").expect("the lock is released"),
             Self::Network(proxy) => proxy.set(Mode::Through),
         }
     }
@@ -362,18 +350,17 @@ fn block_on(act: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(act);
 }
 
-/// Asks an embedded store until it answers: others may keep its file busy for a while.
+/// Repeats a request to the embedded store until it answers, because other processes may keep its file locked.
 async fn insist<T>(mut ask: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
     let mut patience = Patience::default();
     loop {
         match ask().await {
             Err(StoreError::Unknown(_)) if patience.lasts() => {}
-            answer => return answer.expect("it can be done"),
+            answer => return answer.expect("a result"),
         }
     }
 }
 
-/// Takes the lease as an outside client.
 async fn acquire(store: &SqliteStore, id: LeaseId, length: Duration) {
     let read = insist(async || store.request(&election(), Op::Read).await).await;
     let Reply::Read(Snapshot::Object { version, .. }) = read else { panic!("{read:?}") };
@@ -381,14 +368,11 @@ async fn acquire(store: &SqliteStore, id: LeaseId, length: Duration) {
     assert_eq!(insist(async || store.request(&election(), op.clone()).await).await, Reply::Done);
 }
 
-/// How often a lease of the embedded store was changed.
+/// Reads the number of changes to a lease of the embedded store.
 const CHANGES: &str = "SELECT changes FROM lease WHERE election = ?1";
-/// How nobody holds a lease of the embedded store.
+/// Removes the time limit of a lease of the embedded store.
 const ENDLESS: &str = "UPDATE lease SET length = NULL, changes = changes + 1 WHERE election = ?1";
-/// How an operator breaks a lease of the embedded store.
 const BREAK: &str = "UPDATE lease SET broken_after = 0, changes = changes + 1 WHERE election = ?1";
-/// How an operator frees a lease of the embedded store.
 const FREE: &str = "UPDATE lease SET holder = NULL, length = NULL, broken_after = NULL, changes = changes + 1,
     version = hex(randomblob(16)) WHERE election = ?1";
-/// How an operator deletes a record of the embedded store.
 const DELETE: &str = "DELETE FROM lease WHERE election = ?1";

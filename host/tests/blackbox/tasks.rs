@@ -1,5 +1,5 @@
-//! Tasks of a user's first hour, as the scripts of `host/tests/tasks`. Installing is in [`packages`],
-//! HTTP in three languages in [`new`], and the overlay for Kubernetes in `scripts/packaging.sh`.
+//! Tasks of a user's first hour, run as the scripts of `host/tests/tasks`. Other tests cover the installation
+//! ([`packages`]), HTTP in three languages ([`new`]), and the overlay for Kubernetes (`scripts/packaging.sh`).
 //!
 //! [`packages`]: crate::packages
 //! [`new`]: crate::new
@@ -15,7 +15,7 @@ macro_rules! tasks {
         $(#[test] fn $name() { run(stringify!($name)); })+
 
         #[test]
-        fn every_script_is_a_test() {
+        fn every_script_has_a_test() {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tasks");
             let files = fs::read_dir(folder).expect("the scripts").map(|entry| entry.expect("a script").file_name());
             let mut scripts: Vec<String> = files.map(|name| name.into_string().expect("a name")).collect();
@@ -38,7 +38,7 @@ fn run(task: &str) {
     let mut shell = Command::new("bash");
     shell.args(["-c", &script]).current_dir(&home).env_clear().env("HOME", home.path()).env("PATH", path);
     shell.env("MODULE", Guest::Beats.module()).env("BATON_ENV", "BEHAVIOUR=beat\nBEAT_MS=100");
-    // Without its variables it fails. `make examples` builds it, next to cargo's folder for tests.
+    // The bad version: without its variables, the scheduler fails. `make examples` builds it.
     shell.env("BAD", Path::new(env!("CARGO_TARGET_TMPDIR")).join("../examples/scheduler-rust.wasm"));
     let output = shell.output().expect("a shell");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,4 +1,5 @@
-//! The processes that have a version linked and fork its runners: what they are shared by, and what their end costs.
+//! Templates, the processes that link a version and fork its runners. Coordinators share them, and the host replaces
+//! those that fail.
 
 use rustix::process::{Pid, Signal, kill_process};
 use time::OffsetDateTime;
@@ -9,22 +10,22 @@ use crate::guests::Guest;
 use crate::node::{Event, Journal, Launch, Node, until};
 use crate::store::Store;
 
-/// The one template of a host that has one version.
+/// Waits for the only template of a host with one version.
 fn template(node: &Node) -> Pid {
     until("a template", || <[Pid; 1]>::try_from(node.templates()).map(|[pid]| pid))
 }
 
-/// Its instance, and the runner that waits for the next one.
+/// Waits for the instance's runner and the one for the next term.
 fn both_runners(node: &Node) -> [Pid; 2] {
     until("a runner for the next term", || <[Pid; 2]>::try_from(node.runners()))
 }
 
 fn kill(pid: Pid) {
-    kill_process(pid, Signal::KILL).expect("it is there");
+    kill_process(pid, Signal::KILL).expect("a running process");
 }
 
 #[test]
-fn coordinators_that_run_one_version_share_its_template() {
+fn coordinators_of_one_version_share_its_template() {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
     let [one, other] = ["one", "other"].map(|name| table(name, Guest::Beats));
@@ -33,22 +34,22 @@ fn coordinators_that_run_one_version_share_its_template() {
     let journal = Journal::default();
     let node = Launch::run("alpha", home.path(), &journal).start();
     for election in ["one", "other"] {
-        journal.event("it beats", |event| event.name == "output" && event.text("election") == election);
+        journal.event("a beat", |event| event.name == "output" && event.text("election") == election);
     }
     until("a runner for the next term of each", || <[Pid; 4]>::try_from(node.runners()));
     template(&node);
 }
 
 #[test]
-fn a_template_that_ends_takes_no_instance_with_it_and_is_made_anew() {
+fn instance_keeps_running_when_its_template_dies() {
     let fleet = Fleet::new(Store::sqlite());
     let node = fleet.node("alpha");
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));
     kill(first);
     let killed = OffsetDateTime::now_utc();
-    assert_eq!(fleet.beat("it goes on", |event| event.ts > killed).term, term);
-    // The next term finds the runner that waits; after that there is none until there is a template.
+    assert_eq!(fleet.beat("the instance to continue", |event| event.ts > killed).term, term);
+    // The next term uses the waiting runner. The term after it needs a new template.
     for runner in runners {
         kill(runner);
     }
@@ -59,23 +60,23 @@ fn a_template_that_ends_takes_no_instance_with_it_and_is_made_anew() {
 }
 
 #[test]
-fn a_template_that_does_not_answer_is_replaced() {
+fn template_that_does_not_answer_is_replaced() {
     let fleet = Fleet::new(Store::sqlite());
-    // A wait for the template must not cost the lease.
+    // With this lease, a wait for the template does not lose the lease.
     let node = fleet.launch_with("alpha", &[("--lease", "30s")]).start();
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));
-    kill_process(first, Signal::STOP).expect("it is there");
+    kill_process(first, Signal::STOP).expect("a running process");
     for runner in runners {
         kill(runner);
     }
     let next = fleet.journal.event("a later term", |event| event.name == "output" && event.term > term);
-    // The runner that waited may have served a term before it was killed.
+    // The waiting runner may have served a term before it was killed.
     until("another template", || match template(&node) {
         other if other == first => Err(other),
         _ => Ok(()),
     });
-    // A busy machine may cost a renewal, but not the lease.
+    // Renewals may fail on a busy machine, but the lease is kept.
     let is_loss = |event: &Event| event.name == "leadership_lost" || event.text("reason") == "lease-at-risk";
     let lost = fleet.journal.events().into_iter().find(is_loss);
     assert!(lost.is_none(), "{lost:?} before {next:?}");

@@ -1,4 +1,4 @@
-//! What a host is told to trust, and what it then does with all else.
+//! Trusted keys, pinned digests and the cache: a host refuses everything else.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::minisign::Signer;
 use crate::node::{Launch, baton, finish};
 use crate::store::Store;
 
-/// The same, beating, from that file.
+/// Prepares a node that runs a module from a file.
 fn launch(fleet: &Fleet, module: &Path) -> Launch {
     let launch = Launch::run("alpha", fleet.home.path(), &fleet.journal).arg(module);
     let env = Guest::Beats.env().map(|(key, value)| format!("{key}={value}"));
@@ -20,7 +20,7 @@ fn launch(fleet: &Fleet, module: &Path) -> Launch {
 }
 
 #[test]
-fn what_is_not_signed_never_runs_and_never_stops_what_is() {
+fn untrusted_module_neither_runs_nor_stops_another() {
     let fleet = Fleet::new(Store::sqlite());
     let (signer, stranger) = (Signer::with_new_key(), Signer::with_new_key());
     let path = fleet.home.path().join("job.wasm");
@@ -51,7 +51,7 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
         (flipped, Some(of_whole.clone()), "does not match the module"),
         (half, Some(of_whole), "does not match the module"),
         (Guest::Beats.build(6), Some("signed: me\n".to_owned()), "signature is invalid"),
-        // Signing it does not make it a module.
+        // A signature does not make a text a module.
         (b"a text".to_vec(), Some(signer.sign(b"a text")), "not WebAssembly"),
     ] {
         let digest = offer(&module, text);
@@ -60,19 +60,19 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
         });
         let now = OffsetDateTime::now_utc();
         let beat = fleet.beat("a beat", |event| event.ts > now);
-        assert_eq!(beat.term, term, "the instance does not notice");
+        assert_eq!(beat.term, term, "the instance keeps running");
     }
     let elsewhere = |module: &[u8]| signer.sign_saying(module, "election:other\tfile:job.wasm");
-    let told = offer(&Guest::Beats.build(8), Some(elsewhere(&Guest::Beats.build(8))));
-    let told = node.event("to refuse what is signed for another election", |event| {
-        event.name == "module_refused" && event.text("module") == told
+    let digest = offer(&Guest::Beats.build(8), Some(elsewhere(&Guest::Beats.build(8))));
+    let refused = node.event("to refuse a module that is signed for another election", |event| {
+        event.name == "module_refused" && event.text("module") == digest
     });
     let wanted = format!(
         "other elections (other): to run the module in this election too, sign it again with `minisign -Sm \
                           MODULE -t 'election:other election:{ELECTION}'`"
     );
-    assert!(told.text("error").contains(&wanted), "{told:?}");
-    // An attacker who changes what a signature says spoils it.
+    assert!(refused.text("error").contains(&wanted), "{refused:?}");
+    // A changed comment invalidates the signature.
     let forged = elsewhere(&Guest::Beats.build(9)).replace("election:other", &format!("election:{ELECTION}"));
     let forged = offer(&Guest::Beats.build(9), Some(forged));
     node.event("to refuse a forged comment", |event| {
@@ -82,15 +82,15 @@ fn what_is_not_signed_never_runs_and_never_stops_what_is() {
     });
     let here = signer.sign_saying(&Guest::Beats.build(10), &format!("election:other election:{ELECTION}"));
     let digest = offer(&Guest::Beats.build(10), Some(here));
-    node.event("what is signed for this one", |event| event.name == "module_ready" && event.text("module") == digest);
+    node.event("the module for this election", |event| event.name == "module_ready" && event.text("module") == digest);
 
     let digest = offer(&Guest::Beats.build(7), Some(signer.sign_legacy(&Guest::Beats.build(7))));
-    node.event("what is signed", |event| event.name == "module_ready" && event.text("module") == digest);
+    node.event("the legacy signature", |event| event.name == "module_ready" && event.text("module") == digest);
     fleet.check_promises();
 }
 
 #[test]
-fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
+fn host_does_not_start_when_module_or_key_is_not_trusted() {
     let home = tempfile::tempdir().expect("a folder");
     let module = home.path().join("job.wasm");
     std::fs::write(&module, Guest::Beats.build(1)).expect("written");
@@ -106,7 +106,7 @@ fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
     let secret = public.with_file_name("minisign.key");
     let (public, secret) = (public.to_str().expect("a path"), secret.to_str().expect("a path"));
     let other = Digest::of(b"another").to_string();
-    for (flags, says) in [
+    for (flags, expected) in [
         (["--trust", "/nowhere/minisign.pub"], "/nowhere/minisign.pub: No such file"),
         (["--trust", secret], "is it a secret key"),
         (["--trust", public], "minisign -Sm"),
@@ -114,19 +114,19 @@ fn what_is_not_trusted_is_a_wrong_configuration_at_the_start() {
         (["--pin", &other], "--pin sha256:"),
         (["--compile-timeout", "0s"], "0 is too short"),
     ] {
-        let said = run(&flags);
-        assert!(said.contains(says), "{says:?} is not in {said}");
+        let error = run(&flags);
+        assert!(error.contains(expected), "{expected:?} is not in {error}");
     }
 }
 
 #[test]
-fn a_cache_that_others_may_write_is_done_without() {
+fn cache_is_not_used_when_others_can_write_to_it() {
     let fleet = Fleet::new(Store::sqlite());
     let cache = fleet.home.path().join("cache");
     std::fs::create_dir(&cache).expect("a folder");
     std::fs::set_permissions(&cache, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("writable");
     let mut node = launch(&fleet, &Guest::Beats.module()).flag("--cache", &cache).start();
-    node.event("to say so", |event| event.name == "error" && event.text("error").contains("chmod 700"));
+    node.event("the error", |event| event.name == "error" && event.text("error").contains("chmod 700"));
     fleet.beat_above(0);
     assert!(node.terminate().success());
     assert_eq!(std::fs::read_dir(&cache).expect("a folder").count(), 0);

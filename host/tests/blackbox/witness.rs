@@ -1,5 +1,5 @@
-//! Hosts of one machine that die, and whose leases nobody waits for. The lease is a minute long, so that who leads before
-//! three quarters of it have passed cannot have waited for it to run out.
+//! Hosts of one machine that die. The kernel reports the death, so a successor need not wait for the lease to expire.
+//! With a lease of 60 s, a node that leads within 45 s has not waited.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -17,10 +17,9 @@ use crate::store::Store;
 
 const MINUTE: [(&str, &str); 1] = [("--lease", "60s")];
 
-/// D where a successor waits for its end.
-const WAITED_FOR: Duration = Duration::from_secs(8);
+/// D in tests in which a successor waits for the lease to expire.
+const SHORT_LEASE: Duration = Duration::from_secs(8);
 
-/// A leader and a standby, and the term.
 fn pair(fleet: &Fleet, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     let alpha = fleet.launch_with("alpha", flags).start();
     let term = fleet.beat_above(0).term;
@@ -34,14 +33,14 @@ fn folder(fleet: &Fleet) -> PathBuf {
 }
 
 #[test]
-fn nobody_waits_for_a_host_that_is_killed_and_its_end_is_a_failure() {
+fn standby_takes_over_at_once_when_host_is_killed() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, beta, term) = pair(&fleet, &MINUTE);
     let killed = OffsetDateTime::now_utc();
     alpha.signal(Signal::KILL);
     let next = fleet.beat_above(term);
     assert!(next.from == "beta" && next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
-    // The next time others wait a little, though not as long as for a lease.
+    // After a second failure, successors back off for a moment, but not until the lease expires.
     let _gamma = {
         let gamma = fleet.launch_with("gamma", &MINUTE).start();
         gamma.event("to follow beta", |event| event.name == "standby" && event.text("leader") == "beta");
@@ -56,11 +55,11 @@ fn nobody_waits_for_a_host_that_is_killed_and_its_end_is_a_failure() {
 }
 
 #[test]
-fn a_host_whose_runner_died_before_it_is_not_waited_for_either() {
+fn standby_takes_over_at_once_when_runner_died_before_host() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _beta, term) = pair(&fleet, &MINUTE);
     for runner in alpha.runners() {
-        kill_process(runner, Signal::KILL).expect("it is there");
+        kill_process(runner, Signal::KILL).expect("a running process");
     }
     alpha.signal(Signal::KILL);
     let killed = OffsetDateTime::now_utc();
@@ -70,18 +69,19 @@ fn a_host_whose_runner_died_before_it_is_not_waited_for_either() {
 }
 
 #[test]
-fn a_host_is_there_as_long_as_anybody_holds_its_lock() {
+fn standby_waits_while_a_process_holds_the_lock() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut alpha, beta, term) = pair(&fleet, &MINUTE);
     let lock_file = lock_file_of(&fleet);
-    let holds = File::options().write(true).open(&lock_file).expect("its lock file");
-    // As a runner would that a debugger keeps from ending.
+    let holds = File::options().write(true).open(&lock_file).expect("the lock file");
+    // Holds the runner's lock, as a runner does that a debugger keeps from exiting.
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
-    // SAFETY: the descriptor is open, and `wanted` lives until the call returns, which reads it.
+    // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
+    // reads it.
     assert_eq!(unsafe { libc::fcntl(holds.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) }, 0);
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // It still follows, and has looked since.
+    // Beta still follows alpha, and the lease is still held.
     let status = fleet.status_until("the standby's view", |status| status["lease"] == "held");
     assert_eq!(status["term"].as_u64(), Some(term), "{status}");
     let is_news = |event: &Event| event.from == "beta" && event.name == "elected";
@@ -106,17 +106,17 @@ fn standby_waits_when_it_does_not_watch_for_deaths() {
 #[test]
 fn standby_waits_when_an_older_host_has_written_since() {
     successor_waits(&[], &[], |fleet| {
-        // An older host would leave a record of another version than the noted one.
+        // After a write by an older host, the record's version differs from the noted one.
         let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
         connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
         assert_eq!(connection.execute("UPDATE holder SET version = 'older'", []), Ok(1));
     });
 }
 
-/// A leader with some arguments is killed, and a standby with others waits until its lease has expired.
+/// Kills a leader with some arguments. Checks that a standby with other arguments waits until the lease expires.
 fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet)) {
     let fleet = Fleet::new(Store::sqlite());
-    let lease = format!("{}s", WAITED_FOR.as_secs());
+    let lease = format!("{}s", SHORT_LEASE.as_secs());
     let start = |name, arguments: &[&str]| {
         let launch = fleet.launch_with(name, &[("--lease", &lease)]);
         arguments.iter().fold(launch, |launch, argument| launch.arg(argument)).start()
@@ -125,18 +125,18 @@ fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet
     let term = fleet.beat_above(0).term;
     let beta = start("beta", standby);
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
-    // The next renewals may be late on a busy machine.
+    // Starts right after a renewal, because on a busy machine the next one may be late.
     fleet.store.renewed();
     before(&fleet);
     let killed = OffsetDateTime::now_utc();
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected");
-    assert!(next.ts > killed + WAITED_FOR / 2, "{next:?} after {killed}");
+    assert!(next.ts > killed + SHORT_LEASE / 2, "{next:?} after {killed}");
     fleet.check_promises();
 }
 
 #[test]
-fn a_copy_of_the_folder_says_of_nobody_that_it_is_gone() {
+fn copied_store_reports_no_death() {
     let fleet = Fleet::new(Store::sqlite());
     let (alpha, _beta, term) = pair(&fleet, &MINUTE);
     let copy = tempfile::tempdir().expect("a folder");
@@ -146,7 +146,7 @@ fn a_copy_of_the_folder_says_of_nobody_that_it_is_gone() {
     assert!(copied.success());
     let copy = copy.path().join(fleet.store.folder().file_name().expect("a name"));
     let store = format!("sqlite:{}", copy.display());
-    // There nobody has locked the file that is named as alpha's lock file is, neither now nor when alpha has died.
+    // In the copy, no process locks the file with the name of alpha's lock file, whether alpha runs or is dead.
     let gamma = fleet.launch_with("gamma", &[MINUTE[0], ("--store", &store)]).start();
     gamma.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
     alpha.signal(Signal::KILL);
@@ -157,10 +157,9 @@ fn a_copy_of_the_folder_says_of_nobody_that_it_is_gone() {
     assert_eq!(fleet.journal.events().iter().find(is_of_copy).map(|event| event.raw.clone()), None);
 }
 
-/// The one lock file that the record's holder has.
 fn lock_file_of(fleet: &Fleet) -> PathBuf {
     let connection = Connection::open(fleet.store.folder().join("lease.db")).expect("the file");
     let incarnation: String =
-        until("its note", || connection.query_row("SELECT incarnation FROM holder", [], |row| row.get(0)));
+        until("the holder's note", || connection.query_row("SELECT incarnation FROM holder", [], |row| row.get(0)));
     folder(fleet).join(incarnation)
 }

@@ -1,4 +1,4 @@
-//! What any confined process tries: the one that only computes can do nothing of [`OUTSIDE`], a runner a part of it.
+//! The attempts of all confined processes. In a process that only computes, all of [`OUTSIDE`] fail; in a runner, most.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -15,9 +15,8 @@ use rustix::process::{
 
 use super::{Attempt, INHERITED};
 
-/// What one that loads code can do all the same.
+// Names of attempts of `OUTSIDE` that succeed in some confined processes.
 pub const LOADS: &str = "makes memory run";
-/// What a runner can do: it was granted these, or needs them for a while.
 pub const LOOKS: &str = "looks at a file";
 pub const CONNECTS: &str = "connects by TCP";
 pub const PAIRS: &str = "makes a pair of sockets";
@@ -25,7 +24,7 @@ pub const KEEPS_IN_MEMORY: &str = "makes a file in memory";
 pub const INHERITS: &str = "uses a descriptor that it inherited by mistake";
 pub const HAS_THREADS: &str = "has threads";
 
-/// What no confined process can do, and any other can.
+/// Attempts that succeed in an unconfined process only, except for those named above.
 pub const OUTSIDE: &[Attempt] = &[
     ("reads a file", |_| File::open("/etc/passwd").map(drop)),
     (LOOKS, |_| fs::metadata("/etc/passwd").map(drop)),
@@ -55,13 +54,13 @@ pub const OUTSIDE: &[Attempt] = &[
     (LOADS, |_| map(libc::PROT_READ, libc::MAP_PRIVATE, libc::PROT_READ | libc::PROT_EXEC)),
     ("makes memory that is shared", |_| map(libc::PROT_READ, libc::MAP_SHARED, 0)),
     (INHERITS, |_| {
-        // SAFETY: it is only asked about, and not closed.
+        // SAFETY: `fcntl` only queries the descriptor, and fails if it is not open. Nothing closes it meanwhile.
         let inherited = unsafe { BorrowedFd::borrow_raw(INHERITED) };
         Ok(rustix::io::fcntl_getfd(inherited).map(drop)?)
     }),
 ];
 
-/// What a confined process can do as before.
+/// Attempts that succeed in a confined process, too.
 pub const INSIDE: &[Attempt] = &[
     (HAS_THREADS, |_| {
         let start = |n| std::thread::Builder::new().spawn(move || n);
@@ -86,10 +85,10 @@ pub const INSIDE: &[Attempt] = &[
     ("reads what it was given", |_| io::stdin().read(&mut [0]).map(drop)),
 ];
 
-/// Makes a page of memory, protects it in another way if that is not 0, and gives it back.
+/// Maps a page of memory, changes its protection to `then` unless that is 0, and unmaps it.
 fn map(protection: i32, flags: i32, then: i32) -> io::Result<()> {
     let done = |answer: i32| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // SAFETY: the memory is made here, nothing of it is used, and it is given back.
+    // SAFETY: the kernel chooses free memory. Nothing accesses it before it is unmapped here.
     unsafe {
         let memory = libc::mmap(std::ptr::null_mut(), 4096, protection, flags | libc::MAP_ANONYMOUS, -1, 0);
         if memory == libc::MAP_FAILED {

@@ -1,5 +1,6 @@
-//! What a confined process can still do: this program starts itself, confined, and tries to reach whatever is outside.
-//! First it does so free, since an attempt that never succeeds shows nothing.
+//! Tests that each kind of confined process reaches only what it may. This program starts itself, confines itself, and
+//! attempts to reach the outside. The first attempts run unconfined, because an attempt that never succeeds proves
+//! nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 
 mod computing;
@@ -15,58 +16,54 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio, exit};
 
-use baton_runtime::confine::{
-    Code, Reach, close_others, missing, to_computing, to_forking, to_linking, to_loading, to_running,
-};
+use baton_runtime::confine::{Code, Reach, missing, to_computing, to_forking, to_loading, to_running};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal};
 
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};
 use running::{ALWAYS, FILES, LOADING, Made, NETWORK, NEVER, RUNS, UNKNOWN};
 
-/// The variable that says how this program was started by itself.
+/// The variable that names the [`Way`] in which a child process is confined.
 const AS: &str = "CONFINE_TEST_AS";
-/// The variable that says what it does then. Without one it attempts everything.
+/// The variable that says what a child process does then. Without it, the process makes all attempts.
 const DOES: &str = "CONFINE_TEST_DOES";
 
-/// Descriptors that the process that starts this program leaves open: a pipe to read from, and a socket.
+/// Descriptors that a child process inherits by mistake: the reading end of a pipe, and a socket.
 const INHERITED: i32 = 90;
 const INHERITED_SOCKET: i32 = 91;
 
-/// What a confined process is set on, and what it has.
+/// The targets of the attempts.
 struct Targets {
-    /// A process of the same user.
     victim: Pid,
-    /// Who started it.
     parent: Pid,
-    /// Where somebody listens on this machine, and says back what is said.
+    /// The address of an echo server on this machine.
     address: TcpAddr,
-    /// The name of an abstract socket where somebody listens.
+    /// The name of an abstract socket that accepts connections.
     name: String,
-    /// A folder that the user may write.
+    /// A folder that the user may write, but no runner.
     folder: PathBuf,
-    /// Folders that a runner may use, the last of them to read.
+    /// Folders that some runners may write.
     granted: PathBuf,
     other: PathBuf,
+    /// A folder that these runners may only read.
     read: PathBuf,
-    /// What a runner makes for itself.
+    /// The objects that a runner creates before its last confinement.
     made: Option<Made>,
 }
 
-/// Something that a process tries, by a name.
+/// The name of an attempt, and the attempt.
 type Attempt = (&'static str, fn(&Targets) -> io::Result<()>);
 
-/// How a process is confined.
+/// The confinement of a process.
 #[derive(Clone, Copy)]
 enum Way {
     Free,
     Computing(Code),
     Loading { granted: bool },
     Running { granted: bool },
-    Linking { network: bool },
 }
 
-/// All of them, by the names that they are started with.
+/// All confinements, with the values of [`AS`] that select them.
 const WAYS: &[(&str, Way)] = &[
     ("free", Way::Free),
     ("confined", Way::Computing(Code::HandsOver)),
@@ -75,75 +72,61 @@ const WAYS: &[(&str, Way)] = &[
     ("a runner", Way::Running { granted: true }),
     ("a runner that loads and has nothing", Way::Loading { granted: false }),
     ("a runner that has nothing", Way::Running { granted: false }),
-    ("links", Way::Linking { network: false }),
-    ("links across machines", Way::Linking { network: true }),
 ];
 
 impl Way {
-    /// Whether what it tries is what a guest could.
+    /// True if guests run in such processes.
     fn has_a_guest(self) -> bool {
-        !matches!(self, Self::Computing(_) | Self::Linking { .. })
+        !matches!(self, Self::Computing(_))
     }
 
     fn is_runner(self) -> bool {
         matches!(self, Self::Loading { .. } | Self::Running { .. })
     }
 
-    /// What is attempted in this way: all that a process tries that only computes, and more.
+    /// The attempts of such a process, except for system calls and [`RUNS`].
     fn tables(self) -> &'static [&'static [Attempt]] {
         const ALL: &[&[Attempt]] = &[OUTSIDE, INSIDE, LOADING, ALWAYS, FILES, NETWORK, NEVER];
         if self.has_a_guest() { ALL } else { &ALL[..2] }
     }
 
-    /// The names of what is attempted.
     fn attempts(self) -> Vec<&'static str> {
         let calls = UNKNOWN.iter().map(|(name, _)| *name).chain([RUNS]);
         let calls = self.has_a_guest().then_some(calls);
         self.tables().iter().copied().flatten().map(|(name, _)| *name).chain(calls.into_iter().flatten()).collect()
     }
 
-    /// The names of those attempts that succeed.
-    fn does(self) -> Vec<&'static str> {
+    /// The names of the attempts that must succeed.
+    fn allowed(self) -> Vec<&'static str> {
         let names = |attempts: &[Attempt]| attempts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let (granted, loads) = match self {
             Self::Free => return self.attempts(),
             Self::Computing(Code::HandsOver) => return names(INSIDE),
             Self::Computing(Code::Loads) => return [names(INSIDE), vec![LOADS]].concat(),
-            Self::Linking { network } => {
-                let mut does = names(INSIDE);
-                does.retain(|name| *name != HAS_THREADS);
-                does.extend(network.then_some(CONNECTS));
-                return does;
-            }
             Self::Loading { granted } => (granted, true),
             Self::Running { granted } => (granted, false),
         };
-        let mut does = [names(INSIDE), names(ALWAYS), vec![INHERITS]].concat();
+        let mut allowed = [names(INSIDE), names(ALWAYS), vec![INHERITS]].concat();
         match loads {
-            true => does.extend(names(LOADING).into_iter().chain([LOADS, LOOKS, PAIRS, KEEPS_IN_MEMORY])),
-            false => does.retain(|name| *name != HAS_THREADS),
+            true => allowed.extend(names(LOADING).into_iter().chain([LOADS, LOOKS, PAIRS, KEEPS_IN_MEMORY])),
+            false => allowed.retain(|name| *name != HAS_THREADS),
         }
         if granted {
-            does.extend(names(FILES).into_iter().chain(names(NETWORK)).chain([LOOKS, CONNECTS]));
+            allowed.extend(names(FILES).into_iter().chain(names(NETWORK)).chain([LOOKS, CONNECTS]));
         }
-        does
+        allowed
     }
 
-    /// Confines this process so.
-    fn take(self, targets: &mut Targets) {
+    fn confine(self, targets: &mut Targets) {
         match self {
             Self::Free => targets.made = Some(Made::new().expect("a runtime")),
             Self::Computing(code) => to_computing(code).expect("it is confined"),
-            Self::Linking { network } => {
-                close_others().expect("it has its standard streams");
-                to_linking(network).expect("it is confined");
-            }
             Self::Loading { granted } | Self::Running { granted } => {
                 let open = |path: &Path| running::folder(path).expect("a folder");
                 let folders = [(&targets.granted, false), (&targets.other, false), (&targets.read, true)];
                 let folders = folders.map(|(path, read_only)| (open(path), read_only));
                 let folders = folders.each_ref().map(|(folder, read_only)| (folder.as_fd(), *read_only));
-                // As the process is that runners are forked by.
+                // The process that forks runners is confined like this.
                 to_forking().expect("it is confined");
                 let folders: &[_] = if granted { &folders } else { &[] };
                 let reach = Reach { folders, files: granted, network: granted, holds: None };
@@ -176,7 +159,7 @@ impl Targets {
     }
 
     fn made(&self) -> &Made {
-        self.made.as_ref().expect("a runner makes it")
+        self.made.as_ref().expect("the process is a runner")
     }
 }
 
@@ -194,7 +177,7 @@ fn main() {
             let (_, way) = WAYS.iter().find(|(name, _)| *name == way).expect("a way");
             let mut targets = Targets::from_arguments();
             let does = std::env::var(DOES).unwrap_or_default();
-            way.take(&mut targets);
+            way.confine(&mut targets);
             match does.as_str() {
                 "waits" => wait(),
                 "aborts" => std::process::abort(),
@@ -204,7 +187,7 @@ fn main() {
     }
 }
 
-/// Tries everything, and says what became of it.
+/// Makes all attempts, and prints their results.
 fn attempt(way: Way, targets: &Targets) {
     let say = |name: &str, outcome: io::Result<()>| match outcome {
         Ok(()) => println!("{name}: done"),
@@ -223,16 +206,16 @@ fn attempt(way: Way, targets: &Targets) {
     exit(0)
 }
 
-/// A process that could be traced where the system asks the traced one.
+/// The value of [`AS`] for a process that permits any other process to trace it.
 const VICTIM: &str = "a victim";
 
 fn be_a_victim() {
-    // SAFETY: this takes a number, no address. Where the system does not ask, it does not know it either.
+    // SAFETY: this call takes numbers, no address. A kernel without Yama does not know the option and fails.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     wait();
 }
 
-/// Says that it is there, until nobody wants to know.
+/// Reports that the process has started, then waits until its input is closed.
 fn wait() {
     println!("ready");
     let _ = io::stdin().read(&mut [0]);
@@ -241,7 +224,7 @@ fn wait() {
 fn test() {
     assert!(missing().is_empty(), "this kernel lacks what is tested here: {:?}", missing());
     let mut victim = waiting(Command::new(std::env::current_exe().expect("this program")).env(AS, VICTIM));
-    let port = says_back();
+    let port = start_echo_server();
     let name = format!("confine-{}", std::process::id());
     let unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).expect("a name")).expect("a socket");
     let root = tempfile::tempdir().expect("a folder");
@@ -251,29 +234,28 @@ fn test() {
 
     let mut closed = 0;
     for (name, way) in WAYS {
-        let said = said(&started(name, "", &targets));
-        let does = way.does();
+        let output = output_of(&run(name, "", &targets));
+        let allowed = way.allowed();
         for attempt in way.attempts() {
-            let done = said.lines().any(|line| line == format!("{attempt}: done"));
-            let tried = said.lines().any(|line| line.starts_with(&format!("{attempt}: ")));
-            assert!(tried, "nothing is said by {name}: {attempt}\n{said}");
-            assert_eq!(done, does.contains(&attempt), "{name}: {attempt}\n{said}");
+            let done = output.lines().any(|line| line == format!("{attempt}: done"));
+            let tried = output.lines().any(|line| line.starts_with(&format!("{attempt}: ")));
+            assert!(tried, "{name} has not attempted: {attempt}\n{output}");
+            assert_eq!(done, allowed.contains(&attempt), "{name}: {attempt}\n{output}");
             closed += usize::from(!done);
         }
         let _ = fs::remove_file(root.join("folder/written"));
-        assert_eq!(found(&root), ALL, "{name} leaves the folders as they were");
-        let aborted = started(name, "aborts", &targets);
+        assert_eq!(entries(&root), ALL, "{name} has changed the folders");
+        let aborted = run(name, "aborts", &targets);
         assert_eq!(aborted.status.signal(), Some(Signal::ABORT.as_raw()), "{name}: {aborted:?}");
         if !matches!(way, Way::Free) {
-            has_nothing_left(name, *way, &targets);
+            check_kernel_status(name, *way, &targets);
         }
     }
-    assert!(victim.0.try_wait().expect("it is ours").is_none(), "the other process lives");
+    assert!(victim.0.try_wait().expect("it is our child").is_none(), "the other process has exited");
     drop(unix);
     println!("{closed} ways out are closed to {} kinds of processes", WAYS.len() - 1);
 }
 
-/// Everything in the folders.
 const ALL: &[&str] =
     &["folder", "granted", "granted/file", "granted/program", "other", "read", "read/empty", "read/file", "secret"];
 
@@ -287,8 +269,7 @@ fn make_folders(root: &Path) -> io::Result<()> {
     fs::copy("/bin/echo", root.join("granted/program")).map(drop)
 }
 
-/// What is in the folders now.
-fn found(root: &Path) -> Vec<String> {
+fn entries(root: &Path) -> Vec<String> {
     let names = |path: &Path| -> Vec<PathBuf> {
         fs::read_dir(path).map_or_else(|_| Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
     };
@@ -299,8 +280,8 @@ fn found(root: &Path) -> Vec<String> {
     all
 }
 
-/// Listens at a port, and says back to everybody what they say.
-fn says_back() -> u16 {
+/// Starts an echo server. Returns its port.
+fn start_echo_server() -> u16 {
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = tcp.local_addr().expect("its port").port();
     std::thread::spawn(move || {
@@ -311,54 +292,54 @@ fn says_back() -> u16 {
     port
 }
 
-fn said(output: &Output) -> String {
+fn output_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Starts this program in that way, with descriptors too many.
-fn started(way: &str, does: &str, targets: &[String]) -> Output {
+/// Runs this program with this confinement, and with descriptors that it inherits by mistake.
+fn run(way: &str, does: &str, targets: &[String]) -> Output {
     let (read, _write) = io::pipe().expect("a pipe");
     let (socket, _other) = UnixStream::pair().expect("a pair of sockets");
     let inherited = [inherit(&read.into(), INHERITED), inherit(&socket.into(), INHERITED_SOCKET)];
-    let output = this(way, does, targets).stdin(Stdio::null()).output().expect("it starts");
+    let output = command(way, does, targets).stdin(Stdio::null()).output().expect("it starts");
     drop(inherited);
     output
 }
 
-fn this(way: &str, does: &str, targets: &[String]) -> Command {
-    let mut this = Command::new(std::env::current_exe().expect("this program"));
-    this.args(targets).env_clear().env(AS, way).env(DOES, does);
-    this
+fn command(way: &str, does: &str, targets: &[String]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(targets).env_clear().env(AS, way).env(DOES, does);
+    command
 }
 
-/// The same descriptor as one that programs inherit.
+/// Copies a descriptor to this number. Child processes inherit the copy.
 fn inherit(of: &OwnedFd, number: i32) -> OwnedFd {
-    // SAFETY: the number is free in this program, which opens few, and belongs to what is returned.
+    // SAFETY: this program opens few descriptors, so the number is free. The returned value owns the new descriptor.
     unsafe {
         assert_eq!(libc::dup2(of.as_raw_fd(), number), number, "{}", io::Error::last_os_error());
         OwnedFd::from_raw_fd(number)
     }
 }
 
-/// Starts a process that says that it is there.
-fn waiting(command: &mut Command) -> Ended {
-    let mut waits = Ended(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
-    let mut said = [0; 6];
-    waits.0.stdout.take().expect("a pipe").read_exact(&mut said).expect("it says so");
-    waits
+/// Starts a process that calls [`wait`], and waits until it does.
+fn waiting(command: &mut Command) -> KilledOnDrop {
+    let mut process = KilledOnDrop(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut ready = [0; 6];
+    process.0.stdout.take().expect("a pipe").read_exact(&mut ready).expect("the process reports that it is ready");
+    process
 }
 
-/// What the kernel says of a confined process, and of each of its threads.
-fn has_nothing_left(name: &str, way: Way, targets: &[String]) {
-    let waits = waiting(&mut this(name, "waits", targets));
+/// Checks the capabilities and filters of each thread of a confined process.
+fn check_kernel_status(name: &str, way: Way, targets: &[String]) {
+    let process = waiting(&mut command(name, "waits", targets));
     let filters = match way {
         Way::Free => 0,
-        Way::Computing(_) | Way::Linking { .. } => 1,
+        Way::Computing(_) => 1,
         Way::Loading { .. } => 2,
         Way::Running { .. } => 3,
     };
-    let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", waits.0.id())).expect("it runs").flatten().collect();
+    let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", process.0.id())).expect("it runs").flatten().collect();
     assert_eq!(threads.len() > 1, way.is_runner(), "{name} has {} threads", threads.len());
     for thread in threads {
         let status = fs::read_to_string(thread.path().join("status")).expect("it runs");
@@ -370,10 +351,10 @@ fn has_nothing_left(name: &str, way: Way, targets: &[String]) {
     }
 }
 
-/// A child that ends with this value.
-struct Ended(Child);
+/// A child process. Dropping it kills the process.
+struct KilledOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

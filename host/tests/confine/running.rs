@@ -1,4 +1,4 @@
-//! What a runner tries, which has folders and the network, and what it still can.
+//! The attempts of runners, which may have folders and the network.
 
 use std::ffi::CString;
 use std::fs::{File, FileTimes};
@@ -26,10 +26,10 @@ use wasmtime::{Config, Engine, Store, Trap};
 
 use super::{Attempt, INHERITED, INHERITED_SOCKET, Targets};
 
-/// How many threads for files it has.
+/// The number of a runner's threads for file operations.
 const THREADS: usize = 4;
 
-/// What a runner makes after it was confined and before it is so finally.
+/// The objects that a runner creates between its two confinements.
 pub struct Made {
     runtime: Runtime,
     epoll: OwnedFd,
@@ -38,7 +38,7 @@ pub struct Made {
     component: Component,
 }
 
-/// A guest that has memory with something in it, and makes more; and one that goes out of it.
+/// A guest with two functions: one grows its memory and reads it, the other accesses memory out of bounds.
 const GUEST: &str = r#"(component
     (core module $module
         (memory 1)
@@ -54,7 +54,7 @@ impl Made {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).max_blocking_threads(THREADS).enable_all();
         let runtime = runtime.thread_keep_alive(Duration::from_secs(1 << 30)).build()?;
-        // Each waits for the others: so each has a thread.
+        // The tasks wait for one another, so each of them gets a thread.
         let all = Arc::new(Barrier::new(THREADS + 1));
         for _ in 0..THREADS {
             let all = Arc::clone(&all);
@@ -69,33 +69,33 @@ impl Made {
     }
 }
 
-/// Maps the guest's code as hosts do: from a file in memory.
+/// Loads the guest's code as hosts do, from a file in memory.
 fn load() -> wasmtime::Result<(Engine, Component)> {
     let engine = Engine::new(Config::new().parallel_compilation(false))?;
     let code = engine.precompile_component(&wat::parse_str(GUEST)?)?;
     let mut file = File::from(rustix::fs::memfd_create("code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(&code)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK)?;
-    // SAFETY: this engine compiled it, and it does not change: it is sealed.
+    // SAFETY: this engine has compiled the code, and the file is sealed, so the code cannot change.
     let component = unsafe { Component::deserialize_file(&engine, format!("/proc/self/fd/{}", file.as_raw_fd())) }?;
     Ok((engine, component))
 }
 
-/// Runs the guest, on a stack of its own.
+/// Runs the guest on its own stack.
 async fn run_guest(engine: &Engine, component: &Component) -> wasmtime::Result<()> {
     let mut store = Store::new(engine, ());
     let instance = Linker::new(engine).instantiate_async(&mut store, component).await?;
     let reads = instance.get_typed_func::<(), (u32,)>(&mut store, "reads")?;
     let (read,) = reads.call_async(&mut store, ()).await?;
-    is(read.to_le_bytes() == *b"text")?;
+    ensure(read.to_le_bytes() == *b"text")?;
     let traps = instance.get_typed_func::<(), ()>(&mut store, "traps")?;
     let trap = traps.call_async(&mut store, ()).await.err();
     let trap = trap.as_ref().and_then(|error| error.downcast_ref::<Trap>());
-    Ok(is(trap == Some(&Trap::MemoryOutOfBounds))?)
+    Ok(ensure(trap == Some(&Trap::MemoryOutOfBounds))?)
 }
 
-/// Calls that a runner does not know. They are made with nothing that the kernel could accept: whatever it answers, it
-/// knows them.
+/// System calls that fail with `ENOSYS` in a runner. The test makes them with invalid arguments, and any other error
+/// shows that the call is permitted.
 pub const UNKNOWN: &[(&str, libc::c_long)] = &[
     ("accept4", libc::SYS_accept4),
     ("bind", libc::SYS_bind),
@@ -126,11 +126,11 @@ pub const UNKNOWN: &[(&str, libc::c_long)] = &[
     ("unshare", libc::SYS_unshare),
 ];
 
-/// Whether the kernel knows a call.
+/// Fails if a call of [`UNKNOWN`] fails with `ENOSYS`.
 pub fn knows(call: libc::c_long) -> io::Result<()> {
     const NONE: libc::c_long = -1;
-    // SAFETY: no descriptor, no process, no address and no set of flags is this number. Every call of `UNKNOWN` takes
-    // one of those, and refuses before it does anything.
+    // SAFETY: -1 is no valid descriptor, process, address or set of flags. Every call of `UNKNOWN` takes one of these,
+    // and fails before it has any effect.
     let answer = unsafe { libc::syscall(call, NONE, NONE, NONE, NONE, NONE, NONE) };
     match io::Error::last_os_error() {
         error if answer == -1 && error.raw_os_error() == Some(libc::ENOSYS) => Err(error),
@@ -138,32 +138,34 @@ pub fn knows(call: libc::c_long) -> io::Result<()> {
     }
 }
 
-/// What no runner can do, and any other process can.
+/// Attempts that fail in every runner, and succeed in an unconfined process.
 pub const NEVER: &[Attempt] = &[
     ("lets a descriptor signal", |_| {
         let before = rustix::fs::fcntl_getfl(inherited())?;
-        // It has no name in `rustix`.
+        // `rustix` does not define this flag.
         let signals = OFlags::from_bits_retain(libc::O_ASYNC.cast_unsigned());
         rustix::fs::fcntl_setfl(inherited(), before | signals)?;
         Ok(rustix::fs::fcntl_setfl(inherited(), before)?)
     }),
     ("lets a descriptor signal another", |targets| {
         let victim: libc::c_int = targets.victim.as_raw_nonzero().get();
-        // SAFETY: only the owner of what the descriptor is for is changed, and changed back.
+        // SAFETY: the call takes numbers, and only changes which process receives the descriptor's signals.
         done(unsafe { libc::fcntl(INHERITED, libc::F_SETOWN, victim) })?;
-        // SAFETY: as above.
+        // SAFETY: this call changes the owner back, and takes numbers only.
         done(unsafe { libc::fcntl(INHERITED, libc::F_SETOWN, 0) })
     }),
-    // Landlock does not mind what has no path, such as a pipe: that the other may not be looked into is what counts.
+    // Landlock does not restrict files without a path, such as a pipe. This attempt fails because it needs the right to
+    // trace the other process.
     ("takes a descriptor of another", |targets| {
         File::open(format!("/proc/{}/fd/0", targets.victim.as_raw_nonzero())).map(drop)
     }),
     ("limits its parent", |targets| {
         let parent = targets.parent.as_raw_nonzero().get();
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit lives until the call returns. It is its own, so that of its parent.
+        // SAFETY: `limit` outlives the call, which writes it.
         done(unsafe { libc::prlimit(0, libc::RLIMIT_CORE, std::ptr::null(), &raw mut limit) })?;
-        // SAFETY: as above.
+        // The parent has the same limit, so success changes nothing.
+        // SAFETY: `limit` outlives the call, which only reads it.
         done(unsafe { libc::prlimit(parent, libc::RLIMIT_CORE, &raw const limit, std::ptr::null_mut()) })
     }),
     ("passes a descriptor on", |_| pass_on(INHERITED_SOCKET, INHERITED)),
@@ -172,7 +174,7 @@ pub const NEVER: &[Attempt] = &[
     ("makes a socket for processes", |_| socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).map(drop)),
     ("listens at any port", |_| {
         let socket = socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
-        // SAFETY: the socket lives until the call returns.
+        // SAFETY: the call takes numbers, and the socket stays open until it returns.
         done(unsafe { libc::listen(socket.as_raw_fd(), 1) })
     }),
     ("shares an address", |targets| {
@@ -188,7 +190,7 @@ pub const NEVER: &[Attempt] = &[
             sin_zero: [0; 8],
         };
         let size = libc::socklen_t::try_from(size_of_val(&to)).map_err(io::Error::other)?;
-        // SAFETY: the byte and the address live until the call returns, and those are their sizes.
+        // SAFETY: the byte and the address outlive the call, and have the sizes that it receives.
         match unsafe { libc::sendto(connection.as_raw_fd(), c"x".as_ptr().cast(), 1, 0, (&raw const to).cast(), size) }
         {
             1 => Ok(()),
@@ -196,12 +198,12 @@ pub const NEVER: &[Attempt] = &[
         }
     }),
     ("becomes two", |_| {
-        // SAFETY: the other one ends at once, without anything of this one.
+        // SAFETY: the child only calls `_exit`, which is safe after a fork.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
-            // SAFETY: it only ends.
+            // SAFETY: `_exit` ends the child without running any code of this process.
             0 => unsafe { libc::_exit(0) },
-            // SAFETY: it is told nothing.
+            // SAFETY: the pointer is null, so the call writes no memory.
             child => done(i32::from(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } != child)),
         }
     }),
@@ -269,7 +271,7 @@ pub const NEVER: &[Attempt] = &[
     }),
     ("shares the memory of a file", |targets| {
         let file = file(&targets.granted, "file", OFlags::RDWR)?;
-        // SAFETY: the memory is made here, nothing of it is used, and it is given back.
+        // SAFETY: the kernel chooses free memory. Nothing accesses it before it is unmapped here.
         unsafe {
             let memory = libc::mmap(std::ptr::null_mut(), 1, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
             if memory == libc::MAP_FAILED {
@@ -278,11 +280,11 @@ pub const NEVER: &[Attempt] = &[
             done(libc::munmap(memory, 1))
         }
     }),
-    // It is traced until the process ends that tries it: nothing may come after that waits for it.
+    // The victim is traced until this process exits. No later attempt may wait for the victim.
     ("traces another", |targets| {
         let victim = targets.victim.as_raw_nonzero().get();
         let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: this says that the other is traced, and touches no memory.
+        // SAFETY: the call attaches to the other process, and accesses no memory of this one.
         match unsafe { libc::ptrace(libc::PTRACE_SEIZE, victim, none, none) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -290,10 +292,10 @@ pub const NEVER: &[Attempt] = &[
     }),
 ];
 
-/// What a runner can do until it is confined finally.
+/// Attempts that succeed in a runner until its last confinement.
 pub const LOADING: &[Attempt] = &[
     ("names a thread", |_| {
-        // SAFETY: the name is a text that lives as long as the program.
+        // SAFETY: the name is a static C string.
         done(unsafe { libc::prctl(libc::PR_SET_NAME, c"named".as_ptr()) })
     }),
     ("sets its limits", |_| Ok(setrlimit(Resource::Core, getrlimit(Resource::Core))?)),
@@ -301,7 +303,6 @@ pub const LOADING: &[Attempt] = &[
     ("makes something to wait for", |_| Ok(eventfd(0, EventfdFlags::CLOEXEC).map(drop)?)),
 ];
 
-/// What every runner can do.
 pub const ALWAYS: &[Attempt] = &[
     ("waits with what it made", |targets| {
         let made = targets.made();
@@ -309,7 +310,7 @@ pub const ALWAYS: &[Attempt] = &[
         let mut events = Vec::with_capacity(1);
         epoll::wait(&made.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
         rustix::io::read(&made.event, &mut [0; 8])?;
-        is(events.iter().map(|event| event.data.u64()).eq([7]))
+        ensure(events.iter().map(|event| event.data.u64()).eq([7]))
     }),
     ("polls", |_| {
         let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -348,34 +349,34 @@ pub const ALWAYS: &[Attempt] = &[
     }),
 ];
 
-/// What a runner can do that has folders.
+/// Attempts that succeed in a runner with folders.
 pub const FILES: &[Attempt] = &[
     ("reads a file of its own", |targets| {
         let mut file = file(&targets.granted, "file", OFlags::RDONLY)?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        is(text == "text")
+        ensure(text == "text")
     }),
     ("reads a file where it may read", |targets| {
-        io::read_to_string(file(&targets.read, "file", OFlags::RDONLY)?).and_then(|text| is(text == "text"))
+        io::read_to_string(file(&targets.read, "file", OFlags::RDONLY)?).and_then(|text| ensure(text == "text"))
     }),
     ("lists its folder", |targets| {
         let names = |path: &Path| -> io::Result<usize> {
             let open = rustix::fs::openat(folder(path)?, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
             Ok(Dir::read_from(open)?.filter_map(Result::ok).filter(|entry| entry.file_name() != c"..").count())
         };
-        is(names(&targets.granted)? == 3 && names(&targets.read)? == 3)
+        ensure(names(&targets.granted)? == 3 && names(&targets.read)? == 3)
     }),
     ("looks at its files", |targets| {
         let granted = folder(&targets.granted)?;
         let size = rustix::fs::statat(&granted, "file", AtFlags::SYMLINK_NOFOLLOW)?.st_size;
-        is(size == 4 && file(&targets.granted, "file", OFlags::RDONLY)?.metadata()?.len() == 4)
+        ensure(size == 4 && file(&targets.granted, "file", OFlags::RDONLY)?.metadata()?.len() == 4)
     }),
     ("stays in its folder", |targets| {
         let granted = folder(&targets.granted)?;
         let open =
             |path| rustix::fs::openat2(&granted, path, OFlags::RDONLY, Mode::empty(), ResolveFlags::BENEATH).map(drop);
-        is(open("../granted/file") == Err(rustix::io::Errno::XDEV))?;
+        ensure(open("../granted/file") == Err(rustix::io::Errno::XDEV))?;
         Ok(open("file")?)
     }),
     ("writes a file of its own", |targets| {
@@ -390,12 +391,12 @@ pub const FILES: &[Attempt] = &[
         made.sync_data()?;
         made.sync_all()?;
         made.rewind()?;
-        is(io::read_to_string(&made)? == "0x23456789y")?;
+        ensure(io::read_to_string(&made)? == "0x23456789y")?;
         made.set_len(3)?;
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
         made.set_times(FileTimes::new().set_modified(long_ago))?;
         let metadata = made.metadata()?;
-        is(metadata.len() == 3 && metadata.modified()? == long_ago)?;
+        ensure(metadata.len() == 3 && metadata.modified()? == long_ago)?;
         Ok(rustix::fs::unlinkat(&granted, "made", AtFlags::empty())?)
     }),
     ("moves its files", |targets| {
@@ -413,7 +414,7 @@ pub const FILES: &[Attempt] = &[
         for (folder, name) in [(&granted, "same"), (&other, "same"), (&granted, "link")] {
             rustix::fs::unlinkat(folder, name, AtFlags::empty())?;
         }
-        is(leads.as_bytes() == b"file")
+        ensure(leads.as_bytes() == b"file")
     }),
     ("has folders in its folder", |targets| {
         let granted = folder(&targets.granted)?;
@@ -424,11 +425,11 @@ pub const FILES: &[Attempt] = &[
         let path = targets.granted.clone();
         let runtime = &targets.made().runtime;
         let read = runtime.spawn_blocking(move || io::read_to_string(file(&path, "file", OFlags::RDONLY)?));
-        is(runtime.block_on(read).map_err(io::Error::other)?? == "text")
+        ensure(runtime.block_on(read).map_err(io::Error::other)?? == "text")
     }),
 ];
 
-/// What a runner can do that has the network.
+/// Attempts that succeed in a runner with the network.
 pub const NETWORK: &[Attempt] = &[
     ("exchanges bytes", |targets| {
         let mut connection = TcpStream::connect(targets.address)?;
@@ -438,9 +439,11 @@ pub const NETWORK: &[Attempt] = &[
         let mut text = [0; 4];
         connection.peek(&mut text)?;
         connection.read_exact(&mut text)?;
-        is(text == *b"text"
-            && connection.peer_addr()? != connection.local_addr()?
-            && connection.take_error()?.is_none())
+        ensure(
+            text == *b"text"
+                && connection.peer_addr()? != connection.local_addr()?
+                && connection.take_error()?.is_none(),
+        )
     }),
     ("exchanges bytes in its runtime", |targets| {
         let (runtime, address) = (&targets.made().runtime, targets.address);
@@ -453,27 +456,25 @@ pub const NETWORK: &[Attempt] = &[
             let mut text = [0; 4];
             connection.read_exact(&mut text).await?;
             connection.shutdown().await?;
-            is(text == *b"text")
+            ensure(text == *b"text")
         });
         runtime.block_on(exchange).map_err(io::Error::other)?
     }),
 ];
 
-/// What a runner cannot do either: run a file of its folder, which is a program that says what it is told. A process
-/// that can is no longer there: the program has taken its place.
+/// An attempt that fails in every runner. If it succeeds, the program replaces this process, and prints its argument.
 pub const RUNS: &str = "runs a file of its folder";
 
 pub fn run(targets: &Targets) -> io::Error {
     let text = |bytes: &[u8]| CString::new(bytes).expect("a text without a zero");
     let program = text(targets.granted.join("program").as_os_str().as_bytes());
-    let said = text(format!("{RUNS}: done").as_bytes());
-    let [arguments, environment] = [&[program.as_ptr(), said.as_ptr(), std::ptr::null()][..], &[std::ptr::null()]];
-    // SAFETY: all of it are texts and lists of them that end with nothing, and live until the call returns.
+    let message = text(format!("{RUNS}: done").as_bytes());
+    let [arguments, environment] = [&[program.as_ptr(), message.as_ptr(), std::ptr::null()][..], &[std::ptr::null()]];
+    // SAFETY: the arguments are C strings and null-terminated lists of them, all of which outlive the call.
     unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
 }
 
-/// A folder as runners open it.
 pub fn folder(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
@@ -484,12 +485,12 @@ fn file(path: &Path, name: &str, flags: OFlags) -> io::Result<File> {
 }
 
 fn inherited() -> BorrowedFd<'static> {
-    // SAFETY: it is open for as long as the process is that has it, and not closed.
+    // SAFETY: this process inherits the descriptor and never closes it.
     unsafe { BorrowedFd::borrow_raw(INHERITED) }
 }
 
-fn is(so: bool) -> io::Result<()> {
-    if so { Ok(()) } else { Err(io::Error::other("it came to something else")) }
+fn ensure(condition: bool) -> io::Result<()> {
+    if condition { Ok(()) } else { Err(io::Error::other("unexpected result")) }
 }
 
 fn done(answer: libc::c_int) -> io::Result<()> {
@@ -502,13 +503,13 @@ fn now() -> Timestamps {
 }
 
 fn control(what: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: what is set so takes a number, no address.
+    // SAFETY: the callers only pass options whose value is a number, not an address.
     done(unsafe { libc::prctl(what, value, 0, 0, 0) })
 }
 
 fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
-    // SAFETY: the descriptor is new, and belongs to what is returned.
+    // SAFETY: `socket` returns a new descriptor, which the returned value owns.
     unsafe {
         match libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) {
             -1 => Err(io::Error::last_os_error()),
@@ -519,7 +520,7 @@ fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::
 
 fn option<T>(of: &TcpStream, level: libc::c_int, option: libc::c_int, value: T) -> io::Result<()> {
     let size = libc::socklen_t::try_from(size_of_val(&value)).map_err(io::Error::other)?;
-    // SAFETY: the value lives until the call returns, and that is its size.
+    // SAFETY: `value` outlives the call, and `size` is its size.
     done(unsafe { libc::setsockopt(of.as_raw_fd(), level, option, (&raw const value).cast(), size) })
 }
 
@@ -527,14 +528,15 @@ fn option<T>(of: &TcpStream, level: libc::c_int, option: libc::c_int, value: T) 
 fn pass_on(socket: libc::c_int, descriptor: libc::c_int) -> io::Result<()> {
     let mut byte = [0_u8];
     let mut bytes = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // Room for one, aligned as it must be.
-    let mut room = [0_u64; 8];
-    // SAFETY: all of it lives until the call returns; the room is larger than what is written to it.
+    // Has room for one control message, and the alignment that it needs.
+    let mut control = [0_u64; 8];
+    // SAFETY: `bytes`, `byte` and `control` outlive the call. `control` has room for the header and the descriptor, so
+    // `CMSG_FIRSTHDR` is not null, and both are written inside it.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut bytes;
         message.msg_iovlen = 1;
-        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_control = control.as_mut_ptr().cast();
         let size = size_of_val(&descriptor) as libc::c_uint;
         message.msg_controllen = libc::CMSG_SPACE(size) as _;
         let header = libc::CMSG_FIRSTHDR(&raw const message);

@@ -1,13 +1,13 @@
-//! One death at any point of a term, each in an election of its own: `make deaths COUNT=1000`.
+//! Kills a leader at random points of its term, each time in a new election: `make deaths COUNT=1000`.
 //!
-//! On one machine a death is seen and nobody waits for the lease, so nothing but the order of the deaths keeps a dead
-//! leader's last effects before its successor's first ones: of its host, of its runner, and of both in either order. The
-//! receiver refuses nothing, and the kernel's stamps are judged as everywhere here.
+//! On one machine the standby notices the death and takes over before the lease expires. The dead leader's last effects
+//! must still precede the first effects of its successor. The test kills the host, the runner, or both in either order.
+//! The receiver accepts all effects, and `judge.rs` compares the kernel's time stamps.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::fleet::{Log, NAMES, Node};
@@ -20,30 +20,30 @@ use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
 use baton_test_support::modules::numbered;
 
-/// The gate's number of deaths, and its seed: the same in each run.
+/// The number of deaths in the gate, and their seed.
 const FIXED: (u64, u64) = (8, 1);
 
-/// The lease, as long as it can be. Nobody waits for it: who has had to wait for most of it has not seen the death.
+/// The longest lease possible. A successor that waits for most of it has not noticed the death.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// How many effects of a successor are waited for: something that is late comes among them.
+/// The number of a successor's effects to wait for. A late effect of the dead leader would arrive among them.
 const EFFECTS: u64 = 20;
 
-/// How often is looked what has arrived. It also says how far apart deaths can be told.
-const LOOK: Duration = Duration::from_millis(1);
+/// The interval between two checks for effects. It limits how precisely a death can be timed.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 #[test]
-fn after_a_death_nothing_of_its_term_arrives() {
+fn effects_of_a_term_stop_when_its_leader_dies() {
     let searched = variable("DEATHS");
     let fresh = || if searched.is_some() { now() % 1_000_000_007 } else { FIXED.1 };
     let (count, seed) = (searched.unwrap_or(FIXED.0), variable("DEATHS_SEED").unwrap_or_else(fresh));
     let workers = std::thread::available_parallelism().map_or(2, |all| 2 * all.get() as u64).min(count);
     say(&format!("{count} deaths from DEATHS_SEED={seed}, {workers} at a time, lease {LEASE:?}"));
     let clock = Clock::new();
-    let (next, seen) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for worker in 0..workers {
-            let (next, seen) = (&next, &seen);
+            let (next, results) = (&next, &results);
             scope.spawn(move || {
                 let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deaths-{worker}.log"));
                 loop {
@@ -52,10 +52,12 @@ fn after_a_death_nothing_of_its_term_arrives() {
                         return;
                     }
                     let case = Case::of(&mut Rng::of(seed.wrapping_add(number)));
-                    match Fleet::new(&path).meets(case) {
-                        Ok(leaderless) => seen.lock().expect("nobody panics with it").push((case, leaderless)),
+                    match Fleet::new(&path).run(case) {
+                        Ok(leaderless) => {
+                            results.lock().expect("no thread panics while it holds the lock").push((case, leaderless));
+                        }
                         Err(broken) => {
-                            // The others end with what they are at.
+                            // The other workers finish their current case.
                             next.store(count, Ordering::Relaxed);
                             let again = format!("DEATHS_SEED={} DEATHS=1", seed.wrapping_add(number));
                             panic!("{case}: {broken}\n  again: {again}; its log: {}", path.display());
@@ -66,18 +68,18 @@ fn after_a_death_nothing_of_its_term_arrives() {
         }
     });
     clock.watch().expect("the stamps can be compared");
-    let seen = seen.into_inner().expect("nobody panicked with it");
-    assert_eq!(seen.len() as u64, count);
+    let results = results.into_inner().expect("no thread panics while it holds the lock");
+    assert_eq!(results.len() as u64, count);
     for who in Dies::ALL {
         let mut times: Vec<Duration> =
-            seen.iter().filter(|(case, _)| case.dies == who).map(|(_, time)| *time).collect();
+            results.iter().filter(|(case, _)| case.dies == who).map(|(_, time)| *time).collect();
         times.sort_unstable();
         let at = |part: usize| times.get(times.len().saturating_sub(1) * part / 100).copied().unwrap_or_default();
         say(&format!("{who}, {} times: p50 {:.1?}, p99 {:.1?} until the next effect", times.len(), at(50), at(99)));
     }
 }
 
-/// Who dies.
+/// The processes that die, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dies {
     Host,
@@ -101,18 +103,16 @@ impl fmt::Display for Dies {
     }
 }
 
-/// What a death comes with.
+/// The event of a term after which the leader dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
-    /// The leader is elected.
     Elected,
-    /// Its first effect has arrived.
     FirstEffect,
-    /// The module has another version since.
+    /// Another version replaces the module's file.
     Swap,
-    /// It is told to end.
+    /// The leader receives SIGTERM.
     Stop,
-    /// It leads until about its next renewal.
+    /// The leader's first renewal is about to begin.
     Renewal,
 }
 
@@ -128,23 +128,22 @@ impl fmt::Display for Point {
     }
 }
 
-/// A death.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     dies: Dies,
     point: Point,
-    /// Whether the standby was there before the leader.
-    is_awaited: bool,
-    /// So long after that.
+    /// True if the standby runs before the death. Otherwise it starts after the death.
+    has_standby: bool,
+    /// The time between `point` and the death.
     after: Duration,
-    /// So long after the other, where two die.
+    /// The time between the deaths, if two processes die.
     apart: Duration,
 }
 
 impl Case {
     fn of(rng: &mut Rng) -> Self {
         let dies = Dies::ALL[rng.below(4) as usize];
-        // Around the first effect there is the most that can go wrong: the record is new, a state is claimed.
+        // Most deaths come around the first effect, when the record is new and the state is being claimed.
         let (point, most) = match rng.below(16) {
             0..3 => (Point::Elected, 0.01),
             3..7 => (Point::FirstEffect, 0.005),
@@ -156,19 +155,18 @@ impl Case {
         let after = rng.upto(most);
         let apart = if rng.below(2) == 0 { 0.0 } else { rng.upto(0.02) };
         let [after, apart] = [after, apart].map(Duration::from_secs_f64);
-        Self { dies, point, is_awaited: rng.below(4) > 0, after, apart }
+        Self { dies, point, has_standby: rng.below(4) > 0, after, apart }
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dies, point, is_awaited, after, apart } = self;
-        let standby = if *is_awaited { "with a standby" } else { "with a standby that comes after it" };
+        let Self { dies, point, has_standby, after, apart } = self;
+        let standby = if *has_standby { "with a standby" } else { "with a standby that comes after it" };
         write!(f, "{dies} {after:.1?} after {point}, {apart:.1?} apart, {standby}")
     }
 }
 
-/// Two nodes in an election that nobody has led before.
 struct Fleet {
     nodes: [Node; 2],
     judge: Arc<Mutex<Judge>>,
@@ -204,10 +202,10 @@ impl Fleet {
         Self { nodes, judge, log, receiver, module, _store: store, _home: home }
     }
 
-    /// Lets the leader die; returns how long nobody had caused an effect then.
-    fn meets(mut self, case: Case) -> Result<Duration, String> {
+    /// Kills the leader. Returns the time from the death to the successor's first effect.
+    fn run(mut self, case: Case) -> Result<Duration, String> {
         self.nodes[0].start();
-        if case.is_awaited {
+        if case.has_standby {
             self.nodes[1].start();
         }
         let leader = if case.point == Point::Elected { self.elected()? } else { self.first_above(0)?.node };
@@ -218,28 +216,28 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // A runner that is not there yet cannot die, and the term that has begun goes on.
+        // A runner that has not started cannot die. The elected term then continues, and its first effect counts.
         let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
         let died = now();
-        self.log.lock().expect("nobody panics with it").note(&format!("{case}: {}", NAMES[leader]));
+        self.log().note(&format!("{case}: {}", NAMES[leader]));
         match case.dies {
             Dies::Host => self.nodes[leader].end(Parts::HOST, Death::Killed),
             Dies::Runner => self.nodes[leader].end(Parts::RUNNER, Death::Killed),
             Dies::HostThenRunner => self.nodes[leader].end_both(Parts::HOST, case.apart),
             Dies::RunnerThenHost => self.nodes[leader].end_both(Parts::RUNNER, case.apart),
         }
-        if !case.is_awaited {
+        if !case.has_standby {
             self.nodes[1 - leader].start();
         }
         let next = self.first_above(before)?;
-        self.more_of(next.term)?;
+        self.wait_for_more(next.term)?;
         let Self { nodes, judge, receiver, log, .. } = self;
-        // With them their readers end, so that all is read that ever arrived.
+        // Dropping the nodes and the receiver joins their readers, so all effects have been read.
         drop((nodes, receiver));
-        if let Some(line) = &log.lock().expect("nobody panics with it").panicked {
+        if let Some(line) = &log.lock().expect("no thread panics while it holds the lock").panicked {
             return Err(format!("the host survives: {line}"));
         }
-        judge.lock().expect("nobody panics with it").judge(Nanos::MAX)?;
+        judge.lock().expect("no thread panics while it holds the lock").judge(Nanos::MAX)?;
         let leaderless = Duration::from_nanos(next.at.saturating_sub(died));
         if leaderless > LEASE * 3 / 4 {
             return Err(format!("the lease was waited out: {next} came {leaderless:.1?} later"));
@@ -247,40 +245,46 @@ impl Fleet {
         Ok(leaderless)
     }
 
+    /// Waits until a node is elected, and returns the node.
     fn elected(&self) -> Result<usize, String> {
-        let elected = || self.log.lock().expect("nobody panics with it").elected;
-        let (node, _) = Patience::poll(LOOK, elected).map_err(|_| "nobody is elected".to_owned())?;
+        let elected = || self.log().elected;
+        let (node, _) = Patience::poll(POLL_INTERVAL, elected).map_err(|_| "nobody is elected".to_owned())?;
         Ok(node)
     }
 
-    /// The last term that has begun, whether an effect of it has arrived or not.
+    /// The last term that has begun, even if no effect of it has arrived.
     fn elected_term(&self) -> u64 {
-        self.log.lock().expect("nobody panics with it").elected.map_or(0, |(_, term)| term)
+        self.log().elected.map_or(0, |(_, term)| term)
     }
 
-    /// The term of the last effect that has arrived.
     fn latest(&self) -> u64 {
-        self.judge.lock().expect("nobody panics with it").latest().map_or(0, |effect| effect.term)
+        self.judge().latest().map_or(0, |effect| effect.term)
     }
 
-    /// Another version takes the module's place.
     fn swap(&self) {
-        let next = numbered(std::fs::read(&self.module).expect("the module is there"), "");
-        let beside = self.module.with_extension("next");
-        std::fs::write(&beside, next).expect("a file");
-        std::fs::rename(beside, &self.module).expect("it takes its place");
+        let next = numbered(std::fs::read(&self.module).expect("the module can be read"), "");
+        let new_file = self.module.with_extension("next");
+        std::fs::write(&new_file, next).expect("a file");
+        std::fs::rename(new_file, &self.module).expect("the file can be replaced");
     }
 
-    /// The first effect of a term above that one.
     fn first_above(&self, term: u64) -> Result<Effect, String> {
-        let first = || self.judge.lock().expect("nobody panics with it").first_above(term).cloned();
-        Patience::poll(LOOK, first).map_err(|_| format!("no effect of a term above {term} arrives"))
+        let first = || self.judge().first_above(term).cloned();
+        Patience::poll(POLL_INTERVAL, first).map_err(|_| format!("no effect of a term above {term} arrives"))
     }
 
-    fn more_of(&self, term: u64) -> Result<(), String> {
-        let effects = || self.judge.lock().expect("nobody panics with it").count.requests;
+    fn wait_for_more(&self, term: u64) -> Result<(), String> {
+        let effects = || self.judge().count.requests;
         let enough = effects() + EFFECTS;
-        Patience::poll(LOOK, || (effects() >= enough).then_some(()))
+        Patience::poll(POLL_INTERVAL, || (effects() >= enough).then_some(()))
             .map_err(|_| format!("no more effects arrive after the first of term {term}"))
+    }
+
+    fn judge(&self) -> MutexGuard<'_, Judge> {
+        self.judge.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().expect("no thread panics while it holds the lock")
     }
 }

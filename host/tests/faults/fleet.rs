@@ -1,4 +1,4 @@
-//! The hosts: started, stopped, killed and started again, with every line of theirs read and stamped.
+//! Starts, stops and kills hosts, and reads every line of their output with its time stamp.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,23 +21,21 @@ use crate::kernel::{Nanos, message_pipe, now, receive};
 use crate::node::{at_home, children_of};
 use crate::plan::{Death, Parts};
 
-/// What the nodes are called, of which the first ones are there.
+/// The names of the nodes. A fleet of N nodes uses the first N.
 pub const NAMES: [&str; 5] = ["alpha", "beta", "gamma", "delta", "epsilon"];
 
-/// What a node's process does.
+/// The state of a node's host process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It runs.
     Up,
-    /// It was stopped.
+    /// Stopped by SIGSTOP.
     Stopped,
-    /// It was told to end.
+    /// Shutting down after SIGTERM.
     Ending,
-    /// There is none.
     Down,
 }
 
-/// A node, over all of its processes.
+/// A node, which outlives its processes.
 pub struct Node {
     at: usize,
     program: PathBuf,
@@ -45,18 +43,17 @@ pub struct Node {
     home: PathBuf,
     state: State,
     process: Option<(Child, JoinHandle<()>)>,
-    /// Whether its host has said that it starts, and so hears what it is told.
+    /// True once the host has logged `starting`, which it does after it has set its signal handlers.
     has_begun: Arc<AtomicBool>,
-    /// Whether what it writes is left unread.
     is_unread: Arc<AtomicBool>,
-    /// Those of its host's processes that were stopped.
+    /// The host's child processes that [`Self::stop`] has stopped.
     stopped: Vec<(Pid, OwnedFd)>,
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
 }
 
 impl Node {
-    /// A node that is down. Its host is that program, and gets these arguments.
+    /// A node that is down. Its host is `program` with `arguments`.
     pub fn new(
         at: usize,
         program: PathBuf,
@@ -81,12 +78,11 @@ impl Node {
         }
     }
 
-    /// What its process does.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Starts its host. What that writes on stderr comes with the kernel's stamp, and is read here.
+    /// Starts the host, and reads its stderr with the kernel's time stamps.
     pub fn start(&mut self) {
         let (reads, writes) = message_pipe();
         let mut command: Command = at_home(&self.program, &self.home);
@@ -104,7 +100,7 @@ impl Node {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 let Some((length, written)) = receive(&reads, &mut bytes).expect("the log is read") else { break };
-                // The host writes each line in one call.
+                // The host writes each line with one call, so no line spans two messages.
                 for line in String::from_utf8_lossy(&bytes[..length]).lines() {
                     if read_line(at, written, line, &judge, &log) == "starting" {
                         begun.store(true, Ordering::Relaxed);
@@ -116,10 +112,10 @@ impl Node {
         self.state = State::Up;
     }
 
-    /// SIGSTOP for some of its processes; returns when all of their threads stand still.
+    /// Sends SIGSTOP to some processes. Returns when all of their threads have stopped.
     pub fn stop(&mut self, parts: Parts) {
         self.stopped = self.others(parts);
-        // A stop can catch a write: the host writes lines, and its runners send requests.
+        // A stop can catch a write: the host writes lines, and its runners write requests.
         let mut ways = Vec::new();
         if parts.has_host() {
             ways.push(Way::Line);
@@ -132,25 +128,24 @@ impl Node {
             self.signal(Signal::STOP);
             if let Some((child, _)) = &mut self.process {
                 let id = WaitId::Pid(Pid::from_child(child));
-                let stands =
+                let has_stopped =
                     || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
-                // One that has just ended never does; who looks at its end will see that.
-                while !stands() && matches!(child.try_wait(), Ok(None)) {
+                // A host that has just exited never stops. The next call of `ended` finds the exit.
+                while !has_stopped() && matches!(child.try_wait(), Ok(None)) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
         }
-        while !self.stopped.iter().all(|(pid, _)| stands_still(*pid)) {
+        while !self.stopped.iter().all(|(pid, _)| is_stopped(*pid)) {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.judge().stopped(self.at, ways, now());
         self.state = State::Stopped;
     }
 
-    /// Ends some of its processes.
     pub fn end(&mut self, parts: Parts, death: Death) {
         let by = match death {
-            // One that is stopped would go on before it ends by SIGABRT.
+            // A stopped process would only handle SIGABRT once it is continued.
             Death::Aborted if self.state != State::Stopped => Signal::ABORT,
             Death::Aborted | Death::Killed => Signal::KILL,
         };
@@ -161,9 +156,9 @@ impl Node {
         }
     }
 
-    /// Kills its host and its runners, those first that are named, and the others so long after.
+    /// Kills the host and its runners: `first`, and the others after the time `apart`.
     pub fn end_both(&mut self, first: Parts, apart: Duration) {
-        // Nobody finds them any more once their host is gone.
+        // Runners are found as children of the host, so this must come before its death.
         let runners = self.others(Parts::RUNNER);
         if first.has_runner() {
             signal(&runners, Signal::KILL);
@@ -177,17 +172,17 @@ impl Node {
         self.reap();
     }
 
-    /// Those of its processes that its host has started.
+    /// The host's child processes that are in `parts`.
     fn others(&self, parts: Parts) -> Vec<(Pid, OwnedFd)> {
         let host = self.process.as_ref().map(|(child, _)| child.id());
         let all = host.map(children_of).unwrap_or_default().into_iter().filter_map(Pid::from_raw);
         let opened = all.filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-        // What is read once it is open is of the same process.
-        let called = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        opened.filter(|(pid, _)| parts.others().any(|part| called(*pid).contains(part))).collect()
+        // The open pidfd keeps the pid from being reused, so the name belongs to the same process.
+        let name = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        opened.filter(|(pid, _)| parts.others().any(|part| name(*pid).contains(part))).collect()
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT to all stopped processes.
     pub fn go_on(&mut self) {
         self.judge().continued(self.at, now());
         self.signal(Signal::CONT);
@@ -195,18 +190,18 @@ impl Node {
         self.state = State::Up;
     }
 
-    /// Leaves what it writes unread, or reads it again.
+    /// Stops or resumes reading the host's output.
     pub fn leave_unread(&self, unread: bool) {
         self.is_unread.store(unread, Ordering::Relaxed);
     }
 
-    /// SIGTERM; it ends by itself, as [`Self::ended`] sees.
+    /// Sends SIGTERM. [`Self::ended`] returns the exit status later.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
         self.state = State::Ending;
     }
 
-    /// How its process has ended, if it has.
+    /// The host's exit status, if the host has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let (child, _) = self.process.as_mut()?;
         let status = child.try_wait().expect("a child can be waited for")?;
@@ -214,7 +209,7 @@ impl Node {
         Some(status)
     }
 
-    /// Whether that is how one ends that was told to: in order, or by the signal itself before it heard signals.
+    /// True if `status` is right for a host after SIGTERM: success, or death by SIGTERM before it has set its handlers.
     pub fn is_in_order(&self, status: ExitStatus) -> bool {
         let was_early = !self.has_begun.load(Ordering::Relaxed);
         status.success() || (was_early && status.signal() == Some(Signal::TERM.as_raw()))
@@ -224,7 +219,7 @@ impl Node {
         self.leave_unread(false);
         if let Some((mut child, reader)) = self.process.take() {
             child.wait().expect("it ends");
-            // All that it had written is read then.
+            // The reader ends once it has read all output.
             reader.join().expect("its reader does not panic");
         }
         self.stopped.clear();
@@ -238,7 +233,7 @@ impl Node {
     }
 
     fn judge(&self) -> std::sync::MutexGuard<'_, Judge> {
-        self.judge.lock().expect("nobody panics with it")
+        self.judge.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -255,58 +250,55 @@ impl Drop for Node {
     }
 }
 
-/// Whether each thread of a process is stopped, or none is left. Who is no child of this process cannot be waited for.
-fn stands_still(pid: Pid) -> bool {
+/// True if each thread of a process has stopped or exited. `waitid` would only work for children of this process.
+fn is_stopped(pid: Pid) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
     let state = |stat: &str| stat.rsplit(") ").next().and_then(|fields| fields.chars().next());
     stats.into_iter().all(|stat| matches!(state(&stat), Some('T' | 'Z' | 'X')))
 }
 
-/// Some may have ended by then.
 fn signal(processes: &[(Pid, OwnedFd)], signal: Signal) {
     for (_, process) in processes {
+        // Fails if the process has exited.
         let _ = pidfd_send_signal(process, signal);
     }
 }
 
-/// An effect goes to the judge, everything else into the log. Returns which event it is.
+/// Passes an effect to the judge and any other line to the log. Returns the event's name.
 fn read_line(node: usize, at: Nanos, line: &str, judge: &Mutex<Judge>, log: &Mutex<Log>) -> String {
-    judge.lock().expect("nobody panics with it").written(node, Way::Line, at);
+    judge.lock().expect("no thread panics while it holds the lock").written(node, Way::Line, at);
     let fields: Value = serde_json::from_str(line).unwrap_or(Value::Null);
     if fields["event"] == "output" && fields["stream"] == "stdout" {
         let name = fields["line"].as_str().unwrap_or_default().to_owned();
         let effect = Effect { at, way: Way::Line, term: fields["term"].as_u64().unwrap_or(0), node, name };
-        judge.lock().expect("nobody panics with it").effect(effect);
+        judge.lock().expect("no thread panics while it holds the lock").effect(effect);
     } else {
-        log.lock().expect("nobody panics with it").line(node, at, line, &fields);
+        log.lock().expect("no thread panics while it holds the lock").line(node, at, line, &fields);
     }
     fields["event"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What the hosts say, but for the lines of their coordinators, and what is done to them, in one file.
+/// A file with the faults and the hosts' events, but without the output of their coordinators.
 pub struct Log {
     file: File,
-    /// Where it is.
     pub path: PathBuf,
     begin: Nanos,
     last: std::collections::VecDeque<String>,
-    /// Until when a host waits out an earlier holder, as the last that does so has said.
+    /// The time at which the previous lease expires, from the last event `waiting_for_previous_lease`.
     pub settled: Option<Instant>,
     /// The node that was elected last, and its term.
     pub elected: Option<(usize, u64)>,
     /// The version that was started last.
     pub served: Option<String>,
-    /// How often a node has begun to listen to another.
     pub linked: usize,
-    /// A line that no host should write.
+    /// The first line that reports a panic, if any.
     pub panicked: Option<String>,
-    /// The nodes whose watchdogs have ended them since they last started.
+    /// The nodes whose watchdogs have aborted them.
     pub aborted: std::collections::BTreeSet<usize>,
 }
 
 impl Log {
-    /// Begins a log at that place.
     pub fn new(path: PathBuf) -> Self {
         let file = File::create(&path).expect("a file for the log");
         Self {
@@ -323,12 +315,11 @@ impl Log {
         }
     }
 
-    /// Notes something that is done.
+    /// Adds a line about the test's own actions.
     pub fn note(&mut self, what: &str) {
         self.put(now(), &format!("  ---- {what}"));
     }
 
-    /// The last of it.
     pub fn tail(&self) -> String {
         self.last.iter().map(|line| format!("    {line}\n")).collect()
     }

@@ -1,9 +1,9 @@
-//! Who may cause an effect when: everything that arrives is put in the kernel's order and judged.
+//! Checks the order of effects by the kernel's time stamps.
 //!
-//! An effect of a lower term that arrives after one of a higher term breaks the first promise, with one exception: a
-//! process that is stopped (SIGSTOP) between the gate and its system call writes once more when it is continued, and
-//! nothing in that process can know. So one write for each such stop and descriptor is let pass and counted, if it is
-//! the very first that the process writes after its SIGCONT, and at once.
+//! No effect of a lower term may arrive after one of a higher term. There is one exception: a process that is stopped
+//! (SIGSTOP) between the gate and its system call still makes that call when it is continued, and nothing in the
+//! process can prevent it. For each stop and descriptor, the judge therefore accepts and counts one late write. It must
+//! be the first one after the SIGCONT, and come at once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -11,27 +11,24 @@ use std::time::Duration;
 
 use crate::kernel::Nanos;
 
-/// Where effects come out.
+/// The channel of an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Way {
-    /// Requests over HTTP.
     Request,
     /// Lines on the host's stderr.
     Line,
 }
 
-/// Something that an instance did, as it arrived.
+/// An effect of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Effect {
-    /// When, as the kernel says.
+    /// The time of arrival, from the kernel.
     pub at: Nanos,
-    /// Which way.
     pub way: Way,
-    /// The term that it carries.
     pub term: u64,
-    /// The node that it comes from, by its place.
+    /// The index of the node that caused the effect.
     pub node: usize,
-    /// What the instance is called, which no other is, and the how manieth of its effects this is.
+    /// The unique name of the instance and the number of the effect, then the numbers of [`Claims`], if any.
     pub name: String,
 }
 
@@ -40,100 +37,92 @@ impl Effect {
         self.name.split('/').next().unwrap_or_default()
     }
 
-    /// What its instance says of itself, where it says more than its name.
-    fn said(&self) -> Option<Said> {
+    fn claims(&self) -> Option<Claims> {
         let mut numbers = self.name.split('/').skip(2).map(str::parse);
         let mut next = || numbers.next()?.ok();
-        Some(Said { resumed: next()?, saved_in: next()?, saved: next()?, term: next()? })
+        Some(Claims { resumed: next()?, saved_in: next()?, saved: next()?, term: next()? })
     }
 }
 
-/// What an instance says of itself with each effect.
-struct Said {
-    /// How often had been saved when it began.
+/// The claims that a coordinator with state sends with each effect.
+struct Claims {
+    /// The number of saves that the instance found at its start.
     resumed: u64,
-    /// In which term that was saved last.
+    /// The term of the last of these saves.
     saved_in: u64,
-    /// How often it knows that it is saved by now.
+    /// The number of acknowledged saves so far.
     saved: u64,
-    /// Its term, as it was told.
     term: u64,
 }
 
-/// Processes of a node that were stopped.
+/// A period in which processes of a node were stopped.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    /// Which.
     pub node: usize,
-    /// From when on it certainly stood still.
+    /// A time at which all processes had stopped.
     pub stopped: Nanos,
-    /// Until when it certainly did; none as long as it does, or if it was killed.
+    /// A time at which no process had continued yet. `None` if they are still stopped, or were killed.
     pub continued: Option<Nanos>,
-    /// The ways on which it may have caught a write that was not let pass yet.
+    /// The channels on which the stop may have caught a write that has not been excused yet.
     catches: Vec<Way>,
 }
 
-/// How soon after its SIGCONT a write must come that was caught by a stop. Far longer than a thread waits for its
-/// processor, far shorter than what could be written from a buffer after a next look at the clock.
+/// The longest time between SIGCONT and a write that the stop caught. It is far longer than a thread waits for a CPU,
+/// and too short to excuse buffered output that is written without another check of the gate.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// How long nobody reads what has arrived, at most, before it is judged.
+/// The longest delay between an effect's arrival and its reading. Effects are judged after this delay.
 const READ_BY: Duration = Duration::from_secs(2);
 
-/// So many effects are kept to be judged again when an earlier one of a higher term is found.
+/// The number of effects to keep. They are compared again if an earlier effect of a higher term is read after them.
 const KEPT: usize = 200_000;
 
 /// Two effects in the wrong order.
 #[derive(Clone, Debug)]
 struct Late {
     effect: Effect,
-    /// Of a higher term, and earlier.
+    /// An earlier effect of a higher term.
     after: Effect,
 }
 
-/// What arrived so far.
 #[derive(Default)]
 pub struct Judge {
     recent: VecDeque<Effect>,
     /// The first effect of each term.
     firsts: BTreeMap<u64, Effect>,
-    /// Who has served each term: node, process and instance.
+    /// The nodes and instances that have served each term.
     served: BTreeMap<u64, BTreeSet<(usize, String)>>,
-    /// How often had been saved when a term began, and in which term last.
+    /// [`Claims::resumed`] and [`Claims::saved_in`] of each term.
     resumed: BTreeMap<u64, (u64, u64)>,
-    /// How often the instance of a term knew that it was saved, where it has saved.
+    /// The highest [`Claims::saved`] of each term that has saved.
     saved: BTreeMap<u64, u64>,
-    /// When something was written, by node and way.
+    /// The times of all writes, by node and channel.
     writes: HashMap<(usize, Way), VecDeque<Nanos>>,
     stops: Vec<Stop>,
     late: Vec<Late>,
     broken: Option<String>,
     latest: Option<Effect>,
-    /// What is counted.
     pub count: Count,
 }
 
-/// What was seen.
+/// Statistics of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Count {
-    /// Requests that arrived.
     pub requests: u64,
-    /// Lines that were written.
     pub lines: u64,
-    /// Terms of which an effect arrived.
     pub terms: usize,
-    /// Commits that were acknowledged, as far as an effect tells.
+    /// The number of acknowledged commits that an effect has claimed.
     pub saved: u64,
-    /// Late writes that a stop had caught.
+    /// The number of late writes that a stop has caught.
     pub caught: usize,
-    /// Stops of a process that was serving a term.
+    /// The number of stops of a leader.
     pub stops: usize,
-    /// The longest time without an effect of anyone.
+    /// The longest time without an effect.
     pub silence: Duration,
 }
 
 impl Judge {
-    /// Notes that a node's process has written something, an effect or not.
+    /// Records a write of a node's process, which may be an effect.
     pub fn written(&mut self, node: usize, way: Way, at: Nanos) {
         let writes = self.writes.entry((node, way)).or_default();
         writes.push_back(at);
@@ -142,7 +131,7 @@ impl Judge {
         }
     }
 
-    /// Notes an effect, which [`Self::written`] was told of.
+    /// Records an effect. The caller must pass its write to [`Self::written`] first.
     pub fn effect(&mut self, effect: Effect) {
         match effect.way {
             Way::Request => self.count.requests += 1,
@@ -156,7 +145,7 @@ impl Judge {
             self.count.terms = self.firsts.len();
             let late = self.recent.iter().filter(|other| other.term < effect.term && other.at > effect.at);
             let late = late.map(|other| Late { effect: other.clone(), after: effect.clone() });
-            // Those that came after another higher term's are known to be late already.
+            // Skips effects that are already late because of another higher term.
             let new: Vec<Late> = late.filter(|late| !self.late.iter().any(|l| l.effect == late.effect)).collect();
             self.late.extend(new);
         }
@@ -191,7 +180,7 @@ impl Judge {
     }
 
     fn note_saves(&mut self, effect: &Effect) {
-        let Some(Said { resumed, saved_in, saved, term }) = effect.said() else { return };
+        let Some(Claims { resumed, saved_in, saved, term }) = effect.claims() else { return };
         if term != effect.term {
             self.found(format!("each effect carries its term: {effect} was caused in term {term}"));
         }
@@ -211,7 +200,7 @@ impl Judge {
         }
     }
 
-    /// What one term was told to be saved, a later one finds, and nothing that an earlier one has saved after it.
+    /// Checks that a later term began with at least `saved` saves, the last of them not from a term before `term`.
     fn check_saves(&mut self, (term, saved): (u64, u64), (later, resumed, saved_in): (u64, u64, u64)) {
         if resumed < saved || saved_in < term {
             self.found(format!(
@@ -221,15 +210,15 @@ impl Judge {
         }
     }
 
-    /// Notes that a promise is broken, unless one was before.
+    /// Records a broken promise. Keeps only the first.
     pub fn found(&mut self, broken: String) {
         self.broken.get_or_insert(broken);
     }
 
-    /// Judges how often is said to have been saved in the end.
+    /// Checks `kept`, the number of saves in the store after the run.
     ///
     /// # Errors
-    /// If a commit that was acknowledged is not there.
+    /// If an acknowledged commit is missing.
     pub fn judge_saved(&self, kept: u64) -> Result<(), String> {
         match self.saved.iter().max_by_key(|(_, saved)| **saved) {
             Some((term, saved)) if *saved > kept => {
@@ -239,39 +228,38 @@ impl Judge {
         }
     }
 
-    /// Notes that processes of a node stand still that write on these ways.
+    /// Records that processes of a node, which write to the channels `ways`, have stopped.
     pub fn stopped(&mut self, node: usize, ways: Vec<Way>, at: Nanos) {
         self.count.stops += usize::from(!ways.is_empty() && self.leader_at(at) == Some(node));
         self.stops.push(Stop { node, stopped: at, continued: None, catches: ways });
     }
 
-    /// Notes that it is about to go on.
+    /// Records that the stopped processes of a node are about to continue.
     pub fn continued(&mut self, node: usize, at: Nanos) {
         if let Some(stop) = self.stops.iter_mut().rfind(|stop| stop.node == node) {
             stop.continued = Some(at);
         }
     }
 
-    /// Whose effects arrived last, if that is not long ago.
+    /// The node that caused the last effect, if that arrived within the last second.
     pub fn leader_at(&self, now: Nanos) -> Option<usize> {
         let latest = self.latest.as_ref()?;
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
-    /// The first effect of the lowest term above that one of which any has arrived.
+    /// The first effect of the lowest term above `term` that has any.
     pub fn first_above(&self, term: u64) -> Option<&Effect> {
         self.firsts.range(term + 1..).map(|(_, first)| first).next()
     }
 
-    /// The last effect that arrived.
     pub fn latest(&self) -> Option<&Effect> {
         self.latest.as_ref()
     }
 
-    /// Judges what had arrived some time before `now`, so that all of it was read.
+    /// Judges effects that arrived more than [`READ_BY`] before `now`, because all of them have been read.
     ///
     /// # Errors
-    /// The broken promise, with the two effects that show it.
+    /// A broken promise, with the two effects that show it.
     pub fn judge(&mut self, now: Nanos) -> Result<(), String> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -297,13 +285,13 @@ impl Judge {
         Ok(())
     }
 
-    /// Whether a late effect is the one that a stop may catch.
+    /// Returns true if a stop caught the late effect. Each stop excuses one effect per channel.
     fn excuse(&mut self, Late { effect: late, after }: &Late) -> bool {
         let empty = VecDeque::new();
         let writes = self.writes.get(&(late.node, late.way)).unwrap_or(&empty);
         let caught = |stop: &&mut Stop| {
             let Some(continued) = stop.continued else { return false };
-            // What had a higher term before it when the process was stopped was late without that.
+            // If the higher term's effect precedes the stop, the late one was late without the stop.
             stop.node == late.node
                 && stop.stopped < after.at
                 && (continued..continued + nanos(AT_ONCE)).contains(&late.at)
@@ -347,7 +335,7 @@ mod tests {
         Effect { at, way, term, node, name: format!("i{node}{term}/{at}") }
     }
 
-    /// What comes of these, in the order in which they are read.
+    /// Judges effects, passed in the order in which they are read. Returns the number of excused ones.
     fn judged(judge: &mut Judge, effects: &[Effect]) -> Result<usize, String> {
         for effect in effects {
             judge.written(effect.node, effect.way, effect.at);
@@ -359,13 +347,13 @@ mod tests {
     use Way::{Line, Request};
 
     #[test]
-    fn one_term_after_another_is_right_however_it_is_read() {
+    fn terms_in_order_pass_in_any_reading_order() {
         let right = [effect(Request, 1, 2, 30), effect(Line, 0, 1, 10), effect(Request, 0, 1, 20)];
         assert_eq!(judged(&mut Judge::default(), &right), Ok(0));
     }
 
     #[test]
-    fn a_lower_term_after_a_higher_one_is_wrong_however_it_is_read() {
+    fn lower_term_after_higher_fails_in_any_reading_order() {
         for way in [Request, Line] {
             let (lower, higher) = (effect(way, 0, 1, 20), effect(Request, 1, 2, 10));
             for wrong in [[lower.clone(), higher.clone()], [higher, lower]] {
@@ -376,47 +364,52 @@ mod tests {
     }
 
     #[test]
-    fn two_that_serve_one_term_are_found() {
+    fn two_instances_of_one_term_fail() {
         let broken = judged(&mut Judge::default(), &[effect(Request, 0, 1, 10), effect(Line, 1, 1, 20)]).unwrap_err();
         assert!(broken.starts_with("terms only rise"), "{broken}");
     }
 
-    /// An effect of an instance that found `resumed` saved in the term `saved_in`, and knows of `saved`.
-    fn with(term: u64, (resumed, saved_in): (u64, u64), saved: u64) -> Effect {
+    /// An effect with these [`Claims`].
+    fn with_claims(term: u64, (resumed, saved_in): (u64, u64), saved: u64) -> Effect {
         let name = format!("i{term}/1/{resumed}/{saved_in}/{saved}/{term}");
         Effect { name, ..effect(Request, 0, term, term * 10) }
     }
 
     #[test]
-    fn a_later_term_finds_what_an_earlier_one_was_told_to_be_saved() {
-        let right =
-            [with(1, (0, 0), 0), with(1, (0, 0), 2), with(2, (3, 1), 3), with(3, (3, 1), 4), with(4, (4, 3), 4)];
+    fn later_term_must_find_acknowledged_saves() {
+        let right = [
+            with_claims(1, (0, 0), 0),
+            with_claims(1, (0, 0), 2),
+            with_claims(2, (3, 1), 3),
+            with_claims(3, (3, 1), 4),
+            with_claims(4, (4, 3), 4),
+        ];
         assert_eq!(judged(&mut Judge::default(), &right), Ok(0));
-        let told = with(1, (0, 0), 2);
-        let overwritten = with(3, (5, 1), 5);
+        let acknowledged = with_claims(1, (0, 0), 2);
+        let overwritten = with_claims(3, (5, 1), 5);
         for wrong in [
-            [told.clone(), with(2, (1, 1), 1)],
-            [with(2, (1, 1), 1), told],
-            [with(2, (2, 1), 3), overwritten.clone()],
-            [overwritten, with(2, (2, 1), 3)],
+            [acknowledged.clone(), with_claims(2, (1, 1), 1)],
+            [with_claims(2, (1, 1), 1), acknowledged],
+            [with_claims(2, (2, 1), 3), overwritten.clone()],
+            [overwritten, with_claims(2, (2, 1), 3)],
         ] {
             let broken = judged(&mut Judge::default(), &wrong).unwrap_err();
             assert!(broken.starts_with("no commit is lost"), "{broken}");
         }
         let mut judge = Judge::default();
-        assert_eq!(judged(&mut judge, &[with(1, (0, 0), 2)]), Ok(0));
+        assert_eq!(judged(&mut judge, &[with_claims(1, (0, 0), 2)]), Ok(0));
         assert!(judge.judge_saved(2).is_ok() && judge.judge_saved(1).is_err());
     }
 
     #[test]
-    fn an_effect_under_anothers_term_is_found() {
-        let of_another = Effect { term: 2, ..with(1, (0, 0), 0) };
-        let broken = judged(&mut Judge::default(), &[of_another]).unwrap_err();
+    fn effect_that_carries_another_term_fails() {
+        let with_wrong_term = Effect { term: 2, ..with_claims(1, (0, 0), 0) };
+        let broken = judged(&mut Judge::default(), &[with_wrong_term]).unwrap_err();
         assert!(broken.starts_with("each effect carries its term"), "{broken}");
     }
 
-    /// Node 0 is stopped in term 1 until term 2 is served.
-    fn with_a_stop() -> Judge {
+    /// A judge that has recorded a stop of node 0, from term 1 until after an effect of term 2.
+    fn with_stop() -> Judge {
         let mut judge = Judge::default();
         assert_eq!(judged(&mut judge, &[effect(Request, 0, 1, SECOND), effect(Line, 0, 1, SECOND)]), Ok(0));
         judge.stopped(0, vec![Request, Line], 2 * SECOND);
@@ -426,31 +419,31 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_excuses_the_first_write_on_each_way_and_counts_it() {
+    fn stop_excuses_first_write_of_each_channel() {
         let both = [effect(Request, 0, 1, 9 * SECOND + 1), effect(Line, 0, 1, 9 * SECOND + 2)];
-        assert_eq!(judged(&mut with_a_stop(), &both), Ok(2));
+        assert_eq!(judged(&mut with_stop(), &both), Ok(2));
     }
 
     #[test]
-    fn a_stop_excuses_nothing_else() {
-        // A second one, one that comes later, one after another line of the host, and one of another node.
-        assert!(judged(&mut with_a_stop(), &[9, 10].map(|at| effect(Request, 0, 1, at * SECOND + 1))).is_err());
-        assert!(judged(&mut with_a_stop(), &[effect(Request, 0, 1, 12 * SECOND)]).is_err());
-        let mut judge = with_a_stop();
+    fn stop_excuses_no_other_write() {
+        // A second write, a write that comes later, one after another line of the host, and one of another node.
+        assert!(judged(&mut with_stop(), &[9, 10].map(|at| effect(Request, 0, 1, at * SECOND + 1))).is_err());
+        assert!(judged(&mut with_stop(), &[effect(Request, 0, 1, 12 * SECOND)]).is_err());
+        let mut judge = with_stop();
         judge.written(0, Line, 9 * SECOND + 1);
         assert!(judged(&mut judge, &[effect(Line, 0, 1, 9 * SECOND + 2)]).is_err());
-        let of_another = effect(Request, 2, 1, 9 * SECOND + 1);
-        assert!(judged(&mut with_a_stop(), &[of_another]).is_err());
-        // One that another process has written.
-        let mut judge = with_a_stop();
+        let by_another_node = effect(Request, 2, 1, 9 * SECOND + 1);
+        assert!(judged(&mut with_stop(), &[by_another_node]).is_err());
+        // A write of a process that was not stopped.
+        let mut judge = with_stop();
         judge.stops[0].catches = vec![Line];
         assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
-        // One that was late before the stop.
-        let mut judge = with_a_stop();
+        // A write that was already late when the stop began.
+        let mut judge = with_stop();
         let earlier = effect(Line, 1, 2, SECOND * 3 / 2);
         assert!(judged(&mut judge, &[earlier, effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
-        // One that was still stopped.
-        let mut judge = with_a_stop();
+        // A write while the processes are stopped.
+        let mut judge = with_stop();
         judge.stops[0].continued = None;
         assert!(judged(&mut judge, &[effect(Request, 0, 1, 9 * SECOND + 1)]).is_err());
     }

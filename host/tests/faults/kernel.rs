@@ -1,15 +1,16 @@
-//! When something arrived, as the kernel says.
+//! Reads from sockets with the kernel's time stamps.
 //!
-//! A thread that reads may be late, so its own clock shows nothing about order. The kernel stamps what comes on a
-//! socket with `SO_TIMESTAMPNS` (`CLOCK_REALTIME`, one for all sockets), and does so within the very system call of
-//! the sender: over loopback that call carries the segment to the receiving end itself, and with a Unix socket it
-//! puts the message into the receiver's queue. So the stamps are in the order in which the writes happened, whatever
-//! waits for a processor afterwards.
+//! A thread may read late, so its own clock says nothing about the order of writes. With `SO_TIMESTAMPNS`, the kernel
+//! stamps all sockets from one clock, `CLOCK_REALTIME`, and does so within the sender's system call. Over loopback,
+//! that call itself carries the segment to the receiver; on a Unix socket, it queues the message. The stamps therefore
+//! have the order of the writes, however long the reader waits for a CPU.
 //!
-//! What could spoil that is kept away. Several segments that are read at once share the last one's stamp: a sender
-//! waits for the answer before it writes again. A segment waits where there is no room or Nagle's rule holds it: one
-//! small request at a time meets neither. Loopback loses nothing, so nothing is sent again later. And the stamps' clock
-//! must not be set: [`Clock::watch`] looks.
+//! Four things could break this order:
+//!
+//! - Segments that are read together share the last one's stamp. Senders wait for the answer before they write again.
+//! - A segment waits if the receiver has no room, or because of Nagle's algorithm. Single small requests meet neither.
+//! - A lost segment is sent again later. Loopback loses none.
+//! - The clock may be set. [`Clock::watch`] checks it.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -23,13 +24,13 @@ use crate::node;
 /// Nanoseconds since the Unix epoch.
 pub type Nanos = u64;
 
-/// A listener on loopback; what arrives on its connections is stamped.
+/// A listener on loopback whose connections have time stamps.
 ///
-/// The kernel begins to stamp a little after the first socket of the machine has asked for it, and until then says
-/// when something was read. So this returns when it is seen to stamp.
+/// After the first socket of the machine asks for time stamps, the kernel takes a moment to enable them. Until then it
+/// stamps at the time of the read. This function waits until stamps are taken at the time of the write.
 pub fn listener() -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    // Its connections inherit that.
+    // Accepted connections inherit the option.
     set(&listener, libc::SO_TIMESTAMPNS, 1);
     let address = listener.local_addr().expect("a bound address");
     node::until("the kernel to stamp what arrives", || {
@@ -46,39 +47,39 @@ pub fn listener() -> TcpListener {
     listener
 }
 
-/// Two ends of a connection that keeps messages apart: what one writes into it in one call, the other reads in one
-/// call, with the moment of the write. The first end reads.
+/// A pipe that preserves message boundaries and stamps each message with the time of its write. Returns the reading end
+/// first.
 pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: `ends` has room for the two descriptors that the call writes, and outlives it.
     let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
     assert_eq!(made, 0, "{}", io::Error::last_os_error());
-    // SAFETY: both have just been opened by the call, and nobody else owns them.
+    // SAFETY: the call has just opened both descriptors, and nothing else owns them.
     let [reads, writes] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     set(&reads, libc::SO_TIMESTAMPNS, 1);
-    // As much room as the system gives, so that the writer does not wait for the reader.
+    // The kernel lowers this to its limit. A large buffer keeps the writer from waiting for the reader.
     set(&writes, libc::SO_SNDBUF, 4 << 20);
     (reads, writes)
 }
 
-/// Reads what has arrived, and when; nothing at the end.
+/// Reads bytes and their time stamp. Returns `None` at the end of the stream.
 ///
 /// # Errors
-/// What the system says; a stamp that is missing is one too.
+/// If the read fails, or if the stamp is missing.
 pub fn receive(socket: &impl AsRawFd, bytes: &mut [u8]) -> io::Result<Option<(usize, Nanos)>> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // Aligned as a control message must be.
+    // `u64` has the alignment that control messages need.
     let mut control = [0_u64; 16];
-    // SAFETY: all of its fields are numbers and pointers, for which zero is a value.
+    // SAFETY: all fields of `msghdr` are numbers and pointers, for which zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let length = loop {
-        // SAFETY: `message` points to `part` and `control`, which point to or are memory of this call's caller and
-        // of this function, with the lengths that they have.
+        // SAFETY: `message` points to `part` and `control`, which live in this function. `part` points to `bytes`,
+        // which this function has borrowed mutably. All lengths are those of the memory.
         let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
         match usize::try_from(length) {
             Ok(0) => return Ok(None),
@@ -100,20 +101,20 @@ pub fn receive(socket: &impl AsRawFd, bytes: &mut [u8]) -> io::Result<Option<(us
     }
 }
 
-/// The stamp among what came with a message.
+/// The time stamp among a message's control messages.
 fn stamp(message: &libc::msghdr) -> Option<Nanos> {
-    // SAFETY: the kernel has filled `message`, whose control memory lives and is as long as it says.
+    // SAFETY: the kernel has filled `message`, and its control buffer is alive and has the length in `message`.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
-        // SAFETY: not null, so it is a whole header inside of the control memory.
+        // SAFETY: `header` is not null, so it points to a whole header inside the control buffer.
         let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
-            // SAFETY: messages of this kind carry a `timespec`; it need not be aligned.
+            // SAFETY: messages of this kind carry a `timespec`, and an unaligned read needs no alignment.
             let time = unsafe { libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned() };
             let (seconds, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
             return Some(seconds * 1_000_000_000 + rest);
         }
-        // SAFETY: as above, and `header` is the one before.
+        // SAFETY: `message` is as above, and `header` is one of its headers.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     None
@@ -122,31 +123,30 @@ fn stamp(message: &libc::msghdr) -> Option<Nanos> {
 fn set(socket: &impl AsRawFd, option: libc::c_int, value: libc::c_int) {
     let length = size_of_val(&value) as libc::socklen_t;
     let value = (&raw const value).cast();
-    // SAFETY: `value` points to a number of that length, which outlives the call.
+    // SAFETY: `value` points to an integer of `length` bytes that outlives the call.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, length) };
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-/// Now, by the clock of the stamps.
+/// The current time of the clock that the stamps use.
 pub fn now() -> Nanos {
     read(ClockId::Realtime).try_into().expect("a time after 1970")
 }
 
-/// The clock of the stamps beside one that nobody can set.
+/// Detects changes of the clock that the stamps use, by comparing it with the monotonic clock.
 pub struct Clock {
     offset: i128,
 }
 
 impl Clock {
-    /// As it is now.
     pub fn new() -> Self {
         Self { offset: Self::offset() }
     }
 
-    /// Whether nobody has set it since: both clocks are slewed alike.
+    /// Checks that the clock has not been set since [`Self::new`]. Slewing affects both clocks alike.
     ///
     /// # Errors
-    /// By how much it was set.
+    /// If the clock has been set, with the difference.
     pub fn watch(&self) -> Result<(), String> {
         let moved = Self::offset() - self.offset;
         if moved.abs() < 5_000_000 {
@@ -159,14 +159,14 @@ impl Clock {
     }
 
     fn offset() -> i128 {
-        // The shortest of some looks: between the two readings this thread may have lost its processor.
-        let look = || {
+        // Takes the fastest of 5 measurements, because the thread may be preempted between two readings.
+        let measure = || {
             let before = read(ClockId::Monotonic);
             let real = read(ClockId::Realtime);
             let after = read(ClockId::Monotonic);
             (after - before, real - before)
         };
-        std::iter::repeat_with(look).take(5).min().expect("some looks").1
+        std::iter::repeat_with(measure).take(5).min().expect("5 measurements").1
     }
 }
 
@@ -179,9 +179,8 @@ fn read(clock: ClockId) -> i128 {
 mod tests {
     use super::*;
 
-    /// Two senders write one after the other, and what they write is read in the other order and late.
     #[test]
-    fn stamps_are_in_the_order_of_the_writes_and_not_of_the_reads() {
+    fn stamps_have_the_order_of_the_writes() {
         let listener = listener();
         let connect = || {
             let sends = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -195,7 +194,7 @@ mod tests {
         line.write_all(b"second").unwrap();
         other.write_all(b"third").unwrap();
         let end = now();
-        // The length of the wait is the point: it must not be seen.
+        // Reads late and in reverse order, neither of which may affect the stamps.
         std::thread::sleep(Duration::from_millis(50));
         let mut bytes = [0; 16];
         let third = receive(&reads_other, &mut bytes).unwrap().unwrap();

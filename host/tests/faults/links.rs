@@ -1,4 +1,4 @@
-//! What is between the nodes: of one machine nothing, and across machines a proxy in front of each.
+//! The connections between the nodes. On the network, a proxy in front of each node can make them fail.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,16 +6,15 @@ use crate::plan::Trouble;
 use crate::proxy::{Mode, Proxy};
 use crate::store::{Done, Store};
 
-/// How the nodes reach each other.
 pub enum Links {
-    /// By sockets in the store's folder.
+    /// Sockets in the store's folder.
     Sockets,
-    /// Over the network: where each listens, and the proxy by which others find it.
+    /// The network. Each node has an address on which it listens, and a proxy whose address it advertises.
     Network(Vec<(SocketAddr, Proxy)>),
 }
 
 impl Links {
-    /// As nodes on that store do.
+    /// The links between nodes that use `store`.
     pub fn on(store: &Store, nodes: usize) -> Self {
         match store {
             Store::Sqlite(_) => Self::Sockets,
@@ -23,7 +22,7 @@ impl Links {
         }
     }
 
-    /// What a node is told of them.
+    /// The flags of a node that concern links.
     pub fn flags(&self, node: usize) -> Vec<(&'static str, String)> {
         match self {
             Self::Sockets => Vec::new(),
@@ -34,10 +33,10 @@ impl Links {
         }
     }
 
-    /// Lets the way to a node fail, until [`Self::heal`].
+    /// Makes the connections to a node fail until [`Self::heal`].
     ///
     /// # Errors
-    /// If there is nothing between the nodes.
+    /// If the nodes have no proxies.
     pub fn trouble(&self, node: usize, trouble: Trouble) -> Done {
         match self {
             Self::Sockets => Err("the nodes reach each other by sockets".to_owned()),
@@ -48,7 +47,6 @@ impl Links {
         }
     }
 
-    /// Ends a node's trouble.
     pub fn heal(&self, node: usize) {
         if let Self::Network(all) = self {
             all[node].1.set(Mode::Pass);
@@ -56,7 +54,7 @@ impl Links {
     }
 }
 
-/// A node that is started again listens where it did before, and other runs of these tests listen elsewhere.
+/// An address and its proxy. The address stays the same when the node restarts, and no other run of this test uses it.
 fn network(node: u8) -> (SocketAddr, Proxy) {
     let [.., high, low] = std::process::id().to_be_bytes();
     let listens = SocketAddr::from((Ipv4Addr::new(127, 1 + high % 254, low, 1 + node), 7072));

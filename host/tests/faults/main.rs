@@ -1,26 +1,29 @@
-//! Faults from a seed, and what a fleet's effects look like from outside meanwhile: `make faults MINUTES=30`.
+//! Injects random faults into a fleet and checks its effects from outside: `make faults MINUTES=30`.
 //!
-//! Three real hosts, or `NODES=5`, run a coordinator that causes effects as fast as it can: requests to a receiver, and lines of
-//! output; and that saves, or has no state, as the seed has it. Versions are pushed. Hosts are stopped, killed and ended,
-//! and so are the processes that they have started, each alone and several at once; the lease is broken, freed and
-//! taken by an outside client; the record is deleted and written by others; the store is slow or away, and so are the
-//! nodes for each other: on one machine they are linked by sockets, and on Azure over the network; what a node writes is
-//! left unread. These faults
-//! come in bursts, which follow from a seed that is printed; with `SEED=` they are the same again, and only the
-//! machine's own timing differs. Everything that arrives is put in the kernel's order (`kernel.rs`) and judged at once
-//! (`judge.rs`):
+//! Three real hosts (or `NODES=5`) run a coordinator that causes effects as fast as it can: requests to a receiver, and
+//! lines of output. The seed decides if the coordinator saves state. The faults are:
 //!
-//! - no effect of a lower term arrives after one of a higher term, but for the write that a SIGSTOP caught;
-//! - no term is served by two instances, and each effect carries its own;
-//! - no commit that was acknowledged is lost: a later term begins with it, and it is there in the end;
-//! - no host ends that was not told to, or panics; in the gate, which shares its machine, a host's watchdog may end it;
-//! - when the faults of a burst are over, somebody leads within a bound;
-//! - in the end a version can be pushed, and is served.
+//! - hosts and their child processes, alone or together, are stopped, killed, aborted or terminated
+//! - another client breaks, frees or takes the lease, and deletes or overwrites the record
+//! - the store is slow or unreachable, and so are the links (sockets on one machine, the network on Azure)
+//! - a node's output is not read
+//! - another version is pushed
 //!
-//! Without `FAULTS_MINUTES` this is a test of half a minute and the last burst's traces, with the same faults every time. With
-//! `ONLY=stop,kill` there are no other faults, and as many of these. With `OLD=PROGRAM` every second node runs that one, an earlier version's.
+//! The faults come in bursts that follow from a seed. The test prints the seed, and `SEED=` repeats the faults; only
+//! the machine's timing differs. The test orders all effects by the kernel's time stamps (`kernel.rs`) and checks them
+//! as they arrive (`judge.rs`):
+//!
+//! - No effect of a lower term arrives after one of a higher term, except for a write that a SIGSTOP caught.
+//! - Each term is served by one instance, and each effect carries the term that caused it.
+//! - No acknowledged commit is lost: later terms begin with it, and the store has it after the run.
+//! - No host panics or exits unasked. In the gate, which shares its machine, a host's watchdog may end the host.
+//! - After each burst, a node leads within a time limit.
+//! - After the run, a version can be pushed and is served.
+//!
+//! Without `FAULTS_MINUTES` the test takes about half a minute and injects the same faults each time. `ONLY=stop,kill`
+//! restricts the kinds of faults, but not their number. With `OLD=PROGRAM` every second node runs that earlier version.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
-#![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
+#![allow(clippy::disallowed_methods, reason = "nobody suspends the machine during a test")]
 
 mod deaths;
 mod fleet;
@@ -59,36 +62,34 @@ fn on_azurite() {
     run("azurite", Store::azurite(nodes()), Fixed { seed: 3, bursts: 1 });
 }
 
-/// The gate's faults: their seed, and the number of bursts.
+/// The faults that the gate injects.
 struct Fixed {
     seed: u64,
     bursts: usize,
 }
 
-/// From one reading of a standby to the next, at most: a second and a quarter.
+/// The longest interval between two readings of the record by a standby: 1 s, plus jitter.
 const POLL: Duration = Duration::from_millis(1250);
-/// No unclear lease is waited out for longer.
+/// The longest wait for a lease of unknown length to expire.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// A standby whose store does not answer asks again after so long at most: 15 s and a quarter.
+/// The longest interval between two attempts of a standby whose store does not answer: 15 s, plus jitter.
 const BACK_OFF: Duration = Duration::from_secs(19);
-/// Longer than a host takes to end in order, whatever its store does.
+/// An upper bound on the time that a host takes to shut down cleanly, whatever its store does.
 const ENDING: Duration = Duration::from_secs(120);
-/// From one look to the next.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How many nodes there are.
 fn nodes() -> usize {
     let nodes = variable("FAULTS_NODES").unwrap_or(3);
     assert!((2..=NAMES.len()).contains(&nodes), "2 to {} nodes, not {nodes}", NAMES.len());
     nodes
 }
 
-/// What every second node runs, if another version.
-fn old() -> Option<PathBuf> {
+/// The program of every second node, if it is an earlier version.
+fn old_program() -> Option<PathBuf> {
     variable("FAULTS_OLD")
 }
 
-/// Runs a fleet under faults. Without `FAULTS_MINUTES` they are the fixed ones, since the gate may not fail by chance.
+/// Runs a fleet under faults. Without `FAULTS_MINUTES` they are `fixed`, because the gate must not fail by chance.
 fn run(name: &str, store: Store, fixed: Fixed) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(Duration::MAX, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -96,7 +97,7 @@ fn run(name: &str, store: Store, fixed: Fixed) {
     let fresh = || if minutes.is_some() { kernel::now() % 1_000_000_007 } else { fixed.seed };
     let seed = variable("FAULTS_SEED").unwrap_or_else(fresh);
     let lease = store.lease();
-    // Where nobody keeps a state, nothing but what nodes announce tells that a record was deleted or set back.
+    // Without state, only the nodes' announcements show that a record was deleted or set back.
     let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
     let with = if keeps_state { "that saves" } else { "without a state" };
     let nodes = nodes();
@@ -104,13 +105,14 @@ fn run(name: &str, store: Store, fixed: Fixed) {
         "{name}: {} of faults on {nodes} nodes and a coordinator {with} from SEED={seed}, lease {lease:?}",
         minutes.map_or(format!("{bursts} bursts"), |minutes| format!("{minutes} minutes"))
     ));
-    // Without a word about how long, it is one of many tests, which share the machine.
+    // Without a length, the test shares the machine with many others.
     let pace = if minutes.is_some() { "0" } else { "2000" };
     let only = variable::<String>("FAULTS_ONLY");
     let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
     let mut run = Run::new(name, store, nodes, pace, keeps_state, minutes.is_some());
     let began = Instant::now();
-    let ended = run.harm(Plan::new(seed, nodes, lease, is_wanted).take(bursts), length).and_then(|()| run.recover());
+    let plan = Plan::new(seed, nodes, lease, is_wanted).take(bursts);
+    let result = run.inject_bursts(plan, length).and_then(|()| run.recover());
     let count = run.judge().count.clone();
     let kinds = run.kinds.iter().map(|(kind, (done, refused))| match refused {
         0 => format!("{kind} {done}"),
@@ -118,7 +120,7 @@ fn run(name: &str, store: Store, fixed: Fixed) {
     });
     let kinds: Vec<String> = kinds.collect();
     let log = run.log();
-    let told = format!(
+    let summary = format!(
         "{name}: {:.0?}, faults in {} bursts: {}; {} of {} that were meant for a leader met one; {} requests, {} lines \
          and {} commits in {} terms, {} links; {} stops of a leader caught {} late writes; {:.1?} at most without a \
          leader",
@@ -136,37 +138,34 @@ fn run(name: &str, store: Store, fixed: Fixed) {
         count.caught,
         count.silence,
     );
-    say(&told);
-    if let Err(broken) = ended {
+    say(&summary);
+    if let Err(broken) = result {
         let (tail, path) = (log.tail(), log.path.display().to_string());
         drop(log);
         let minutes = minutes.map_or(String::new(), |minutes| format!(" MINUTES={minutes}"));
         let only = only.map_or(String::new(), |only| format!(" ONLY='{only}'"));
-        let old = old().map_or(String::new(), |old| format!(" OLD='{}'", old.display()));
+        let old = old_program().map_or(String::new(), |old| format!(" OLD='{}'", old.display()));
         panic!(
             "{broken}\n  again: make faults SEED={seed} STATE={keeps_state} NODES={nodes}{minutes}{only}{old}\n  all of the log: {path}; its last lines:\n{tail}"
         );
     }
 }
 
-/// A run.
 struct Run {
     nodes: Vec<Node>,
     store: Store,
     links: Links,
     operator: Operator,
-    /// When to do what is to follow.
-    due: Vec<(Instant, Then)>,
-    /// For each node that is ending: how long it is to stay down, and the patience until it has ended.
+    due: Vec<(Instant, FollowUp)>,
+    /// The nodes that shut down, each with the time to stay down afterwards and the timeout of the shutdown.
     ending: Vec<Option<(Duration, Patience)>>,
-    /// How many faults of each kind were done, and how many were not.
+    /// Numbers of faults that were injected and that could not be, by kind.
     kinds: BTreeMap<&'static str, (usize, usize)>,
     bursts: usize,
-    /// How many that were meant for a leader met one, of how many.
+    /// The number of faults that hit a leader, and the number that targeted one.
     met_leader: (usize, usize),
-    /// Whether the coordinators save.
     keeps_state: bool,
-    /// Whether this machine has nothing else to do: then a bound is one.
+    /// True if the machine runs nothing else, so that time limits can be checked.
     is_strict: bool,
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
@@ -175,9 +174,9 @@ struct Run {
     _home: tempfile::TempDir,
 }
 
-/// What follows a fault.
-enum Then {
-    GoOn(usize),
+/// The end of a fault, after its duration.
+enum FollowUp {
+    Continue(usize),
     Start(usize),
     Heal(usize),
     HealLinks(usize),
@@ -195,12 +194,12 @@ impl Run {
         operator.push_first();
         let module = format!("store://{ELECTION}");
         let lease = format!("{}s", store.lease().as_secs());
-        let (links, old) = (Links::on(&store, nodes), old());
-        let older = |node: usize| old.as_ref().filter(|_| node % 2 == 1);
+        let (links, old_program) = (Links::on(&store, nodes), old_program());
+        let old_program = |node: usize| old_program.as_ref().filter(|_| node % 2 == 1);
         let arguments = |node| {
             let (url, store) = (receiver.url(), store.url(node));
-            // An earlier version may not know what it is told of links.
-            let links = if older(node).is_none() { links.flags(node) } else { Vec::new() };
+            // An earlier version may not know the flags of links.
+            let links = if old_program(node).is_none() { links.flags(node) } else { Vec::new() };
             let flags = [
                 ("--store", store),
                 ("--lease", lease.clone()),
@@ -216,7 +215,7 @@ impl Run {
             std::iter::once(module.clone()).chain(flags).collect()
         };
         let node = |node| {
-            let program = older(node).cloned().unwrap_or_else(baton_binary);
+            let program = old_program(node).cloned().unwrap_or_else(baton_binary);
             Node::new(node, program, arguments(node), home.path(), &judge, &log)
         };
         let mut nodes: Vec<Node> = (0..nodes).map(node).collect();
@@ -242,8 +241,8 @@ impl Run {
         }
     }
 
-    /// Lets the faults of a plan happen, burst after burst, for this long at most. Between two of them somebody leads.
-    fn harm(&mut self, bursts: impl Iterator<Item = Vec<(Duration, Fault)>>, length: Duration) -> Done {
+    /// Injects burst after burst for at most `length`. Waits for a leader after each.
+    fn inject_bursts(&mut self, bursts: impl Iterator<Item = Vec<(Duration, Fault)>>, length: Duration) -> Done {
         self.until("a first leader", node::GUARD, |run| run.judge().latest().is_some())?;
         let begin = Instant::now();
         for burst in bursts {
@@ -252,7 +251,7 @@ impl Run {
                 while since.elapsed() < after {
                     self.step()?;
                 }
-                self.let_happen(fault);
+                self.inject(fault);
             }
             self.bursts += 1;
             if begin.elapsed() >= length {
@@ -263,11 +262,11 @@ impl Run {
         Ok(())
     }
 
-    fn let_happen(&mut self, fault: Fault) {
-        // What is remembered is a reading that an outside client makes before it writes.
+    fn inject(&mut self, fault: Fault) {
+        // A later fault may write this record back, like an outside client that has read it before.
         let _ = self.store.remember();
         let leader = self.judge().leader_at(kernel::now());
-        let whom = match fault.who() {
+        let target = match fault.who() {
             Some(Who::Leader(_)) => {
                 self.met_leader.0 += usize::from(leader.is_some());
                 self.met_leader.1 += 1;
@@ -275,14 +274,14 @@ impl Run {
             }
             _ => String::new(),
         };
-        let done = self.meet(fault);
+        let done = self.try_inject(fault);
         let (count, refused) = self.kinds.entry(fault.kind()).or_default();
         *if done.is_ok() { count } else { refused } += 1;
         let done = done.err().map(|why| format!(": not done, {why}")).unwrap_or_default();
-        self.log().note(&format!("{fault}{whom}{done}"));
+        self.log().note(&format!("{fault}{target}{done}"));
     }
 
-    fn meet(&mut self, fault: Fault) -> Done {
+    fn try_inject(&mut self, fault: Fault) -> Done {
         let node = |who| match who {
             Who::Leader(otherwise) => self.judge().leader_at(kernel::now()).unwrap_or(otherwise),
             Who::Node(node) => node,
@@ -291,21 +290,21 @@ impl Run {
         match fault {
             Fault::Stop(who, parts, length) => {
                 let node = node(who);
-                self.is(node, &[State::Up])?;
+                self.require_state(node, &[State::Up])?;
                 self.nodes[node].stop(parts);
-                self.due.push((now + length, Then::GoOn(node)));
+                self.due.push((now + length, FollowUp::Continue(node)));
             }
             Fault::End(who, parts, death, down) => {
                 let node = node(who);
-                self.is(node, &[State::Up, State::Stopped])?;
+                self.require_state(node, &[State::Up, State::Stopped])?;
                 self.nodes[node].end(parts, death);
                 if parts.has_host() {
-                    self.due.push((now + down, Then::Start(node)));
+                    self.due.push((now + down, FollowUp::Start(node)));
                 }
             }
             Fault::Terminate(who, down) => {
                 let node = node(who);
-                self.is(node, &[State::Up])?;
+                self.require_state(node, &[State::Up])?;
                 self.nodes[node].terminate();
                 self.ending[node] = Some((down, Patience::of(ENDING)));
             }
@@ -317,7 +316,7 @@ impl Run {
             }
             Fault::Take(length) => {
                 let taken = self.store.take()?;
-                self.due.push((now + length, Then::Release(taken)));
+                self.due.push((now + length, FollowUp::Release(taken)));
             }
             Fault::TakeAndLeave => self.store.take().map(|_| ())?,
             Fault::Delete => self.store.delete()?,
@@ -325,61 +324,61 @@ impl Run {
             Fault::Store(who, trouble, length) => {
                 let node = node(who);
                 self.store.trouble(node, trouble)?;
-                self.due.push((now + length, Then::Heal(node)));
+                self.due.push((now + length, FollowUp::Heal(node)));
             }
             Fault::Links(who, trouble, length) => {
                 let node = node(who);
                 match &self.links {
-                    Links::Sockets => return self.meet(Fault::Stop(Who::Node(node), Parts::LINKS, length)),
+                    Links::Sockets => return self.try_inject(Fault::Stop(Who::Node(node), Parts::LINKS, length)),
                     Links::Network(_) => self.links.trouble(node, trouble)?,
                 }
-                self.due.push((now + length, Then::HealLinks(node)));
+                self.due.push((now + length, FollowUp::HealLinks(node)));
             }
             Fault::Unread(who, length) => {
                 let node = node(who);
-                self.is(node, &[State::Up, State::Stopped])?;
+                self.require_state(node, &[State::Up, State::Stopped])?;
                 self.nodes[node].leave_unread(true);
-                self.due.push((now + length, Then::Read(node)));
+                self.due.push((now + length, FollowUp::Read(node)));
             }
         }
         Ok(())
     }
 
-    fn is(&self, node: usize, states: &[State]) -> Done {
+    fn require_state(&self, node: usize, states: &[State]) -> Done {
         let state = self.nodes[node].state();
         if states.contains(&state) { Ok(()) } else { Err(format!("{} is {state:?}", NAMES[node])) }
     }
 
-    /// Waits until the traces of the faults are gone and somebody leads.
+    /// Waits until all faults are over and a node leads.
     fn settle(&mut self) -> Done {
         let is_over = |run: &Self| run.due.is_empty() && run.ending.iter().all(Option::is_none);
         self.until("hosts to go on, to end and to start", ENDING * 2, is_over)?;
-        // The emulator's own standstills are nobody's.
+        // The time limit does not include pauses of the emulator.
         self.until("the store to answer", ENDING * 5, |run| run.store.answers())?;
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
         let mut patience = Patience::default();
         self.log().note("the faults are over");
-        // The node that leads at first may not have noticed yet what was done to it last.
-        let leads = healed_at + u64::try_from(lease.as_nanos()).expect("a lease is short");
+        // A node that leads before this time may still lose its lease to the last fault.
+        let leads_after = healed_at + u64::try_from(lease.as_nanos()).expect("a lease is short");
         loop {
             self.step()?;
             let settling = self.log().settled.map_or(Duration::ZERO, |until| until.saturating_duration_since(healed));
             let bound = lease + POLL + lease.max(settling.min(UNKNOWN_LEASE)) + BACK_OFF;
-            if self.judge().latest().is_some_and(|effect| effect.at > leads) {
+            if self.judge().latest().is_some_and(|effect| effect.at > leads_after) {
                 self.log().note(&format!("somebody led after {:.1?} of {bound:.1?}", healed.elapsed()));
                 return Ok(());
             }
-            // In the gate, other tests keep the machine busy: there the bound alone proves nothing.
+            // In the gate, other tests keep the machine busy, so a missed time limit alone is no failure.
             if healed.elapsed() > bound && (self.is_strict || !patience.lasts()) {
                 return Err(format!("the host survives: nobody leads {:.1?} after the last fault", healed.elapsed()));
             }
         }
     }
 
-    /// Ends all faults, waits for a leader, pushes a last version, and ends the hosts in order.
+    /// Ends all faults, waits for a leader, pushes a last version, and shuts the hosts down.
     fn recover(&mut self) -> Done {
-        for (_, then) in std::mem::take(&mut self.due) {
-            self.follow(then);
+        for (_, follow_up) in std::mem::take(&mut self.due) {
+            self.follow_up(follow_up);
         }
         self.settle()?;
         self.until("pushes to end", ENDING, |run| run.operator.is_idle())?;
@@ -391,17 +390,17 @@ impl Run {
             self.ending[node] = Some((Duration::MAX, Patience::of(ENDING)));
         }
         self.until("hosts to end in order", ENDING, |run| run.ending.iter().all(Option::is_none))?;
-        // With the hosts' ends all that they wrote has been read, and with its own all that the receiver got.
+        // The hosts have exited, so all of their output has been read. Dropping the receiver reads all requests.
         drop(self.receiver.take());
         let read = kernel::now() + 60_000_000_000;
         self.judge().judge(read)?;
         let saved = self.operator.saved()?;
         self.judge().judge_saved(saved)?;
-        self.has_shown_something()
+        self.check_coverage()
     }
 
-    /// A run in which nothing happened shows nothing.
-    fn has_shown_something(&self) -> Done {
+    /// Fails if too little happened for the run to prove anything.
+    fn check_coverage(&self) -> Done {
         let count = self.judge().count.clone();
         if count.requests == 0 || count.lines == 0 || (self.is_strict && self.keeps_state && count.saved == 0) {
             return Err(format!("nothing came of the coordinators: {count:?}"));
@@ -435,13 +434,13 @@ impl Run {
         Ok(())
     }
 
-    /// Does what is due, and looks whether all is well.
+    /// Ends the faults that are due, and checks the hosts and their effects.
     fn step(&mut self) -> Done {
         std::thread::sleep(TICK);
         let now = Instant::now();
         while let Some(at) = self.due.iter().position(|(due, _)| *due <= now) {
-            let (_, then) = self.due.swap_remove(at);
-            self.follow(then);
+            let (_, follow_up) = self.due.swap_remove(at);
+            self.follow_up(follow_up);
         }
         for (node, name) in (0..self.nodes.len()).zip(NAMES) {
             let ended = self.nodes[node].ended();
@@ -456,23 +455,22 @@ impl Run {
                 (Some(status), Some((down, _))) if self.nodes[node].is_in_order(status) => {
                     self.ending[node] = None;
                     if let Some(up) = now.checked_add(down) {
-                        self.due.push((up, Then::Start(node)));
+                        self.due.push((up, FollowUp::Start(node)));
                     }
                 }
-                // Without a processor for longer than 0.93 D, a host ends itself, as it promises. A service manager starts
-                // it again.
+                // By design, a host aborts if it gets no CPU for more than 0.93 D. A service manager would restart it.
                 (Some(_), _) if !self.is_strict && self.log().aborted.remove(&node) => {
                     self.log().note(&format!("{name} had no processor, and its watchdog ended it"));
                     self.ending[node] = None;
-                    self.due.push((now, Then::Start(node)));
+                    self.due.push((now, FollowUp::Start(node)));
                 }
                 (Some(status), _) => {
                     return Err(format!("the host survives: {name} has ended by itself, {status}"));
                 }
             }
         }
-        for told in self.operator.ended() {
-            self.log().note(&told);
+        for message in self.operator.ended() {
+            self.log().note(&message);
         }
         if let Some(line) = self.log().panicked.clone() {
             return Err(format!("the host survives: {line}"));
@@ -481,41 +479,41 @@ impl Run {
         self.judge().judge(kernel::now())
     }
 
-    fn follow(&mut self, then: Then) {
-        let note = match then {
-            Then::GoOn(node) if self.nodes[node].state() == State::Stopped => {
+    fn follow_up(&mut self, follow_up: FollowUp) {
+        let note = match follow_up {
+            FollowUp::Continue(node) if self.nodes[node].state() == State::Stopped => {
                 self.nodes[node].go_on();
                 format!("{} goes on", NAMES[node])
             }
-            // It was killed meanwhile.
-            Then::GoOn(_) => return,
-            Then::Start(node) => {
+            // The node was killed in the meantime.
+            FollowUp::Continue(_) => return,
+            FollowUp::Start(node) => {
                 self.nodes[node].start();
                 format!("{} starts", NAMES[node])
             }
-            Then::Heal(node) => {
+            FollowUp::Heal(node) => {
                 self.store.heal(node);
                 format!("the store heals ({})", NAMES[node])
             }
-            Then::HealLinks(node) => {
+            FollowUp::HealLinks(node) => {
                 self.links.heal(node);
                 format!("the way to {} heals", NAMES[node])
             }
-            Then::Read(node) => {
+            FollowUp::Read(node) => {
                 self.nodes[node].leave_unread(false);
                 format!("what {} writes is read", NAMES[node])
             }
-            Then::Release(taken) => format!("the outside client releases: {:?}", self.store.release(taken)),
+            FollowUp::Release(taken) => format!("the outside client releases: {:?}", self.store.release(taken)),
         };
         self.log().note(&note);
     }
 
     fn judge(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock().expect("nobody panics with it")
+        self.judge.lock().expect("no thread panics while it holds the lock")
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("nobody panics with it")
+        self.log.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -524,7 +522,7 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} cannot be read")))
 }
 
-/// Also tells a person who runs all tests.
+/// Writes to stderr itself, because the test harness captures `eprintln!`.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "faults: {line}");
 }

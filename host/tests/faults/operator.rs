@@ -1,4 +1,4 @@
-//! An operator beside the fleet: pushes version after version, and asks in the end what is saved.
+//! An operator who pushes versions, and reads the saved state at the end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,10 +8,9 @@ use crate::node::{baton, finish};
 use crate::store::{Done, ELECTION};
 use baton_test_support::modules::numbered;
 
-/// Who pushes.
 pub struct Operator {
     home: PathBuf,
-    /// The store, reached without trouble.
+    /// The store's URL, on a connection without trouble.
     store: String,
     module: Vec<u8>,
     pushed: u8,
@@ -19,14 +18,12 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Whose files are in that folder.
     pub fn new(home: &Path, store: String, keeps_state: bool) -> Self {
         let guest = if keeps_state { guests::effects() } else { guests::effects_without_state() };
         let module = std::fs::read(guest).expect("the guest is built");
         Self { home: home.to_owned(), store, module, pushed: 0, under_way: Vec::new() }
     }
 
-    /// Pushes the first version, and waits until it is there.
     pub fn push_first(&mut self) {
         let finished = finish(self.next());
         assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -35,7 +32,7 @@ impl Operator {
     /// Pushes the last version, and returns its digest.
     ///
     /// # Errors
-    /// If it is refused.
+    /// If the push fails.
     pub fn push_last(&mut self) -> Done<String> {
         let finished = finish(self.next());
         if finished.code != Some(0) {
@@ -45,14 +42,13 @@ impl Operator {
         Ok(baton_store::Digest::of(&module).to_string())
     }
 
-    /// Begins to push the next version.
     pub fn push(&mut self) {
         let mut command = self.next();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.under_way.push((self.pushed, child.expect("the binary starts")));
     }
 
-    /// What is pushed next: the same with another number in it.
+    /// The command that pushes the next version, which has the same code and another number.
     fn next(&mut self) -> Command {
         self.pushed = self.pushed.wrapping_add(1);
         let file = self.file();
@@ -67,25 +63,24 @@ impl Operator {
         self.home.join(format!("effects-{}.wasm", self.pushed))
     }
 
-    /// How those pushes have ended that have since this was asked last.
+    /// Messages about the pushes that have ended since the previous call.
     pub fn ended(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         self.under_way.retain_mut(|(number, child)| match child.try_wait().expect("a child can be waited for") {
             Some(status) => {
-                told.push(format!("the push of version {number} has ended, {status}"));
+                messages.push(format!("the push of version {number} has ended, {status}"));
                 false
             }
             None => true,
         });
-        told
+        messages
     }
 
-    /// Whether none is under way.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// How often the coordinators have saved, as the store has it.
+    /// The number of saves according to the state in the store.
     pub fn saved(&self) -> Done<u64> {
         let mut command = baton(&self.home);
         command.args(["state", "get", ELECTION, "saved", "--store", &self.store]);
@@ -95,7 +90,7 @@ impl Operator {
                 let count = finished.stdout.split_whitespace().next().and_then(|count| count.parse().ok());
                 count.ok_or_else(|| format!("{finished:?}"))
             }
-            // Nothing was saved so far.
+            // The key does not exist yet.
             Some(1) => Ok(0),
             _ => Err(format!("{finished:?}")),
         }

@@ -1,120 +1,106 @@
-//! Which faults come when: all of it follows from a seed.
+//! Generates the faults of a run from a seed.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::fleet::NAMES;
 
-/// Whom a fault meets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
-    /// The node that leads then, or the node of this number where none leads.
+    /// The current leader, or the node with this index if no node leads.
     Leader(usize),
-    /// The node of this number.
     Node(usize),
 }
 
-/// Some of the processes of a node: its host, and those that this has started.
+/// A set of a node's processes: its host and the host's child processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parts(u8);
 
 impl Parts {
-    /// The host alone.
     pub const HOST: Self = Self(1);
-    /// The runners alone.
     pub const RUNNER: Self = Self(2);
-    /// What carries the links alone.
+    /// Only the processes that handle the links.
     pub const LINKS: Self = Self(16);
 
-    /// What each is called, and which bit stands for it.
     const ALL: [(u8, &'static str); 4] = [(1, "host"), (2, "runner"), (8, "template"), (16, "links")];
 
-    /// Whether the host is one of them.
     pub fn has_host(self) -> bool {
         self.0 & 1 == 1
     }
 
-    /// Whether the runners are.
     pub fn has_runner(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// The others, by what they are called.
+    /// The names of the child processes in the set.
     pub fn others(self) -> impl Iterator<Item = &'static str> {
         Self::ALL.into_iter().skip(1).filter(move |(bit, _)| self.0 & bit != 0).map(|(_, name)| name)
     }
 }
 
-/// How processes end.
+/// The cause of a process's death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// By SIGKILL, as the kernel ends what takes too much memory.
+    /// SIGKILL, as from the kernel's OOM killer.
     Killed,
-    /// By SIGABRT, as what finds a bug of its own.
+    /// SIGABRT, as from a failed assertion.
     Aborted,
 }
 
-/// What an outside client writes as the record.
+/// The record that another client writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// What is there.
     Same,
-    /// What was there earlier.
     Older,
-    /// What is there, without the node.
     WithoutNode,
-    /// A record as for an election that nobody has led.
+    /// A record like that of a new election.
     AsNew,
-    /// None.
     Nothing,
 }
 
-/// How a node's way to the store, or the others' way to it, fails.
+/// The failure of a connection, from a node to the store or from other nodes to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// Nothing passes, and connections are cut.
+    /// Connections are closed and refused.
     Down,
-    /// Requests go nowhere.
+    /// Requests are discarded.
     Hang,
-    /// Requests arrive, and connections are cut before the answers.
+    /// Requests pass, and connections are closed instead of the answers.
     CutAfterRequest,
-    /// Requests arrive when it ends.
+    /// Requests are held until the trouble ends.
     HoldRequest,
-    /// Answers arrive when it ends.
+    /// Answers are held until the trouble ends.
     HoldAnswer,
 }
 
-/// A fault.
+/// A fault to inject. Its duration says when the fault ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// SIGSTOP for some of a node's processes, and SIGCONT after so long.
+    /// SIGSTOP for some of a node's processes, then SIGCONT.
     Stop(Who, Parts, Duration),
-    /// Some of a node's processes end; if its host is one of them, it is started after so long.
+    /// The death of some of a node's processes. If the host is among them, it is started again.
     End(Who, Parts, Death, Duration),
-    /// SIGTERM, and a start so long after its end.
+    /// SIGTERM for a host, and a start after the host has exited.
     Terminate(Who, Duration),
-    /// The lease is broken, with that period.
+    /// A break of the lease, with this break period.
     Break(Duration),
-    /// The lease is broken and the record is written without a lease id.
+    /// A break of the lease, and a record without a lease id.
     Free(Content),
-    /// An outside client breaks the lease, takes it and releases it after so long.
+    /// Another client breaks the lease, takes it, and releases it later.
     Take(Duration),
-    /// An outside client breaks the lease, takes it and lets it run out.
+    /// Another client breaks the lease, takes it, and lets it expire.
     TakeAndLeave,
-    /// The record is deleted.
     Delete,
-    /// A node does not reach the store as it should, for so long. On one machine that is all nodes.
+    /// A node's connection to the store fails. On one machine, this affects all nodes.
     Store(Who, Trouble, Duration),
-    /// Others do not reach a node as they should, for so long. On one machine what carries its links stands still.
+    /// The connections from other nodes to a node fail. On one machine, the process that handles links is stopped.
     Links(Who, Trouble, Duration),
-    /// Nobody reads what a node writes, for so long.
     Unread(Who, Duration),
-    /// Another version is pushed.
     Push,
 }
 
 impl Fault {
-    /// Whom it meets, if it meets a node.
+    /// The node that the fault targets, if any.
     pub fn who(&self) -> Option<Who> {
         match self {
             Fault::Stop(who, ..) | Fault::End(who, ..) | Fault::Terminate(who, _) => Some(*who),
@@ -123,7 +109,7 @@ impl Fault {
         }
     }
 
-    /// What the fault is counted as.
+    /// The name under which faults like this are counted.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Stop(_, Parts::HOST, _) => "stop",
@@ -144,8 +130,7 @@ impl Fault {
     }
 }
 
-/// The faults of a run that are wanted, as many whichever these are: burst after burst, without an end. Between two of
-/// them somebody leads.
+/// An endless iterator over bursts of faults. The number of faults does not depend on `is_wanted`.
 pub struct Plan<W> {
     rng: Rng,
     nodes: usize,
@@ -153,27 +138,26 @@ pub struct Plan<W> {
     is_wanted: W,
 }
 
-/// At most so many faults come close together.
 const BURST: u64 = 8;
 
 impl<W: Fn(&Fault) -> bool> Plan<W> {
-    /// The plan of a seed for so many nodes.
+    /// A plan with the faults that pass `is_wanted`.
     pub fn new(seed: u64, nodes: usize, lease: Duration, is_wanted: W) -> Self {
         Self { rng: Rng::of(seed), nodes, lease, is_wanted }
     }
 }
 
 impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
-    /// Faults, each with how long after the one before it comes.
+    /// Faults, each with its delay after the previous one.
     type Item = Vec<(Duration, Fault)>;
 
     /// # Panics
-    /// If there are no faults that are wanted.
+    /// If no fault passes `is_wanted`.
     fn next(&mut self) -> Option<Self::Item> {
         let Self { rng, nodes, lease, is_wanted } = self;
         let count = 1 + rng.below(BURST);
         let burst = (0..count).map(|_| {
-            // Some come together, as an outside client's do, some while a takeover is under way, some after it.
+            // Some faults come together, some during a takeover, and some after it.
             let after = match rng.below(10) {
                 0..4 => lease.mul_f64(rng.upto(0.1)),
                 4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),
@@ -186,11 +170,10 @@ impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
     }
 }
 
-/// SplitMix64.
+/// A random number generator: SplitMix64.
 pub struct Rng(u64);
 
 impl Rng {
-    /// The numbers of a seed.
     pub fn of(seed: u64) -> Self {
         Self(seed)
     }
@@ -203,12 +186,10 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below that one.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// A number of at most so much.
     pub fn upto(&mut self, most: f64) -> f64 {
         (self.below(1 << 20) as f64) / f64::from(1 << 20) * most
     }
@@ -218,7 +199,7 @@ impl Rng {
         if self.below(3) < 2 { Who::Leader(node) } else { Who::Node(node) }
     }
 
-    /// Any of them, but the host alone: that has faults of its own.
+    /// Any set but [`Parts::HOST`], for which there are separate faults.
     fn parts(&mut self) -> Parts {
         Parts(2 + self.below(30) as u8)
     }
@@ -230,7 +211,7 @@ impl Rng {
 
     fn fault(&mut self, nodes: usize, lease: Duration) -> Fault {
         match self.below(29) {
-            // Around the deadline and the lease's end.
+            // Ends around the deadline and the expiry of the lease.
             0..3 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(self.upto(1.6))),
             5..7 => Fault::End(self.who(nodes), Parts::HOST, Death::Killed, lease.mul_f64(self.upto(1.2))),
@@ -238,7 +219,7 @@ impl Rng {
             9..11 => Fault::Break(match self.below(3) {
                 0 => Duration::ZERO,
                 1 => Duration::from_secs(1),
-                // A whole number, as Azure has it.
+                // Azure only accepts whole seconds.
                 _ => Duration::from_secs(lease.as_secs() / 2),
             }),
             11..13 => Fault::Free(match self.below(6) {

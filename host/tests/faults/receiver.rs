@@ -1,4 +1,4 @@
-//! The outside: a server that the coordinators ask, and that only listens.
+//! A server that receives the coordinators' requests.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -10,7 +10,7 @@ use crate::fleet::NAMES;
 use crate::judge::{Effect, Judge, Way};
 use crate::kernel::{listener, receive};
 
-/// The server; it ends with this value.
+/// The server. Dropping it closes its connections.
 pub struct Receiver {
     port: u16,
     ended: Arc<AtomicBool>,
@@ -18,7 +18,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts a server that tells the judge of each request.
+    /// Starts a server that reports each request to the judge.
     pub fn start(judge: &Arc<Mutex<Judge>>) -> Self {
         let listener = listener();
         let port = listener.local_addr().expect("a bound address").port();
@@ -35,7 +35,8 @@ impl Receiver {
                 let own = stream.try_clone().expect("a descriptor");
                 for (_, thread) in connections.extract_if(.., |(_, thread)| thread.is_finished()) {
                     if thread.join().is_err() {
-                        judge.lock().expect("nobody panics with it").found("the receiver panicked".to_owned());
+                        let mut judge = judge.lock().expect("no thread panics while it holds the lock");
+                        judge.found("the receiver panicked".to_owned());
                     }
                 }
                 let judge = Arc::clone(&judge);
@@ -43,16 +44,16 @@ impl Receiver {
             }
             for (stream, thread) in connections {
                 let _ = stream.shutdown(Shutdown::Both);
-                // Whatever it was, a promise was not watched.
+                // Requests on this connection were not judged.
                 if thread.join().is_err() {
-                    judge.lock().expect("nobody panics with it").found("the receiver panicked".to_owned());
+                    let mut judge = judge.lock().expect("no thread panics while it holds the lock");
+                    judge.found("the receiver panicked".to_owned());
                 }
             }
         });
         Self { port, ended, acceptor: Some(acceptor) }
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
@@ -69,8 +70,8 @@ impl Drop for Receiver {
     }
 }
 
-/// Reads requests until the connection ends. Only one is under way at a time, so that what is read in one call
-/// arrived at the moment of its stamp.
+/// Reads requests until the connection closes. A client waits for each answer, so a read never returns bytes of two
+/// requests, which would share one time stamp.
 fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
     let mut head = Vec::new();
     let mut bytes = [0; 4096];
@@ -83,7 +84,7 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
                 }
                 let parsed = parse(&String::from_utf8_lossy(&head), at);
                 head.clear();
-                let mut judge = judge.lock().expect("nobody panics with it");
+                let mut judge = judge.lock().expect("no thread panics while it holds the lock");
                 match parsed {
                     Ok(effect) => {
                         judge.written(effect.node, Way::Request, at);
@@ -92,7 +93,7 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
                     Err(why) => judge.found(why),
                 }
             }
-            // The guest's end, often a reset.
+            // The guest has ended, often with a reset of the connection.
             Ok(None) => return,
             Err(error) if error.raw_os_error().is_some() => return,
             Err(error) => panic!("{error}"),
@@ -103,7 +104,7 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
     }
 }
 
-/// `GET /INSTANCE/N HTTP/1.1`, and the headers that the host adds.
+/// Parses `GET /INSTANCE/N HTTP/1.1` and the headers that the host adds.
 fn parse(head: &str, at: u64) -> Result<Effect, String> {
     let header = |name: &str| {
         let pairs = head.lines().filter_map(|line| line.split_once(": "));

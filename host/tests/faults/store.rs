@@ -1,4 +1,4 @@
-//! The stores, and what an outside client and a network do to them.
+//! The stores, and faults of them: those of the network, and those that another client causes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,25 +19,22 @@ use crate::azurite::Azurite;
 use crate::plan::{Content, Trouble};
 use crate::proxy::{Mode, Proxy};
 
-/// The election that the fleet contends for.
+/// The name of the fleet's election.
 pub const ELECTION: &str = "faults";
 const CONTAINER: &str = "faults";
 
-/// The emulator may stand still for minutes, while half of a request is all that it has.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// The timeout of a request to the emulator, which may stand still for minutes in the middle of a request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a fault comes to: the store may refuse it, which is noted.
+/// The result of a fault. The store may refuse a fault, which the log then says.
 pub type Done<T = ()> = Result<T, String>;
 
-/// A store.
 pub enum Store {
-    /// A folder.
     Sqlite(Box<Sqlite>),
-    /// An emulator behind a proxy for each node.
+    /// The emulator, behind one proxy for each node.
     Azurite(Box<Azure>),
 }
 
-/// The embedded store.
 pub struct Sqlite {
     folder: TempDir,
     runtime: Runtime,
@@ -45,7 +42,6 @@ pub struct Sqlite {
     earlier: Vec<Vec<Value>>,
 }
 
-/// The emulator.
 pub struct Azure {
     azurite: Azurite,
     _folder: TempDir,
@@ -54,22 +50,19 @@ pub struct Azure {
     earlier: Vec<HashMap<String, String>>,
 }
 
-/// A lease that an outside client has taken.
+/// A lease that another client has taken.
 pub enum Taken {
-    /// On the embedded store.
     Sqlite(LeaseId),
-    /// On the emulator.
     Azurite(azure_core::prelude::LeaseId),
 }
 
 impl Store {
-    /// A new folder.
     pub fn sqlite() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self::Sqlite(Box::new(Sqlite { folder, runtime: runtime(), lock: None, earlier: Vec::new() }))
     }
 
-    /// A new emulator with an empty container, for so many nodes.
+    /// Starts an emulator with an empty container, and a proxy for each node.
     pub fn azurite(nodes: usize) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let azurite = Azurite::start_in(folder.path());
@@ -80,7 +73,7 @@ impl Store {
         Self::Azurite(Box::new(azure))
     }
 
-    /// The `--store` of a node.
+    /// A node's value of `--store`.
     pub fn url(&self, node: usize) -> String {
         match self {
             Self::Sqlite(sqlite) => format!("sqlite:{}", sqlite.folder.path().display()),
@@ -88,7 +81,7 @@ impl Store {
         }
     }
 
-    /// The `--store` of whom no trouble meets.
+    /// A value of `--store` whose connection has no trouble.
     pub fn safe_url(&self) -> String {
         match self {
             Self::Sqlite(_) => self.url(0),
@@ -96,12 +89,12 @@ impl Store {
         }
     }
 
-    /// The shortest lease that it keeps.
+    /// The shortest lease that the store supports.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(if matches!(self, Self::Sqlite(_)) { 2 } else { 15 })
     }
 
-    /// Keeps what the record is, to be written again later.
+    /// Remembers the current record, so that [`Self::free`] can write it back later.
     pub fn remember(&mut self) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
@@ -116,16 +109,15 @@ impl Store {
         Ok(())
     }
 
-    /// Whether it answers an outside client whom no trouble meets.
+    /// True if the store answers a client whose connection has no trouble.
     pub fn answers(&self) -> bool {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock.is_none(),
-            // That there is no such blob is an answer.
+            // Any answer counts, even that the blob does not exist.
             Self::Azurite(azure) => azure.ask(async { Ok(azure.blob().exists().await) }).is_ok(),
         }
     }
 
-    /// Breaks the lease.
     pub fn break_lease(&self, period: Duration) -> Done {
         match self {
             Self::Sqlite(sqlite) => sqlite.runtime.block_on(async {
@@ -135,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Breaks the lease, and frees it by writing the record without a lease id.
+    /// Breaks the lease, and writes the record without a lease id.
     pub fn free(&self, content: Content) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
@@ -155,7 +147,7 @@ impl Store {
                     "UPDATE lease SET {}, {free}, version = lower(hex(randomblob(16))) WHERE election = '{ELECTION}'",
                     set.join(", ")
                 );
-                sqlite.open()?.execute(&sql, rusqlite::params_from_iter(record)).map(drop).map_err(told)
+                sqlite.open()?.execute(&sql, rusqlite::params_from_iter(record)).map(drop).map_err(first_line)
             }
             Self::Azurite(azure) => {
                 let mut record = azure.record()?;
@@ -181,7 +173,6 @@ impl Store {
         }
     }
 
-    /// Breaks the lease and takes it.
     pub fn take(&self) -> Done<Taken> {
         self.break_lease(Duration::ZERO)?;
         match self {
@@ -202,7 +193,7 @@ impl Store {
         }
     }
 
-    /// Releases it.
+    /// Releases a lease that [`Self::take`] has taken.
     pub fn release(&self, taken: Taken) -> Done {
         match (self, taken) {
             (Self::Sqlite(sqlite), Taken::Sqlite(id)) => sqlite.runtime.block_on(async {
@@ -216,27 +207,26 @@ impl Store {
         }
     }
 
-    /// Deletes the record, and its lease with it.
     pub fn delete(&self) -> Done {
         match self {
             Self::Sqlite(sqlite) => sqlite
                 .runtime
                 .block_on(async { sqlite.client().delete(&election()).await.map_err(|error| format!("{error:?}")) }),
             Self::Azurite(azure) => {
-                // While its lease is held, nobody else may delete a blob.
+                // A leased blob cannot be deleted.
                 self.break_lease(Duration::ZERO)?;
                 azure.ask(azure.blob().delete()).map(drop)
             }
         }
     }
 
-    /// Lets a node's way to the store fail, until [`Self::heal`]. On one machine it is everybody's: a lock.
+    /// Makes a node's connection to the store fail until [`Self::heal`]. The embedded store is locked for all nodes.
     pub fn trouble(&mut self, node: usize, trouble: Trouble) -> Done {
         match self {
             Self::Sqlite(sqlite) => {
                 if sqlite.lock.is_none() {
                     let lock = sqlite.open()?;
-                    lock.execute_batch("BEGIN EXCLUSIVE").map_err(told)?;
+                    lock.execute_batch("BEGIN EXCLUSIVE").map_err(first_line)?;
                     sqlite.lock = Some(lock);
                 }
             }
@@ -245,7 +235,6 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a node's trouble.
     pub fn heal(&mut self, node: usize) {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock = None,
@@ -272,21 +261,21 @@ impl Sqlite {
     }
 
     fn open(&self) -> Done<Connection> {
-        let connection = Connection::open(self.folder.path().join("lease.db")).map_err(told)?;
-        // A stopped host may have the file locked for as long as it is stopped.
-        connection.busy_timeout(Duration::from_millis(500)).map_err(told)?;
+        let connection = Connection::open(self.folder.path().join("lease.db")).map_err(first_line)?;
+        // A stopped host may hold the file's lock until it continues.
+        connection.busy_timeout(Duration::from_millis(500)).map_err(first_line)?;
         Ok(connection)
     }
 
     fn record(&self) -> Done<Vec<Value>> {
         let sql = format!("SELECT {} FROM lease WHERE election = '{ELECTION}'", RECORD.join(", "));
         let read = |row: &rusqlite::Row<'_>| (0..RECORD.len()).map(|at| row.get(at)).collect();
-        self.open()?.query_row(&sql, [], read).map_err(told)
+        self.open()?.query_row(&sql, [], read).map_err(first_line)
     }
 }
 
 impl Azure {
-    /// The lease's blob at the emulator itself, past the proxies.
+    /// The lease's blob, accessed without a proxy.
     fn blob(&self) -> BlobClient {
         let SocketAddr::V4(address) = self.azurite.address() else { unreachable!("it listens on 127.0.0.1") };
         let location = CloudLocation::Emulator { address: address.ip().to_string(), port: address.port() };
@@ -296,9 +285,9 @@ impl Azure {
 
     fn ask<T>(&self, request: impl IntoFuture<Output = azure_core::Result<T>>) -> Done<T> {
         self.runtime.block_on(async {
-            match tokio::time::timeout(ANSWERS_WITHIN, request.into_future()).await {
-                Ok(answer) => answer.map_err(told),
-                Err(_) => Err(format!("the emulator has not answered within {ANSWERS_WITHIN:?}")),
+            match tokio::time::timeout(ANSWER_TIMEOUT, request.into_future()).await {
+                Ok(answer) => answer.map_err(first_line),
+                Err(_) => Err(format!("the emulator has not answered within {ANSWER_TIMEOUT:?}")),
             }
         })
     }
@@ -310,19 +299,18 @@ impl Azure {
     }
 }
 
-/// The record's columns.
 const RECORD: [&str; 8] = ["term", "node", "incarnation", "since", "lease", "module", "outcome", "failures"];
 const TERM: usize = 0;
 const NODE: usize = 1;
 const OUTCOME: usize = 6;
 
-/// Half as old as the oldest.
+/// The record that is half as old as the oldest.
 fn middle<T: Clone>(earlier: &[T]) -> Option<T> {
     earlier.get(earlier.len() / 2).cloned()
 }
 
-fn told(error: impl std::fmt::Display) -> String {
-    // Azure's errors are pages.
+fn first_line(error: impl std::fmt::Display) -> String {
+    // Azure's errors contain whole answers.
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 

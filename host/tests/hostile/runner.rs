@@ -1,5 +1,5 @@
-//! A runner that was taken over: it is confined as a real one is, says that it is ready, and does from then on whatever
-//! the variable [`EVIL`] of its instance says.
+//! A hostile runner. It is confined like a real runner, reports that it is ready, and then runs the attack that the
+//! variable [`EVIL`] of its instance names.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -14,23 +14,23 @@ use baton_runtime::confine::{Reach, to_loading, to_running};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 
-/// What it does.
+/// The variable that names the attack.
 pub const EVIL: &str = "EVIL";
-/// The port of a server on this machine.
+/// The variable that holds the port of a server on this machine.
 pub const PORT: &str = "PORT";
-/// The number of a process that runs another instance.
+/// The variable that holds the pid of another instance's runner.
 pub const NEIGHBOUR: &str = "NEIGHBOUR";
 
-/// What stands in the first message of one that never becomes ready, or does not say so in order.
+/// A grant that makes a runner never report its readiness.
 pub const NEVER_READY: &str = "http://never-ready.test";
 pub const BADLY_READY: &str = "http://badly-ready.test";
 
-/// The folder that some are granted, by their host.
+/// The folder that some runners of the host with this pid are granted.
 pub fn granted(host: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{host}"))
 }
 
-/// The numbers of what a runner says, in the order in which `FromRunner` has it.
+/// The variants of `FromRunner`, numbered in their order.
 mod says {
     pub const READY: u8 = 0;
     pub const FAILED: u8 = 1;
@@ -47,42 +47,38 @@ mod says {
     pub const ENDED: u8 = 13;
 }
 
-/// Ways to end, in the order in which `How` has them.
+/// Variants of `How`, numbered in their order.
 const DONE: u8 = 0;
-const KILLED: u8 = 4;
-const UNABLE: u8 = 5;
+const UNABLE: u8 = 4;
 
-/// What it was given.
 struct Runner {
     host: libc::pid_t,
     from_host: File,
     to_host: Option<File>,
     page: OwnedFd,
     tally: OwnedFd,
-    /// What it is to hold as long as it is there.
+    /// The lock file. Its lock shows other hosts that this runner is alive.
     lock: OwnedFd,
-    remains: Option<OwnedFd>,
-    /// Where the page and the tally are mapped, as in every runner.
+    /// The mappings of the page and the tally.
     mapped: [*mut libc::c_void; 2],
-    /// The message that began its instance.
+    /// The message that starts the instance.
     start: Vec<u8>,
 }
 
-/// Which signal is sent for a descriptor. It has no name in `libc`.
+/// Sets the signal that a descriptor sends. `libc` does not define this constant.
 const F_SETSIG: libc::c_int = 10;
 
-/// More than the page and the tally have.
+/// The length of a mapping, which holds the whole page or tally.
 const PAGE: usize = 4096;
 
 pub fn be_one(forked: Forked) -> ExitCode {
     let host = forked.host();
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     setsid().unwrap();
-    let mut given = forked.into_descriptors().into_iter();
-    let mut next = || given.next().expect("a descriptor");
+    let mut descriptors = forked.into_descriptors().into_iter();
+    let mut next = || descriptors.next().expect("a descriptor");
     let (mut from_host, mut to_host) = (File::from(next()), File::from(next()));
     let (page, tally, lock) = (next(), next(), next());
-    let remains = given.next();
     let prepare = message(&mut from_host);
     let mapped = [(&page, libc::PROT_READ), (&tally, libc::PROT_READ | libc::PROT_WRITE)];
     let mapped = mapped.map(|(file, protection)| map(file, protection).unwrap());
@@ -108,7 +104,7 @@ pub fn be_one(forked: Forked) -> ExitCode {
     to_host.write_all(&frame(&[says::READY, 1])).unwrap();
     let start = message(&mut from_host);
     let host = libc::pid_t::try_from(host).unwrap();
-    Runner { host, from_host, to_host: Some(to_host), page, tally, lock, remains, mapped, start }.does_evil()
+    Runner { host, from_host, to_host: Some(to_host), page, tally, lock, mapped, start }.does_evil()
 }
 
 fn message(from: &mut File) -> Vec<u8> {
@@ -128,7 +124,7 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes(), message].concat()
 }
 
-/// A number as Postcard writes it.
+/// Encodes a number as Postcard does.
 fn number(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -139,14 +135,14 @@ fn number(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A text or bytes, as Postcard writes them.
+/// Encodes text or bytes as Postcard does.
 fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
     let text = text.as_ref();
     [number(text.len() as u64), text.to_vec()].concat()
 }
 
 fn map(file: &OwnedFd, protection: libc::c_int) -> io::Result<*mut libc::c_void> {
-    // SAFETY: the kernel chooses a free place.
+    // SAFETY: without a fixed address, the kernel chooses free memory, so no other mapping changes.
     match unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) } {
         libc::MAP_FAILED => Err(io::Error::last_os_error()),
         mapped => Ok(mapped),
@@ -166,7 +162,7 @@ fn spin() -> ! {
 }
 
 fn exit(status: i32) -> ! {
-    // SAFETY: nothing is used any more.
+    // SAFETY: `_exit` ends the process at once and touches no memory of ours.
     unsafe { libc::_exit(status) }
 }
 
@@ -175,7 +171,7 @@ fn done(answer: libc::c_long) -> io::Result<()> {
 }
 
 impl Runner {
-    /// A variable of its instance: a name and a text, each behind its length.
+    /// A variable of the instance. The message holds its name and its value, each after its length.
     fn variable(&self, name: &str) -> String {
         let name = text(name);
         let at = self.start.windows(name.len()).position(|part| part == name).expect("a variable") + name.len();
@@ -183,7 +179,7 @@ impl Runner {
         String::from_utf8(self.start[at + 1..][..length].to_vec()).unwrap()
     }
 
-    /// Writes these bytes. A runner that its host does not hear any more stays, and does nothing.
+    /// Writes these bytes to the host. If the host has closed the pipe, the runner sleeps until it is killed.
     fn write(&self, bytes: &[u8]) {
         if self.to_host.as_ref().is_none_or(|mut to| to.write_all(bytes).is_err()) {
             stay();
@@ -198,19 +194,19 @@ impl Runner {
         self.say(says::LINE, &[vec![0], text(line)]);
     }
 
-    /// Says it for ever.
+    /// Sends a message forever.
     fn floods(&self, kind: u8, parts: &[Vec<u8>]) -> ! {
         let message = frame(&[vec![kind], parts.concat()].concat());
-        // Many with each write where they are short.
+        // Writes many short messages at once.
         let many = message.repeat((65_536 / message.len()).max(1));
         loop {
             self.write(&many);
         }
     }
 
-    /// An end without a backtrace, a core dump and a profile.
+    /// Reports an end without a backtrace.
     fn ends(&self, how: u8) {
-        self.say(says::ENDED, &[vec![how, 0, 0, 0]]);
+        self.say(says::ENDED, &[vec![how, 0]]);
     }
 
     fn does_evil(mut self) -> ! {
@@ -253,7 +249,7 @@ impl Runner {
             }
             "commits fewer changes than it says" => self.say(says::COMMIT, &[text([9, 1, 1, b'k'])]),
             "commits and does not read" => loop {
-                // One that is too large: the answer tells the whole key.
+                // A change that is too large. The answer contains the whole key.
                 let change = [vec![0], text("k".repeat(200)), text([0; 64])].concat();
                 self.say(says::COMMIT, &[text([vec![1], change].concat())]);
                 std::thread::sleep(Duration::from_millis(1));
@@ -289,15 +285,13 @@ impl Runner {
             }
             "begins and could not begin" => {
                 self.say(says::STARTED, &[]);
-                self.say(says::ENDED, &[vec![UNABLE], text("because"), vec![0, 0, 0]]);
+                self.say(says::ENDED, &[vec![UNABLE], text("because"), vec![0]]);
             }
-            "is killed though nobody kills it" => self.ends(KILLED),
             "is late though it is not" => exit(3),
             "says that it was refused" => {
                 self.fill_the_tally();
                 exit(9);
             }
-            "lies about what it leaves" => self.lies(),
             "closes its pipe and goes on" => {
                 self.to_host = None;
                 spin();
@@ -329,20 +323,21 @@ impl Runner {
         stay()
     }
 
-    /// Tries to have others take it, and so its host, for gone. What is refused is said by name.
+    /// Tries to give up its lock. Other hosts would then consider this runner and its host dead.
     fn gives_its_lock_up(&self) {
         let lock = self.lock.as_raw_fd();
         let other = self.page.as_raw_fd();
         let unlocked = libc::flock { l_type: libc::F_UNLCK as i16, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
         let unlocked = &raw const unlocked;
-        // The kernel looks at no more than half of a register.
+        // The kernel only reads the lower half of a register.
         let wide = i64::from(lock) | 1 << 32;
         let byte = c"x".as_ptr();
         let part = libc::iovec { iov_base: byte.cast_mut().cast(), iov_len: 1 };
         let parts = &raw const part;
-        let number = |call, arguments: [i64; 4]| {
+        let system_call = |call, arguments: [i64; 4]| {
             let [one, two, three, four] = arguments;
-            // SAFETY: what the calls would read lives until they return, and what they would close nobody uses.
+            // SAFETY: all pointers among the arguments stay valid until the call returns. Nothing uses the descriptor
+            // that a call may close.
             done(unsafe { libc::syscall(call, one, two, three, four) })
         };
         let [lock, other, unlocked, byte, parts] =
@@ -369,7 +364,7 @@ impl Runner {
             ("unshare", libc::SYS_unshare, [libc::CLONE_FILES.into(), 0, 0, 0]),
             ("execve", libc::SYS_execve, [c"/bin/true".as_ptr() as i64, 0, 0, 0]),
         ] {
-            if number(call, arguments).is_ok() {
+            if system_call(call, arguments).is_ok() {
                 self.line(&format!("gives its lock up by {name}"));
                 return;
             }
@@ -398,26 +393,14 @@ impl Runner {
     }
 
     fn fill_the_tally(&self) {
-        // SAFETY: the page is mapped, to be written, and nothing else is in it. The tally has 11 numbers.
+        // SAFETY: the tally is mapped writable, its 11 numbers fit into the mapping, and no reference points there.
         unsafe { std::ptr::write_bytes(self.mapped[1].cast::<u8>(), 0xff, 11 * 8) };
-    }
-
-    fn lies(&self) {
-        let remains = self.remains.as_ref().expect("something is kept");
-        // One page of memory, and a file as long as any.
-        self.tries(
-            "makes what it leaves long",
-            rustix::io::pwrite(remains, b"x", 1 << 50).map(drop).map_err(Into::into),
-        );
-        self.tries("shortens it", rustix::fs::ftruncate(remains, 0).map_err(Into::into));
-        rustix::io::pwrite(remains, b"dump", 0).unwrap();
-        let ok = |length| [vec![1, 0], number(length)].concat();
-        self.say(says::ENDED, &[vec![DONE, 0], ok(u64::MAX), ok(u64::MAX), vec![0]]);
     }
 
     fn stops(&self) -> ! {
         let all = [u64::MAX; 16];
-        // SAFETY: the set lives until the call returns; the other calls take numbers. The last one is for this thread.
+        // SAFETY: `all` outlives the call that reads it, and is as long as a signal set. The other calls only take
+        // numbers, and the signal goes to this thread.
         unsafe {
             libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr().cast(), std::ptr::null_mut());
             libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), libc::SIGSTOP);
@@ -433,7 +416,7 @@ impl Runner {
             say("shortens", rustix::fs::ftruncate(file, 0).map_err(Into::into));
             say("lengthens", rustix::fs::ftruncate(file, 1 << 30).map_err(Into::into));
             say("seals", rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE).map_err(Into::into));
-            // SAFETY: these change how memory may be used that only this uses, or give it up.
+            // SAFETY: nothing reads or writes this memory afterwards, whatever the calls do to it.
             unsafe {
                 if name == "page" {
                     say("unprotects", done(libc::mprotect(mapped, PAGE, writes).into()));
@@ -445,7 +428,7 @@ impl Runner {
             }
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let again = rustix::fs::openat(CWD, path, OFlags::RDWR, Mode::empty());
-            // Where it has files, it may open it once more; that alone is no harm.
+            // A runner with files may open it again, which alone is harmless.
             let again = again.as_ref().unwrap_or(file);
             say("maps once more", map(again, writes).map(drop));
             say("shortens once more", rustix::fs::ftruncate(again, 0).map_err(Into::into));
@@ -464,9 +447,9 @@ impl Runner {
             let say = |what: &str, outcome: io::Result<()>| self.tries(&format!("{what} {whom}"), outcome);
             let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             let none = std::ptr::null_mut::<libc::c_void>();
-            // SAFETY: each call takes numbers, and addresses of what lives until it returns.
+            // SAFETY: the calls take numbers, null, and the address of `limit`, which outlives them.
             unsafe {
-                // With an effect that would be seen.
+                // If one of these calls succeeded, its target would visibly fail.
                 say("kills", done(libc::kill(pid, libc::SIGKILL).into()));
                 say("stops a thread of", done(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGSTOP)));
                 say("stops one thread of", done(libc::syscall(libc::SYS_tkill, pid, libc::SIGSTOP)));
@@ -488,7 +471,8 @@ impl Runner {
             say("looks at what is given to", File::open(format!("/proc/{pid}/environ")).map(drop));
             say("takes from", File::open(format!("/proc/{pid}/fd/0")).map(drop));
         }
-        // SAFETY: a child ends at once; the other calls take numbers, or addresses of nothing.
+        // SAFETY: a child of `fork` exits at once, and a child of `clone` would continue in its own copy of the memory.
+        // The other calls take numbers, null, and the address of `message`, which outlives the call and may be zeroed.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -507,7 +491,7 @@ impl Runner {
             ] {
                 self.tries(name, done(libc::socket(family, kind, 0).into()));
             }
-            // It came by one, which is still there.
+            // The runner received its descriptors over a socket, which is still open.
             let message: libc::msghdr = std::mem::zeroed();
             self.tries("sends by its socket", done(libc::sendmsg(0, &raw const message, 0) as libc::c_long));
         }
@@ -534,7 +518,7 @@ impl Runner {
             self.line("x");
             std::thread::sleep(Duration::from_millis(2));
         }
-        // All that it printed was taken or refused when this arrives.
+        // The host has handled all printed lines when this message arrives.
         self.say(says::STEP_DOWN, &[text("it is over")]);
     }
 }

@@ -155,8 +155,8 @@ fn breaks(witness: Witness, rule: &str, plan: impl Fn(u64) -> Plan) {
     assert!(found.is_some(), "{witness:?} is not caught by {rule}");
 }
 
-/// The store breaks a lease while one host is cut off from it. A second host acquires the lease, must wait until the first
-/// one's instance has ended, and dies at once. The record still names the first host, the lease the second.
+/// The store breaks a lease while one host is cut off from it. A second host acquires the lease, must wait until the
+/// first one's instance has ended, and dies at once. The record still names the first host, the lease the second.
 fn dies_while_a_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     let cut = Duration::from_secs(20);
     let mut plan = Plan { witness, ..Plan::from_seed(seed) };

@@ -1,8 +1,8 @@
-//! The model must be able to fail: the ways to two leaders that were once found by readers, or that a design warns of, are
-//! found by it, each from a start of its own, where their mends are taken out. It runs the very code of `../model`, against the copy of the elector's
-//! sources with the mutants of `table.rs` in it. `BATON_MUTANT=all` hunts every mutant from every start, for a while each,
-//! and says which are found, `BATON_MUTANT=hint` those with that in their names: rules that only time, chance or people know
-//! of are not the model's.
+//! The model must be able to fail: the ways to two leaders that were once found by readers, or that a design warns of,
+//! are found by it, each from a start of its own, where their mends are taken out. It runs the very code of `../model`,
+//! against the copy of the elector's sources with the mutants of `table.rs` in it. `BATON_MUTANT=all` hunts every
+//! mutant from every start, for a while each, and says which are found, `BATON_MUTANT=hint` those with that in their
+//! names: rules that only time, chance or people know of are not the model's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
 #![allow(missing_docs, dead_code, reason = "nobody links against a test, and not all of the model is used here")]

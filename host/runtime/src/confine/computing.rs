@@ -1,4 +1,4 @@
-//! A process that only computes: the one that compiles strangers' modules.
+//! Confines a process that only computes: the one that compiles untrusted modules.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use seccompiler::{BackendError, BpfProgram};
 use super::filter::{Calls, flags, no_code};
 use super::{ConfineError, Reach};
 
-/// What a process does with code that it compiles.
+/// The use of compiled code in the process that compiles it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// It hands it over. No memory of its own can be run but its program.
+    /// The process passes the code on. Only its program can be executed.
     HandsOver,
-    /// It loads it to look at it: memory can be made to run.
+    /// The process loads the code to inspect it. Memory can be made executable.
     Loads,
 }
 
-/// Confines this process for good, to what somebody needs who treats code so. Of the standard streams it keeps what they
-/// are; all other descriptors are closed. There must be no other thread yet: they are made with what is left.
+/// Confines this process for good to compiling. It keeps its standard streams; all other descriptors are closed. The
+/// process must have only one thread: threads made later inherit the confinement.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
+/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
 pub fn to_computing(code: Code) -> Result<(), ConfineError> {
     super::close_others()?;
     super::give_up_privileges()?;
@@ -35,7 +35,7 @@ fn filter(code: Code) -> Result<BpfProgram, BackendError> {
     let mut calls = Calls::needed()?;
     calls.threads()?;
     calls.names()?;
-    // Memory of its own. Nothing in it can be run, if not made so later.
+    // Private anonymous memory, which is not executable unless `mprotect` may make it so.
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, private | libc::MAP_SHARED, private)])?;
     match code {

@@ -1,7 +1,7 @@
-//! Which calls of the system a process knows: seccomp filters, and what those of all our processes share.
+//! Seccomp filters: the system calls that a process may make, and those that all our processes share.
 //!
-//! A call that is not listed, or not with these arguments, is answered as if the kernel lacked it, so that its
-//! caller goes on without. `clone3` is among those: what it is asked for cannot be seen, and libraries fall back.
+//! A call that is not listed, or not with these arguments, fails with `ENOSYS`, so that its caller falls back. `clone3`
+//! is not listed: a filter cannot see its flags, and libraries fall back to `clone`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,7 +12,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Calls that every process of ours needs, and that can do nothing beyond it. Files are only those that are open.
+/// Calls that each of our processes needs, and that have no effect beyond it. Those on files need an open descriptor.
 const NEEDED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -49,60 +49,58 @@ const NEEDED: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// What is asked of one argument of a call.
 type Condition = Result<SeccompCondition, BackendError>;
 
-/// That the argument is this number.
+/// Requires that the argument is this number.
 pub(super) fn is(argument: u8, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unsigned(value))
 }
 
-/// That the argument has, of the flags in the mask, these.
+/// Requires that, among the flags in `mask`, the argument has exactly those in `value`.
 pub(super) fn flags(argument: u8, mask: libc::c_int, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(unsigned(mask)), unsigned(value))
 }
 
-/// That the argument points nowhere.
+/// Requires that the argument is a null pointer.
 pub(super) fn null(argument: u8) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }
 
-/// That a protection lets nothing be run.
+/// Requires that the argument, a memory protection, allows no execution.
 pub(super) fn no_code(argument: u8) -> Condition {
     flags(argument, libc::PROT_EXEC, 0)
 }
 
-/// An argument as the kernel has it.
 fn unsigned(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
 
-/// The calls that a process knows, each with the ways in which it can be made: in all of a way's conditions, and without a
-/// way in any.
+/// The calls that a process may make, each with its alternatives. A call is allowed if all conditions of one
+/// alternative hold. A call without alternatives is always allowed.
 #[must_use]
 pub(super) struct Calls(BTreeMap<libc::c_long, Vec<Vec<SeccompCondition>>>);
 
 impl Calls {
-    /// What every process of ours needs: its memory can be made in other ways than it is here, which each says itself.
+    /// Returns what each of our processes needs. Ways to map memory differ: each process adds its own.
     pub(super) fn needed() -> Result<Self, BackendError> {
         let mut calls = Self(BTreeMap::new());
         calls.all(NEEDED);
-        // Signals to itself, as `abort` sends one.
+        // Signals to this process, as `abort` sends them.
         let own = i32::try_from(std::process::id()).unwrap_or(-1);
         calls.when(libc::SYS_tgkill, [is(0, own)])?;
-        // What descriptors are, and a second one for the same.
+        // Reading a descriptor's flags, and duplicating it.
         calls.any_of(libc::SYS_fcntl, 1, &[libc::F_GETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC])?;
-        // Its own limits, to read.
+        // Reading the limits of this process.
         calls.when(libc::SYS_prlimit64, [is(0, 0), null(2)])?;
         Ok(calls)
     }
 
-    /// Calls whose arguments do not matter, whatever else is said of them.
+    /// Allows calls with any arguments, in place of their conditions so far.
     pub(super) fn all(&mut self, calls: &[libc::c_long]) {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
 
-    /// A call if all of that is so. Said again of the same call, it is another way to make it.
+    /// Allows a call if all conditions hold. Further rules for the same call are alternatives.
     pub(super) fn when<const N: usize>(
         &mut self,
         call: libc::c_long,
@@ -113,14 +111,14 @@ impl Calls {
             Entry::Vacant(entry) => {
                 entry.insert(vec![way]);
             }
-            // The arguments do not matter.
+            // Any arguments are allowed already.
             Entry::Occupied(entry) if entry.get().is_empty() => {}
             Entry::Occupied(mut entry) => entry.get_mut().push(way),
         }
         Ok(())
     }
 
-    /// What is known of those calls, for any descriptor but this one: it is their first argument.
+    /// Forbids these calls for one descriptor, which is their first argument.
     pub(super) fn but_for(&mut self, descriptor: BorrowedFd<'_>, calls: &[libc::c_long]) -> Result<(), BackendError> {
         let number = unsigned(descriptor.as_raw_fd());
         let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, number)?;
@@ -134,7 +132,7 @@ impl Calls {
         Ok(())
     }
 
-    /// A call if its argument is one of those.
+    /// Allows a call if the argument is one of these values.
     pub(super) fn any_of(
         &mut self,
         call: libc::c_long,
@@ -144,15 +142,14 @@ impl Calls {
         values.iter().try_for_each(|value| self.when(call, [is(argument, *value)]))
     }
 
-    /// Threads of its own, and nothing else that is like a process: no other flag than those that libraries set for one.
+    /// Allows creating threads, and no processes: `clone` with the flags that libraries set for a thread.
     pub(super) fn threads(&mut self) -> Result<(), BackendError> {
         let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
         let own = libc::CLONE_SYSVSEM | libc::CLONE_SETTLS | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
         self.when(libc::SYS_clone, [flags(0, !(own | libc::CLONE_DETACHED), thread)])
     }
 
-    /// Code that is made from memory: it is written first, and made to run then. On some processors it must be awaited
-    /// that all threads see it.
+    /// Allows making written memory executable. On some architectures, a barrier must follow on all threads.
     pub(super) fn code(&mut self) -> Result<(), BackendError> {
         self.all(&[libc::SYS_mprotect]);
         let own = [
@@ -162,10 +159,10 @@ impl Calls {
         self.any_of(libc::SYS_membarrier, 0, &own)
     }
 
-    /// Sockets for TCP, of no other protocol.
+    /// Allows TCP sockets, and no other protocol.
     pub(super) fn tcp(&mut self) -> Result<(), BackendError> {
         for family in [libc::AF_INET, libc::AF_INET6] {
-            // Further protocols have streams too, and Landlock does not know them.
+            // Other protocols have stream sockets, too, which Landlock does not restrict.
             for protocol in [0, libc::IPPROTO_TCP] {
                 let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
                 self.when(libc::SYS_socket, [is(0, family), stream, is(2, protocol)])?;
@@ -174,12 +171,11 @@ impl Calls {
         Ok(())
     }
 
-    /// Names for threads and memory.
+    /// Allows naming threads and memory.
     pub(super) fn names(&mut self) -> Result<(), BackendError> {
         self.any_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME, libc::PR_SET_VMA])
     }
 
-    /// The filter, as the kernel takes it.
     pub(super) fn filter(self) -> Result<BpfProgram, BackendError> {
         let unknown = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
         let rules = |ways: Vec<Vec<_>>| ways.into_iter().map(SeccompRule::new).collect::<Result<_, _>>();

@@ -1,20 +1,18 @@
-//! Confines a process of ours to what it needs, before it works on what others made. Whatever a fault in what works there
-//! lets a stranger's bytes do, nothing else is within their reach.
+//! Confines a process to what it needs, before it handles untrusted data. If a bug lets such data take over the
+//! process, nothing else is within reach.
 //!
-//! - [`to_computing`]: its memory, its threads, its processor time and its standard streams. No file, no network and no
-//!   other process.
-//! - [`to_forking`]: to what it needs to load a guest, and to fork processes that take the next two steps.
-//! - [`to_loading`], then [`to_running`]: beyond those the descriptors that it was given, and the folders and the network
-//!   that its coordinator was granted.
-//! - [`to_linking`]: to take connections at the sockets that it has, and to make others on its machine, or over TCP.
+//! - [`to_computing`]: the process has its memory, threads, CPU time and standard streams, but no file, no network and
+//!   no other process.
+//! - [`to_forking`]: the process can load a guest, and fork processes that take the next two steps.
+//! - [`to_loading`], then [`to_running`]: the process also has the descriptors that it was given, and the folders and
+//!   the network that its coordinator was granted.
 //!
-//! The kernel does all of it: Landlock (files, TCP, signals, abstract sockets), a seccomp filter (every call that is not
-//! needed is unknown), no capabilities and no way to new ones. A kernel that lacks some of it leaves the rest;
-//! [`missing`] says what.
+//! The kernel enforces this with Landlock (files, TCP, signals, abstract sockets), with a seccomp filter that rejects
+//! every unneeded call, and by dropping all capabilities for good. If the kernel lacks a mechanism, the others still
+//! apply; [`missing`] lists what it lacks.
 
 mod computing;
 mod filter;
-mod linking;
 mod running;
 
 use std::io;
@@ -28,30 +26,29 @@ use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set
 use seccompiler::BackendError;
 
 pub use computing::{Code, to_computing};
-pub use linking::to_linking;
 pub use running::{Reach, to_forking, to_loading, to_running};
 
-/// The newest Landlock whose rights are known here. What the kernel lacks of it is left out.
+/// Newest Landlock version whose rights are handled here. Rights that the kernel does not know are left out.
 const LANDLOCK: ABI = ABI::V6;
 
-/// What can be done in a folder that may only be read.
+/// Rights in a folder that is granted read-only.
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
-/// What can be done in any other that is granted. Nothing there is run, and there are no devices, pipes or sockets.
+/// Rights in a folder that is granted for writing. They exclude execution, devices, pipes and sockets.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeDir | MakeSym | RemoveFile | RemoveDir | Refer
 });
 
-/// Why a process is not confined though its kernel could.
+/// The reason why a process is not confined although its kernel supports that.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// The kernel refused something that every kernel has.
+    /// The kernel refused an operation that every kernel supports.
     #[error("cannot drop privileges: {0}")]
     System(#[from] io::Error),
-    /// Landlock failed other than by not being there.
+    /// Landlock is available, but failed.
     #[error("cannot restrict access to files with Landlock: {0}")]
     Landlock(#[from] RulesetError),
-    /// The filter cannot be built for this processor.
+    /// The filter cannot be built for this architecture.
     #[error("cannot build the seccomp filter: {0}")]
     Filter(#[from] BackendError),
 }
@@ -62,13 +59,13 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
-/// Whether a process holds what it is to hold as long as it is there, whatever it has become.
+/// Returns true if a process cannot give up [`Reach::holds`], even if it is taken over.
 #[must_use]
 pub fn keeps_what_it_holds() -> bool {
     has_seccomp()
 }
 
-/// What this system lacks of all that confines a process, in words for people.
+/// Returns the mechanisms for confinement that this system lacks, in words for people.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {
     let landlock = (!has_landlock()).then_some("Landlock (Linux 5.13)");
@@ -76,7 +73,7 @@ pub fn missing() -> Vec<&'static str> {
     landlock.into_iter().chain(seccomp).collect()
 }
 
-/// Nobody with the same user reads its memory or makes it a core dump, and it has no rights that others lack.
+/// Keeps others of the same user from reading this process's memory or dumping its core, and drops all capabilities.
 fn give_up_privileges() -> Result<(), ConfineError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_no_new_privs(true)?;
@@ -86,8 +83,8 @@ fn give_up_privileges() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// No file by its path but in those folders, no TCP but to others where that is granted, no signal and no abstract
-/// socket of a process outside.
+/// Restricts files to the granted folders, and TCP to outgoing connections, if granted. Forbids signals to outside
+/// processes and connections to their abstract sockets.
 fn give_up_files(reach: &Reach<'_>) -> Result<RestrictionStatus, RulesetError> {
     let tcp = if reach.network { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let mut rules = Ruleset::default()
@@ -101,7 +98,7 @@ fn give_up_files(reach: &Reach<'_>) -> Result<RestrictionStatus, RulesetError> {
     rules.restrict_self()
 }
 
-/// Whether a process is kept to the folders that it was granted, whatever it has become.
+/// Returns true if a process is restricted to its granted folders, even if it is taken over.
 #[must_use]
 pub fn keeps_to_folders() -> bool {
     has_landlock()
@@ -109,33 +106,33 @@ pub fn keeps_to_folders() -> bool {
 
 fn has_landlock() -> bool {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the call only says its version, and reads nothing.
+    // SAFETY: with this flag the call only returns its version. It reads no memory, so null is a valid pointer.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<()>(), 0_usize, VERSION) };
     version > 0
 }
 
 fn has_seccomp() -> bool {
     let action = libc::SECCOMP_RET_ERRNO;
-    // SAFETY: the call reads four bytes of `action`, which lives until it returns, and changes nothing.
+    // SAFETY: the call reads four bytes of `action`, which lives until the call returns, and changes nothing.
     let available = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
     available == 0
 }
 
-/// Descriptors from here on are closed: before are those of the standard streams.
+/// First descriptor to close. Lower ones are the standard streams.
 const FIRST: libc::c_uint = 3;
 
-/// Closes all descriptors but those of the standard streams.
+/// Closes all descriptors except the standard streams.
 ///
 /// # Errors
-/// Those of the system.
+/// The system's error.
 pub fn close_others() -> io::Result<()> {
-    // SAFETY: nothing in this process owns one of them: it was just started, and a process that is started by another
-    // of ours has the standard streams only. What is left there was inherited by mistake.
+    // SAFETY: nothing in this process owns one of these descriptors. The process has just started, and our processes
+    // pass only standard streams to those that they start, so any other descriptor was inherited by mistake.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
     match closed {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux before 5.9. Descriptors of ours are closed when a program starts; those of others stay.
+            // Linux before 5.9. Our own descriptors are closed on exec; those that others left open stay.
             error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
             error => Err(error),
         },

@@ -1,13 +1,15 @@
-//! A process that runs one instance of a guest. It keeps the descriptors that it was given, and what it may reach beyond
-//! them is what its coordinator was granted: folders, and TCP connections to elsewhere. It is confined three times: with
-//! the process that it is forked by, before that maps a stranger's code; to what was granted, when it has been forked; and,
-//! to less, once all its threads are there.
+//! Confines a process that runs one instance of a guest. It has the descriptors that it was given, and reaches the
+//! folders and TCP connections that its coordinator was granted. It is confined three times: with its template, before
+//! that maps untrusted code; to its grants, once it is forked; and further, once all its threads exist.
 //!
-//! What the kernel cannot tell apart is left to the runner's own code. A process with folders can ask of any path what
-//! is there (its kind, size and times, and where a link leads), since Landlock lets it and a filter does not see paths;
-//! a folder to be read that lies within one to be written can be written; and which addresses are connected to is not
-//! looked at. It can open a pipe or a file in memory of its own once more by the path in `/proc`, with other rights than
-//! its descriptor has: memory that it may only read has to be sealed, or its descriptor closed once that is mapped.
+//! The kernel cannot enforce all of this, so the runner's own code must take care:
+//!
+//! - A process with folders can query any path (type, size, times, target of a link): Landlock allows that, and a
+//!   filter cannot see paths.
+//! - A read-only folder inside a writable one is writable.
+//! - Addresses of connections are not checked.
+//! - A pipe or a memory file can be reopened through `/proc` with other rights than its descriptor has. Memory that
+//!   must stay read-only is sealed, or its descriptor is closed once it is mapped.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,25 +19,25 @@ use seccompiler::{BackendError, BpfProgram};
 use super::ConfineError;
 use super::filter::{Calls, flags, is, no_code, null};
 
-/// What a runner may reach from the beginning. The default is nothing.
+/// The resources that a runner may reach. The default is nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Reach<'a> {
-    /// Folders that are granted: opened with `O_PATH`, and whether they may only be read.
+    /// Granted folders, opened with `O_PATH`, and true for those that are read-only.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
-    /// Whether it opens folders when an instance starts, those that are not there yet among them.
+    /// True if it opens folders when an instance starts, including some that do not exist yet.
     pub files: bool,
-    /// Whether it makes TCP connections.
+    /// True if it makes TCP connections.
     pub network: bool,
-    /// What it holds as long as it is there, whatever becomes of it: it can neither close it, nor unlock or write what it
-    /// is open for, nor have another descriptor for that.
+    /// A descriptor that the process holds for life, even if it is taken over. It can neither close nor duplicate it,
+    /// and neither unlock nor write the file behind it.
     pub holds: Option<BorrowedFd<'a>>,
 }
 
-/// Confines this process for good, to what it needs to load a guest and to fork processes that are siblings of it; these
-/// can still be confined in both of the ways below. There must be no other thread yet.
+/// Confines this process for good to loading a guest and forking siblings, which [`to_loading`] and [`to_running`] can
+/// confine further. The process must have only one thread.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
+/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
 pub fn to_forking() -> Result<(), ConfineError> {
     super::give_up_privileges()?;
     if super::has_seccomp() {
@@ -44,12 +46,11 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines this process for good, after [`to_forking`], to what it needs to make itself ready and to reach what the guest
-/// was granted. There must be no other thread yet: they are made with what is left. Descriptors and shared memory are
-/// those that it has by now.
+/// Confines this process for good, after [`to_forking`], to preparing itself and to its grants. The process must have
+/// only one thread: threads made later inherit the confinement. It must already have its descriptors and shared memory.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
+/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
 pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
     super::give_up_files(reach)?;
     if super::has_seccomp() {
@@ -58,12 +59,12 @@ pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines all threads of this process for good, after [`to_loading`], to what an instance needs that is linked: no
-/// thread and no code is added from now on. So its pool of threads must be full, and not try to grow. Without files it
-/// asks of a descriptor what it is by `fstat` itself: the standard library asks by a path that is empty.
+/// Confines all threads of this process for good, after [`to_loading`], to running a linked instance. No thread and no
+/// code can be added, so the thread pool must be full and not try to grow. Without files, the process must query
+/// descriptors with `fstat`: the standard library calls `statx` with an empty path.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel has a part of it and refuses that. What the kernel lacks is no error.
+/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
 pub fn to_running(reach: &Reach<'_>) -> Result<(), ConfineError> {
     if super::has_seccomp() {
         seccompiler::apply_filter_all_threads(&running(reach)?).map_err(io::Error::other)?;
@@ -71,7 +72,7 @@ pub fn to_running(reach: &Reach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Calls on what is open and on events of that, with which a runner does all its work.
+/// Calls on open descriptors and their events, which do all the work of a runner.
 const OPEN: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -84,22 +85,22 @@ const OPEN: &[libc::c_long] = &[
     libc::SYS_preadv,
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
-    // Appends, with a flag.
+    // Appends, with `RWF_APPEND`.
     libc::SYS_pwritev2,
 ];
 
-/// Calls that make what a runner works with, and look at the files of the code that it loads.
+/// Calls with which a runner prepares itself and queries the files of the code that it loads.
 const MAKES: &[libc::c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_eventfd2,
-    // The first image of a guest's memory.
+    // For the initial image of a guest's memory.
     libc::SYS_memfd_create,
     libc::SYS_newfstatat,
     libc::SYS_statx,
 ];
 
-/// Calls on files by their paths, where Landlock sees to it which those are, and on files that such a call opened.
-/// There is none that changes owners, permissions or further attributes, since those pass Landlock.
+/// Calls on files by path, which Landlock restricts, and on files opened that way. Calls that change owners,
+/// permissions or extended attributes are missing, since Landlock does not restrict them.
 const FILES: &[libc::c_long] = &[
     libc::SYS_fadvise64,
     libc::SYS_fdatasync,
@@ -121,11 +122,11 @@ const FILES: &[libc::c_long] = &[
 
 #[cfg(not(target_arch = "aarch64"))]
 const RENAMEAT: libc::c_long = libc::SYS_renameat;
-/// It is there, but has no name in `libc`.
+/// This architecture has the call, but `libc` has no name for it.
 #[cfg(target_arch = "aarch64")]
 const RENAMEAT: libc::c_long = 38;
 
-/// Calls with which a descriptor is closed, doubled or locked, or what it is open for is changed.
+/// Calls that close, duplicate or lock a descriptor, or change the file behind it.
 const GIVES_UP: &[libc::c_long] = &[
     libc::SYS_close,
     libc::SYS_fcntl,
@@ -137,11 +138,10 @@ const GIVES_UP: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Calls on connections.
 const CONNECTIONS: &[libc::c_long] =
     &[libc::SYS_connect, libc::SYS_getpeername, libc::SYS_getsockname, libc::SYS_shutdown];
 
-/// What a template knows of the system: all that a runner may come to need, and what makes one.
+/// Builds the filter of a template: all calls that a runner may need, and those that fork it.
 fn forking() -> Result<BpfProgram, BackendError> {
     let mut calls = preparing(true, true, None)?;
     calls.all(&[
@@ -151,7 +151,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
         libc::SYS_landlock_restrict_self,
         libc::SYS_recvmsg,
         libc::SYS_setsid,
-        // As `abort` sends it to itself. Each copy has another number, and says so when it is confined further.
+        // For `abort`. Each fork has a process id of its own, so its next filter restricts the target.
         libc::SYS_tgkill,
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
@@ -161,7 +161,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
     calls.filter()
 }
 
-/// What a runner knows of the system while it makes itself ready.
+/// Builds the filter of a runner that prepares itself.
 fn loading(reach: &Reach<'_>) -> Result<BpfProgram, BackendError> {
     preparing(!reach.folders.is_empty(), reach.network, reach.holds)?.filter()
 }
@@ -172,14 +172,13 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
     calls.threads()?;
     calls.names()?;
     calls.code()?;
-    // Code is mapped from a descriptor that is opened once more by the path that it has in `/proc`. Landlock lets that
-    // be done with files in memory.
+    // Code is mapped from a descriptor that is reopened by its path in `/proc`. Landlock allows that for memory files.
     calls.when(libc::SYS_openat, [flags(2, libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC, libc::O_RDONLY)])?;
-    // The images of memory are sealed.
+    // Images of memory are sealed.
     calls.any_of(libc::SYS_fcntl, 1, &[libc::F_ADD_SEALS, libc::F_GET_SEALS])?;
-    // Its own limits, to set.
+    // Setting the limits of this process.
     calls.when(libc::SYS_prlimit64, [is(0, 0)])?;
-    // The runtime for signals makes a pair for itself. No descriptor can pass through it.
+    // tokio's signal handling makes a socket pair. It can carry no descriptor, since `sendmsg` is forbidden.
     let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
     calls.when(libc::SYS_socketpair, [is(0, libc::AF_UNIX), stream])?;
     // The next filter: `to_running`.
@@ -190,14 +189,14 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
     keeps(calls, holds)
 }
 
-/// What a runner knows of the system while a guest runs.
+/// Builds the filter of a runner while its guest runs.
 fn running(reach: &Reach<'_>) -> Result<BpfProgram, BackendError> {
     let mut calls = working(reach.files, reach.network)?;
     calls.when(libc::SYS_mprotect, [no_code(2)])?;
     keeps(calls, reach.holds)?.filter()
 }
 
-/// The same calls, but that descriptor is not given up by any.
+/// Forbids all calls that would give up the held descriptor.
 fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, BackendError> {
     if let Some(descriptor) = holds {
         calls.but_for(descriptor, GIVES_UP)?;
@@ -205,19 +204,19 @@ fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, Backe
     Ok(calls)
 }
 
-/// What a runner needs from its beginning to its end. No call here acts on another process, takes a lock that others
-/// wait for, or passes a descriptor on (`sendmsg` would, and a filter does not see what it carries).
+/// Returns the calls that a runner needs for its whole life. None of them acts on another process, takes a lock that
+/// others wait for, or passes a descriptor on. (`sendmsg` could, and a filter cannot see its contents.)
 fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     let mut calls = Calls::needed()?;
     calls.all(OPEN);
-    // Memory that is nobody else's, and cannot be run if not made so later. Images of memory are files.
+    // Private memory, not executable unless made so later. It need not be anonymous: images of memory are files.
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, libc::MAP_TYPE, libc::MAP_PRIVATE)])?;
-    // Whether a descriptor blocks and appends, but not whether it signals.
+    // Changes `O_NONBLOCK` and `O_APPEND`, but not `O_ASYNC`, which sends signals.
     calls.when(libc::SYS_fcntl, [is(1, libc::F_SETFL), flags(2, libc::O_ASYNC, 0)])?;
     calls.when(libc::SYS_ioctl, [is(1, libc::FIONBIO as libc::c_int)])?;
     if files {
         calls.all(FILES);
-        // Of what is open only: Landlock would let it set the times of any file of the user.
+        // By open descriptor only: Landlock does not restrict setting times by path.
         calls.when(libc::SYS_utimensat, [null(1), is(3, 0)])?;
     }
     if network {
@@ -226,7 +225,7 @@ fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     Ok(calls)
 }
 
-/// TCP connections to others: no other protocol, none from others, and no address with what is sent.
+/// Allows outgoing TCP connections: no other protocol, no incoming ones, and no address in calls that send.
 fn connections(calls: &mut Calls) -> Result<(), BackendError> {
     calls.all(CONNECTIONS);
     calls.tcp()?;

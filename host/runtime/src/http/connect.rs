@@ -1,8 +1,8 @@
-//! Connections: found by name, opened to a checked address, and gated at each write.
+//! Opens connections to granted servers, and gates each write.
 //!
-//! hyper speaks HTTP on them, but they are our own. What `wasmtime-wasi-http` does by default, and clients such as
-//! `reqwest`, open their sockets themselves: below TLS no gate would see what is written, and what an instance has begun
-//! when it is killed would be sent to its end by the kernel and not be reset.
+//! hyper speaks HTTP over sockets that this module opens. The default of `wasmtime-wasi-http`, and clients such as
+//! `reqwest`, open their own. The gate could not see what they write below TLS, and after an instance is killed, the
+//! kernel would still send what it has buffered, instead of resetting the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,22 +28,20 @@ use super::super::runner::Lookups;
 use super::grant::{Origin, Reach, Scheme};
 use super::told;
 
-/// What the kernel may keep of a connection, each way, in bytes: it makes twice as much of it. Left to itself it keeps some
-/// megabytes of each, of its own memory, which no limit of the process counts.
+/// Size of the kernel's buffer for each direction of a connection, in bytes; the kernel doubles it. By default the
+/// buffers grow to some megabytes of kernel memory, which no process limit counts.
 pub(in super::super) const KEPT_BY_KERNEL: u32 = 128 << 10;
 
-/// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: TlsConnector,
     names: Lookups,
 }
 
-/// Why a connection was not opened.
+/// The reason why a connection was not opened.
 pub(super) enum NotOpened {
-    /// The name has addresses, and none of them is within reach. This is one.
+    /// The name has addresses, but none within reach. This is one of them.
     OutOfReach(Resolved),
-    /// For the guest.
     Failed(Error),
 }
 
@@ -53,11 +51,10 @@ impl From<Error> for NotOpened {
     }
 }
 
-/// A connection's bytes, encrypted or not.
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// What is said to a connection by who uses it. Clones are of the same one.
+/// A connection's flags, set by the code that uses it. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Signals(Arc<Signalled>);
 
@@ -68,14 +65,14 @@ struct Signalled {
 }
 
 impl Signals {
-    /// Whether it is in the middle of something, as it is from the beginning. If it is when it is dropped, or the process is
-    /// ended by force, the other side is told so by a reset, and what the kernel has not sent yet is never sent.
+    /// Sets whether a request is in flight, as it is at first. If the connection is dropped in flight, or the process
+    /// is killed at any time, the kernel resets the connection and sends nothing more of what it has buffered.
     pub(super) fn set_in_flight(&self, is_in_flight: bool) {
         self.0.is_in_flight.store(is_in_flight, Ordering::Release);
     }
 
-    /// Has its next reads ask the kernel for what has come, until that has no more: where nobody has looked since the guest
-    /// began to compute, nobody has heard of it yet.
+    /// Makes the next reads ask the kernel, until it has no more data. While the guest computes, nothing drives the
+    /// reactor, so tokio has not heard of data that has arrived since.
     pub(super) fn ask_kernel(&self) {
         self.0.asks_kernel.store(true, Ordering::Release);
     }
@@ -86,7 +83,7 @@ impl Connector {
         Self { tls, names }
     }
 
-    /// Opens a connection to that origin, at an address that is within reach.
+    /// Opens a connection to an origin, at an address within reach.
     ///
     /// # Errors
     /// [`NotOpened`] says why not.
@@ -141,7 +138,6 @@ impl Connector {
     }
 }
 
-/// A failure of the system as the guest sees it.
 fn connect_error(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Error::ConnectionRefused,
@@ -162,19 +158,19 @@ impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, Signals), Error> {
         gate.check().map_err(told)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
-        // A head and a body that follow each other need not wait for acknowledgements.
+        // Without Nagle's algorithm, a body need not wait until its head is acknowledged.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let signalled = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
         let signals = Signals(Arc::new(signalled));
         Ok((Self { tcp, gate: Arc::clone(gate), signals: signals.clone() }, signals))
     }
 
-    /// What becomes of it is decided now: a process that is ended by force does nothing more, and the kernel would go
-    /// on to send what it has. So it is reset unless somebody has said otherwise.
+    /// Connects with a linger time of zero, which resets the connection on close. It is set first, since a killed
+    /// process can no longer set it and the kernel would go on sending what it has buffered.
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
-        // Before it connects, since the window is agreed on then.
+        // Before connecting, since the handshake negotiates the window.
         socket.set_recv_buffer_size(KEPT_BY_KERNEL)?;
         socket.set_send_buffer_size(KEPT_BY_KERNEL)?;
         socket.connect(address).await
@@ -188,7 +184,7 @@ impl Gated {
 impl Drop for Gated {
     fn drop(&mut self) {
         if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
-            // It ends in order. Should this fail, it is reset: nobody waits for anything more on it.
+            // Closes gracefully. If this fails, the connection is reset, which loses nothing: no request is in flight.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
         }
@@ -228,7 +224,7 @@ impl AsyncWrite for Gated {
         self.pass()?;
         let ended = Pin::new(&mut self.tcp).poll_shutdown(cx);
         if matches!(ended, Poll::Ready(Ok(()))) {
-            // All was said, in order.
+            // All data was sent: there is nothing to reset.
             self.signals.set_in_flight(false);
         }
         ended
@@ -249,7 +245,7 @@ mod tests {
     use super::super::super::page::{Page, gate_for};
     use super::*;
 
-    /// A connection behind an open gate, and its other side.
+    /// A connection behind an open gate, and the server's end of it.
     async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<Gate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (gate, page) = gate_for(Duration::from_secs(3600));
@@ -264,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_write_and_the_end_pass_the_gate() {
+    async fn writes_and_shutdown_fail_when_gate_is_closed() {
         let (mut gated, _, page, mut server, gate) = connection().await;
         assert_eq!(write(&mut gated, b"before").await.unwrap(), 6);
         page.close();
@@ -279,9 +275,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_the_kernel_reads_what_nobody_has_heard_of_yet() {
+    async fn reads_ask_the_kernel_when_the_reactor_has_not_run() {
         let (mut gated, signals, _page, mut server, _gate) = connection().await;
-        // Nothing is awaited from here on, so that nobody hears anything.
+        // No await from here on, so the reactor learns nothing.
         let mut read = || {
             let mut space = [0; 8];
             let mut buffer = ReadBuf::new(&mut space);
@@ -297,7 +293,7 @@ mod tests {
             Some(read()).filter(Poll::is_ready)
         });
         assert_eq!(first, Some(Poll::Ready((true, b"more tha".to_vec()))));
-        // It goes on to ask while there is something.
+        // Reads keep asking the kernel as long as there is data.
         let rest = [&b"n its ro"[..], b"om"].map(|bytes| Poll::Ready((true, bytes.to_vec())));
         assert_eq!([read(), read()], rest);
         let ended = (0..).find_map(|_| {
@@ -309,16 +305,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_kernel_keeps_little_of_what_nobody_takes() {
+    async fn kernel_buffers_stay_small_when_nobody_reads() {
         let (mut gated, _, _page, mut server, _gate) = connection().await;
         let (chunk, most) = (vec![0; 64 << 10], 1 << 20);
-        // How much leaves without being taken: what both ends of the connection keep.
+        // Bytes that both kernels buffer while the server reads nothing.
         let mut sent = 0;
         while let Some(written) = write(&mut gated, &chunk).now_or_never() {
             sent += written.unwrap();
         }
         assert!(sent < most, "{sent} bytes");
-        // And how much arrives that is not read, from who keeps next to nothing.
+        // Bytes that arrive while the client reads nothing, from a server with almost no send buffer.
         rustix::net::sockopt::set_socket_send_buffer_size(&server, 4096).unwrap();
         server.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         let mut received = 0;
@@ -329,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_in_flight_is_reset_and_what_is_not_ends() {
+    async fn drop_resets_connection_when_in_flight_or_gate_is_closed() {
         for (is_in_flight, is_closed, is_reset) in
             [(true, false, true), (true, true, true), (false, true, true), (false, false, false)]
         {

@@ -1,9 +1,8 @@
-//! One request and its response on one connection, and the connections that are kept for the next.
+//! One request and its response on one connection, and the pool of idle connections.
 //!
-//! A connection is driven by the request or the body that waits for something on it, so that a request needs no other
-//! task than the one that wasmtime starts for it. Nobody drives an idle one: the next request looks first whether it is
-//! still there. That is why idle ones are kept here: the pool of `hyper-util` gives each connection a task of its own, and
-//! knows nothing of how far a grant reaches.
+//! A connection is driven by the request or body that waits on it, so a request needs only the task that wasmtime
+//! starts. Nothing drives an idle connection: the next request first checks that the server has not closed it. So this
+//! module has its own pool: that of `hyper-util` gives each connection a task, and does not know a grant's reach.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -25,48 +24,31 @@ use wasmtime_wasi_http::{Error, WasiBody};
 use super::connect::{Io, NotOpened, Signals};
 use super::grant::{Origin, Reach};
 use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
-use super::trace::Traced;
 use super::{Common, Server};
 
-/// A request that may be made.
+/// A request that a grant allows.
 pub(super) struct Admitted {
     pub(super) request: Request<WasiBody>,
     pub(super) server: Arc<Server>,
     pub(super) reach: Reach,
-    /// Its place among the requests in flight.
+    /// The permit for one of the requests in flight.
     pub(super) place: OwnedSemaphorePermit,
     pub(super) waits: Waits,
-    /// Where the host is told of it.
-    pub(super) traced: Option<Traced>,
 }
 
-/// What goes on after the response's head: driving the connection until the response has arrived.
+/// Drives the connection after the response's head, until the whole response has arrived.
 pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Makes a request, on a connection that is there or on a new one.
+/// Makes a request, on an idle connection or a new one.
 ///
 /// # Errors
-/// Why there is no response, for the guest.
-pub(super) async fn run(
-    shared: Arc<Common>,
-    mut admitted: Admitted,
-) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
-    let traced = admitted.traced.take();
-    let made = make(shared, admitted).await;
-    match (traced, &made) {
-        (Some(traced), Ok((response, _))) => traced.answered(response.status()),
-        (Some(traced), Err(error)) => traced.failed(error),
-        (None, _) => {}
-    }
-    made
-}
-
-async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
+/// The reason why there is no response, as the guest sees it.
+pub(super) async fn run(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
     let Admitted { mut request, server, reach, place, waits, .. } = admitted;
     let origin = &server.origin;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
-        // Until all of it is sent, which may be later than its answer, and goes with its body.
+        // The body holds the permit until all of it is sent, which may be after the response has arrived.
         let sending = Arc::clone(&place);
         let keeping = move |frame| {
             let _ = &sending;
@@ -79,13 +61,13 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // By itself, since it is far larger than all the rest, and seldom: a request is moved several times before it begins.
+            // Boxed: this part of the future is the largest and rarely needed, and a future is moved before it runs.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
-            // The server had closed it, and has seen nothing of the request.
+            // The server had closed the idle connection, and has seen nothing of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(origin, reach, shared.clock.now());
@@ -100,7 +82,7 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
     let response =
         response.map(|incoming| Arriving { incoming, shared: held, longest, wait: None, place }.boxed_unsync());
     let mut driven = Driven { connection, shared };
-    // A short response has often arrived with its head.
+    // A short response often arrives together with its head.
     if let Poll::Ready(is_usable) = poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
         driven.end(is_usable);
         return Ok((response, None));
@@ -112,12 +94,11 @@ async fn make(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiB
     Ok((response, Some(Box::pin(rest))))
 }
 
-/// Copies values of headers. As hyper parses them they are parts of what was read from the connection, 64 KiB of which
-/// stay for as long as one of them does.
+/// Copies the values of headers: hyper's are slices of its 64 KiB read buffer, and keep all of it alive.
 fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let is_sensitive = value.is_sensitive();
-        // The same bytes are a value again.
+        // Cannot fail: the bytes come from a valid value.
         if let Ok(mut copied) = HeaderValue::from_bytes(value.as_bytes()) {
             copied.set_sensitive(is_sensitive);
             *value = copied;
@@ -125,7 +106,7 @@ fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     }
 }
 
-/// A connection in use. It is closed before it lets go of what the instance waits for.
+/// A connection in use, which returns to the pool if it is reusable.
 struct Driven {
     connection: Box<Connection>,
     shared: Arc<Common>,
@@ -164,31 +145,28 @@ async fn open(shared: &Common, origin: &Origin, reach: Reach, waits: Waits) -> R
     Ok(Box::new(Connection { origin, reach, sender, driver, wait, signals, ended: false, idle_since }))
 }
 
-/// There is no response.
 struct Unanswered {
-    /// Why, for the guest.
     error: Error,
-    /// The request, where nothing of it was sent.
+    /// The request, if none of it was sent.
     unsent: Option<Request<WasiBody>>,
 }
 
-/// A connection, and what drives it.
 pub(super) struct Connection {
     origin: Origin,
-    /// Which addresses it could be opened to.
+    /// The addresses that it was allowed to be opened to.
     reach: Reach,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
-    /// For its connection, and then for each answer.
+    /// The timer for connecting, then for each response.
     wait: Wait,
     signals: Signals,
-    /// The driver has ended, and must not be polled again.
+    /// True once the driver has ended: it must not be polled again.
     ended: bool,
     idle_since: Time,
 }
 
 impl Connection {
-    /// Sends the request and waits for the response's head, so long at most.
+    /// Sends a request and waits for the response's head, for at most `longest`.
     async fn ask(
         &mut self,
         request: Request<WasiBody>,
@@ -202,7 +180,7 @@ impl Connection {
         poll_fn(|cx| {
             let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
             *ended |= driven.is_ready();
-            // Also from a connection that has ended: it may have ended with the answer.
+            // Polled even if the connection has ended, since it may have ended with the answer.
             match (answer.as_mut().poll(cx), driven) {
                 (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
                 (Poll::Ready(Err(mut error)), _) => {
@@ -220,7 +198,7 @@ impl Connection {
         .await
     }
 
-    /// Drives it until the response has arrived. Whether it can be used again.
+    /// Drives the connection until the response has arrived. Returns true if the connection can be reused.
     fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.ended || Pin::new(&mut self.driver).poll(cx).is_ready() {
             self.ended = true;
@@ -230,7 +208,6 @@ impl Connection {
     }
 }
 
-/// The connections that an instance keeps.
 #[derive(Default)]
 pub(super) struct Idle(
     #[expect(clippy::vec_box, reason = "a connection is moved at each request, and is large")]
@@ -238,8 +215,8 @@ pub(super) struct Idle(
 );
 
 impl Idle {
-    /// One to that origin, if it still is there, which was opened within the same reach: a path may be granted more
-    /// than another.
+    /// Takes a connection to this origin that is still open. It must have been opened within the same reach, since one
+    /// path of an origin may have a wider grant than another.
     fn take(&self, origin: &Origin, reach: Reach, now: Time) -> Option<Box<Connection>> {
         loop {
             let mut connection = {
@@ -249,7 +226,7 @@ impl Idle {
                     kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
-            // Whatever the server has sent meanwhile is its end.
+            // On an idle connection a server sends nothing but the end.
             connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);
@@ -257,7 +234,7 @@ impl Idle {
         }
     }
 
-    /// Ends all of them, in order.
+    /// Closes all idle connections gracefully.
     pub(super) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -273,15 +250,12 @@ impl Idle {
     }
 }
 
-/// The body of a response while it arrives.
 struct Arriving {
     incoming: Incoming,
     shared: Arc<Common>,
-    /// The longest wait for a part of it.
     longest: Duration,
-    /// The present wait.
     wait: Option<Wait>,
-    /// Given back when it has arrived.
+    /// The request's permit, released once the body has arrived.
     place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
@@ -333,7 +307,7 @@ mod tests {
     use baton_store::clock::Clock;
 
     #[tokio::test]
-    async fn a_connection_is_not_used_again_for_a_grant_that_reaches_less() {
+    async fn connection_is_not_reused_for_a_grant_with_narrower_reach() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let clock = Clock::default();
         let now = clock.now();
@@ -343,7 +317,7 @@ mod tests {
         let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
         let Ok((stream, signals)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
         let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
-        // It asks for a request before it is ready for one.
+        // The sender is ready for a request only after the driver was polled.
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
         poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
         let (ended, idle_since, reach) = (false, now, Reach::Private);

@@ -1,4 +1,4 @@
-//! What is granted, asked for and sent, for [`crate::foreign`].
+//! Readers of untrusted grants and request headers, listed in [`crate::foreign`].
 
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 
@@ -6,7 +6,7 @@ use super::grant::{Grant, Grants, Origin};
 use super::headers::{Stamp, plain};
 use baton_store::foreign::text;
 
-/// A grant on the first line, and addresses that a guest asks for.
+/// Reads a grant on the first line, and applies it to the URLs on the other lines.
 pub(crate) fn grant(bytes: &[u8]) {
     let mut lines = text(bytes).lines();
     let Ok(grant) = lines.next().unwrap_or_default().parse::<Grant>() else { return };
@@ -25,8 +25,7 @@ pub(crate) fn grant(bytes: &[u8]) {
     }
 }
 
-/// The headers of a guest's request, one on each line: the host's own are said once and by the host, however a server
-/// reads names.
+/// Stamps a guest's headers, one a line: each of the host's must then appear once, however a server reads names.
 pub(crate) fn headers(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {

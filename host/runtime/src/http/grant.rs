@@ -1,7 +1,7 @@
-//! Grants: which servers a coordinator may ask over HTTP, and whether a request is for one of them.
+//! Grants: the servers that a coordinator may send requests to, and the check of a request against them.
 //!
-//! Grants and requests are read by the same parser of URLs, so that both mean the same by a host: in lower case,
-//! international names in their ASCII form, and every spelling of an IPv4 address as that address.
+//! The same URL parser reads grants and requests, so a host means the same in both: in lower case, international names
+//! in their ASCII form, and each spelling of an IPv4 address as that address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,27 +15,26 @@ use super::path::is_ambiguous;
 use crate::shell;
 use baton_store::address::{AddressKind, is_certainly_loopback};
 
-/// No name of a server is longer, in bytes, nor is an address.
+/// Longest host in a URL, in bytes. Names in DNS and addresses are no longer.
 const LONGEST_HOST: usize = 255;
 
-/// Of a longer path, in bytes, nobody is told how to grant it.
+/// Longest path for which a grant is proposed, in bytes.
 const LONGEST_PROPOSED: usize = 1000;
 
-/// What is written after `#` in a grant whose names may be private addresses.
+/// The text after `#` in a grant that allows private addresses.
 const PRIVATE: &str = "private";
 
-/// One kind of request that a coordinator may make: a scheme, a host, a port and the start of a path.
+/// One kind of request that a coordinator may make: a scheme, a host, a port and a path prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
     scheme: Scheme,
     host: HostRule,
     port: u16,
-    /// Empty, or with a slash at its start and none at its end.
+    /// The path prefix: empty, or with a slash at its start and none at its end.
     path: String,
     private: bool,
 }
 
-/// How a server is spoken to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Scheme {
     Http,
@@ -45,25 +44,24 @@ pub(super) enum Scheme {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum HostRule {
     Exactly(Host<String>),
-    /// Every name that ends with this, which starts with a dot.
+    /// Every name that ends with this suffix, which starts with a dot.
     Under(String),
 }
 
-/// Which addresses a granted host may have.
+/// The addresses that a granted host may have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Reach {
-    /// Those of the public internet.
     Public,
-    /// Those of this machine: the grant says `localhost`.
+    /// Addresses of this machine: the grant says `localhost`.
     Loopback,
-    /// Private ones too: the grant says so.
+    /// Private addresses, too: the grant says `#private`.
     Private,
-    /// This one: the grant names it.
+    /// This address only: the grant names it.
     Exactly(IpAddr),
 }
 
 impl Reach {
-    /// Whether a connection may go there.
+    /// Returns true if a connection may go to this address.
     pub(super) fn includes(self, Resolved { address, kind }: Resolved) -> bool {
         match self {
             Self::Exactly(granted) => granted == address.ip(),
@@ -74,7 +72,7 @@ impl Reach {
     }
 }
 
-/// A text that is no grant: what is wrong with it and what to write instead.
+/// The reason why a text is no grant, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GrantError(String);
@@ -96,7 +94,7 @@ impl FromStr for Grant {
         };
         let (authority, path) = rest.split_at(rest.find(['/', '\\', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            // Not shown: there may be a password in it.
+            // The text is not shown, since it may contain a password.
             return Err(GrantError(
                 "remove the user and password before the host: the coordinator sends its own authorization".to_owned(),
             ));
@@ -139,7 +137,7 @@ impl FromStr for Grant {
     }
 }
 
-/// A text that is no grant as it may be shown: a query may have a token in it, and before a host a password stands.
+/// Removes the query and the user, which may contain a token or a password, so that the text can be shown.
 fn without_secrets(text: &str) -> String {
     let (text, query) = text.split_at(text.find('?').unwrap_or(text.len()));
     let query = if query.is_empty() { "" } else { "?…" };
@@ -150,7 +148,7 @@ fn without_secrets(text: &str) -> String {
     }
 }
 
-/// As it would be written in the configuration.
+/// Formats the grant as it is written in the configuration.
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -169,7 +167,7 @@ impl Grant {
     fn covers_origin(&self, origin: &Origin) -> bool {
         let host = match (&self.host, &origin.host) {
             (HostRule::Exactly(granted), host) => granted == host,
-            // The star stands for something.
+            // The star stands for at least one character.
             (HostRule::Under(domain), Host::Domain(name)) => name.len() > domain.len() && name.ends_with(domain),
             (HostRule::Under(_), _) => false,
         };
@@ -222,7 +220,6 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// A server: what a connection is made to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Origin {
     pub(super) scheme: Scheme,
@@ -231,7 +228,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Where a request is going to; none if that is no HTTP URL, or has a user in it.
+    /// Returns the server of a request; `None` if the URL is not HTTP, or contains a user.
     pub(super) fn of(uri: &http::Uri) -> Option<Self> {
         let scheme = Scheme::named(uri.scheme_str()?)?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
@@ -240,7 +237,6 @@ impl Origin {
         Some(Self { scheme, host: url.host()?.to_owned(), port: url.port().unwrap_or(scheme.port()) })
     }
 
-    /// What the header `Host` says.
     pub(super) fn authority(&self) -> String {
         if self.port == self.scheme.port() { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
     }
@@ -252,7 +248,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// All that a coordinator was granted.
+/// All grants of a coordinator.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Grants(Vec<Grant>);
@@ -272,25 +268,24 @@ impl TryFrom<Vec<String>> for Grants {
 }
 
 impl Grants {
-    /// These grants.
+    /// Collects grants.
     #[must_use]
     pub fn new(grants: Vec<Grant>) -> Self {
         Self(grants)
     }
 
-    /// Each of them.
+    /// Iterates over the grants.
     pub fn iter(&self) -> impl Iterator<Item = &Grant> {
         self.0.iter()
     }
 
-    /// The addresses that a request to this origin and path may go to; none if it was not granted. Of several
-    /// grants for it the widest counts.
+    /// Returns the addresses that a request may go to; `None` if it is not granted. The widest grant counts.
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<Reach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
     }
 
-    /// Whether there is a grant for a server of this name, as it stands in the address of a request.
+    /// Returns true if a grant names this host. `host` is spelled as in a request's URL.
     pub(super) fn cover_host(&self, host: &str) -> bool {
         let is_name = host.len() <= LONGEST_HOST && Host::parse(host) == Ok(Host::Domain(host.to_owned()));
         is_name
@@ -301,25 +296,24 @@ impl Grants {
             })
     }
 
-    /// What is to be granted for a request that was not: the origin, or the path where another path of the same
-    /// origin is granted. None where no grant would do.
+    /// Proposes a grant for a refused request, if any helps: of its path if its origin has a grant, else of its origin.
     pub(super) fn wanted(&self, origin: &Origin, path: &str) -> Option<Grant> {
         let knows_origin = self.0.iter().any(|grant| grant.covers_origin(origin));
         if knows_origin && path.len() > LONGEST_PROPOSED {
             return None;
         }
         let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
-        // A path may be written otherwise in a grant than it was asked for: with a backslash, say.
+        // Parsing may change the path, such as its backslashes: then the grant would not cover it.
         text.parse().ok().filter(|grant: &Grant| grant.covers_path(path))
     }
 
-    /// What is to be granted so that the host of this origin may have a private address.
+    /// Returns the grant that would let the host of this origin have a private address.
     pub(super) fn wanted_private(&self, origin: &Origin) -> Option<Grant> {
         let covering = self.0.iter().find(|grant| grant.covers_origin(origin))?;
         Some(Grant { private: true, ..covering.clone() })
     }
 
-    /// The line of `baton.toml`, and the flags, that grant this too.
+    /// Returns the line of `baton.toml`, and the flags, that add this grant to the present ones.
     pub(super) fn lines_with(&self, grant: &Grant) -> [String; 2] {
         let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
         let all: Vec<String> =

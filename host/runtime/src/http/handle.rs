@@ -1,7 +1,7 @@
-//! `wasi:http/outgoing-handler`: from what the guest has put together to a request that is under way.
+//! `wasi:http/outgoing-handler`: starts the requests that a guest has built.
 //!
-//! It is done here and not by `wasmtime-wasi-http`, so that what is refused costs no task, and what has arrived
-//! at once costs one and not two.
+//! Replaces the handler of `wasmtime-wasi-http`, so that a refused request costs no task, and a response that arrives
+//! at once costs one instead of two.
 
 use std::sync::Arc;
 
@@ -20,16 +20,15 @@ use super::super::weight::{BUFFER, FIELD, FIELDS};
 use super::limits::{HEAD_BYTES, HEAD_LINES, Waits};
 use super::{Http, exchange, told};
 
-/// The interface, by a version that stands for all of WASI 0.2.
+/// Name of the interface. This version stands for all of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// What a request may leave in the host's memory: its answer's head and the buffer of its body.
+/// Memory of the host that a request may occupy, in bytes: the head of its response and the buffer of its body.
 const ANSWER: usize = BUFFER + FIELDS + HEAD_BYTES + HEAD_LINES * FIELD;
 
-/// What a guest gets for a request.
 type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
 
-/// Links it. `parts` are an instance's side of HTTP and what it holds.
+/// Links the interface. `parts` returns an instance's HTTP state and its resources.
 pub(in super::super) fn link<T: 'static>(
     linker: &mut Linker<T>,
     parts: fn(&mut T) -> (&Http, &mut Holdings),
@@ -53,8 +52,8 @@ pub(in super::super) fn link<T: 'static>(
 /// Starts a request.
 ///
 /// # Errors
-/// The reason why the request is invalid or not allowed. `wasi:http` has `handle` return it, and no future response:
-/// clients that send the body before they read the response would find its stream closed, and report that instead.
+/// The reason why the request is invalid or not allowed. By `wasi:http`, `handle` returns it instead of a future
+/// response: clients that send the body first would otherwise find its stream closed, and report that.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;
@@ -66,7 +65,7 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFu
     })))
 }
 
-/// The code of a refusal. All other codes are of connections, and a refused request has none.
+/// Returns the code of a refusal. All other codes are about connections, and a refused request has none.
 fn code(refused: Error) -> types::ErrorCode {
     match refused {
         Error::HttpProtocolError => types::ErrorCode::HttpProtocolError,
@@ -78,7 +77,6 @@ fn code(refused: Error) -> types::ErrorCode {
     }
 }
 
-/// The request that the guest has put together.
 fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
     let scheme = match asked.scheme {
         None | Some(types::Scheme::Https) => "https",
@@ -105,7 +103,7 @@ fn request_of(asked: HostOutgoingRequest) -> Result<Request<WasiBody>, Error> {
     Ok(request)
 }
 
-/// A task that was never to run, for a type that must hold one.
+/// Creates a task that never runs, for a type that must hold one.
 fn nothing() -> AbortOnDropJoinHandle<()> {
     LocalSet::new().spawn_local(async {}).into()
 }

@@ -1,4 +1,4 @@
-//! What the host says in the headers of every request, and what a guest may not.
+//! The headers that the host adds to each request, and those that a guest may not send.
 
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use wasmtime_wasi_http::DEFAULT_FORBIDDEN_HEADERS;
@@ -7,20 +7,20 @@ const ELECTION: HeaderName = HeaderName::from_static("baton-election");
 const TERM: HeaderName = HeaderName::from_static("baton-term");
 const NODE: HeaderName = HeaderName::from_static("baton-node");
 
-/// The headers of this name and under it are the host's own.
+/// Prefix of the host's own headers.
 const OURS: &[u8] = b"baton-";
 
-/// What makes a request this term's: three headers.
+/// The three headers that identify the term of a request.
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// The stamp of a term. Elections and nodes have names that fit into a header.
+    /// Creates the stamp of a term. Names of elections and nodes are valid values of headers.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
     }
 
-    /// Makes the headers of a guest those of a request of this term to that host, whatever they were.
+    /// Removes forbidden headers, and sets `Host` and the headers of the term.
     pub(super) fn put_on(&self, headers: &mut HeaderMap, host: &HeaderValue) {
         let forbidden: Vec<HeaderName> = headers.keys().filter(|name| is_forbidden(name)).cloned().collect();
         for name in forbidden {
@@ -33,9 +33,8 @@ impl Stamp {
     }
 }
 
-/// Whether a guest may not send this header: it is the host's own, it is about the connection and not about the
-/// request, or a server might take it for one of these, since many see no difference between `Baton-Term` and
-/// `Baton_Term`.
+/// Returns true if a guest may not send this header. It is the host's own, or concerns the connection instead of the
+/// request, or a server might take it for one of these. Many servers do not distinguish `Baton-Term` and `Baton_Term`.
 pub(super) fn is_forbidden(name: &HeaderName) -> bool {
     if DEFAULT_FORBIDDEN_HEADERS.contains(name) {
         return true;
@@ -50,7 +49,7 @@ pub(super) fn is_forbidden(name: &HeaderName) -> bool {
         || DEFAULT_FORBIDDEN_HEADERS.iter().any(|word| is_disguised(word.as_str()))
 }
 
-/// A byte of a header's name as the most careless of servers reads it.
+/// Normalizes a byte of a header's name as the most lenient server would.
 pub(super) fn plain(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }
 }
@@ -61,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_spelling_of_the_hosts_headers_is_a_guests() {
+    fn forbidden_headers_are_recognized_in_every_spelling() {
         for name in [
             "Baton-Term",
             "BATON-TERM",
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stamp_replaces_what_is_there() {
+    fn stamp_replaces_the_guests_forbidden_headers() {
         let mut headers = HeaderMap::new();
         for (name, value) in
             [("baton-term", "9"), ("baton-term", "10"), ("baton_node", "x"), ("host", "evil"), ("a", "b")]

@@ -1,4 +1,4 @@
-//! How long a request may take, and how much of the host it may use.
+//! Timeouts of requests, and limits on the resources of the host that they use.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,53 +11,48 @@ use wasmtime_wasi_http::RequestOptions;
 use super::super::page::Gate;
 use baton_store::clock::Clock;
 
-/// Until a connection is there, unless the guest says otherwise: its name looked up, TLS included.
+/// Default timeout for opening a connection, including the DNS lookup and TLS.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Until the response's head is there, and between two parts of its body, unless the guest says otherwise.
+/// Default timeout for the head of the response, and for each further part of its body.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// A wait ends so long before the deadline, so that the guest can still act on its error.
+/// Time before the deadline at which every wait ends, so that the guest can still handle the error.
 pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 
-/// Timers stop while a machine sleeps: the clock is read this often.
+/// Longest time between two readings of the clock: timers stop while a machine is suspended.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// A response's head, and its trailers, in bytes.
+/// Limit on the head of a response, and on its trailers, in bytes.
 pub(super) const HEAD_BYTES: usize = 32 << 10;
 
-/// The lines of a head that hyper takes.
+/// hyper's limit on the number of headers in a head.
 pub(super) const HEAD_LINES: usize = 100;
 
-/// The longest method and scheme, in bytes. Those that are registered have 17 and 30.
+/// Longest method and longest scheme, in bytes. Those that are registered have up to 17 and 30.
 pub(super) const WORD_BYTES: usize = 64;
 
-/// The longest authority, in bytes: a name of 255, a user and a port.
+/// Longest authority, in bytes: a name of 255, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
-/// Requests of an instance that the host is told of in a second, where it exports traces.
-pub(super) const TRACED_A_SECOND: u32 = 100;
-
-/// What the trailers of a request's body take of the host's memory at the most, in bytes: together with what is written
-/// ahead less than a buffer.
+/// Limit on the memory for a request's trailers, in bytes. With [`WRITE_AHEAD`] it is less than a buffer.
 pub(super) const TRAILERS: usize = 16 << 10;
 
-/// What is read from a connection ahead of the guest, in bytes.
+/// Limit on the data that is read from a connection ahead of the guest, in bytes.
 pub(super) const READ_AHEAD: usize = 64 << 10;
 
-/// What a guest may hand over of a body at a time, in bytes, before any of it is sent.
+/// Limit on the data of a body that a guest may write at a time before any of it is sent, in bytes.
 pub(super) const WRITE_AHEAD: usize = 16 << 10;
 
-/// The fields that a guest makes in the host's memory, in bytes for each list of them.
+/// Limit on each list of header fields that a guest builds, in bytes of the host's memory.
 pub(super) const FIELD_BYTES: usize = 32 << 10;
 
-/// Connections that an instance keeps for its next requests.
+/// Limit on the idle connections of an instance.
 pub(super) const IDLE: usize = 16;
 
-/// How long it keeps them. Servers close theirs after 5 s and more.
+/// Time for which an idle connection is kept. Servers close theirs after 5 s or more.
 pub(super) const IDLE_FOR: Duration = Duration::from_secs(4);
 
-/// How long the parts of a request may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
     pub(super) connect: Duration,
@@ -66,7 +61,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// What the guest wants, and the defaults for what it does not say.
+    /// Returns the timeouts that the guest has set, and the defaults for the others.
     pub(super) fn of(options: Option<RequestOptions>) -> Self {
         let wanted = options.unwrap_or_default();
         Self {
@@ -77,9 +72,9 @@ impl Waits {
     }
 }
 
-/// A wait for something on a connection, which can be begun again.
+/// A restartable wait for something on a connection.
 ///
-/// Its timer is kept, since a timer that is only moved back costs nothing, and a new one wakes a thread.
+/// The timer is reused: moving a timer back is free, while a new one wakes a thread.
 pub(super) struct Wait {
     timer: Pin<Box<Sleep>>,
     begin: Time,
@@ -87,23 +82,20 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Begins a wait that ends after `longest`, or shortly before the deadline as it then is: no wait outlasts the
-    /// term, however long the guest would like to wait, and one that began late in a lease goes on when the lease is
-    /// renewed.
+    /// Begins a wait that ends after `longest`, or shortly before the deadline. The deadline is read again while
+    /// waiting: no wait outlasts the term, but a renewal of the lease extends it.
     pub(super) fn new(gate: &Gate, clock: &Clock, longest: Duration) -> Self {
         let mut wait = Self { timer: Box::pin(sleep(LONGEST_WAIT)), begin: Time::default(), longest };
         wait.restart(gate, clock, longest);
         wait
     }
 
-    /// Begins another.
     pub(super) fn restart(&mut self, gate: &Gate, clock: &Clock, longest: Duration) {
         (self.begin, self.longest) = (clock.now(), longest);
         let nap = Self::nap(gate, longest);
         self.timer.as_mut().reset(Instant::now() + nap);
     }
 
-    /// Whether it is over.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, gate: &Gate, clock: &Clock) -> Poll<()> {
         loop {
             std::task::ready!(self.timer.as_mut().poll(cx));
@@ -134,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn docs_have_the_limits() {
+    fn docs_state_the_limits() {
         let docs = include_str!("../../../../docs/http.md");
         let kibibytes = |bytes: usize| format!("{} KiB", bytes >> 10);
         let seconds = |time: Duration| format!("{} s", time.as_secs());
@@ -155,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_ends_when_it_should_or_before_the_deadline() {
+    async fn wait_ends_after_its_timeout_or_before_the_deadline() {
         let clock = Clock::default();
         let begin = clock.now();
         let (gate, _page) = gate_for(Duration::from_secs(3600));
@@ -176,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewal_makes_the_wait_longer() {
+    async fn renewal_extends_the_wait() {
         let clock = Clock::default();
         let (gate, page) = gate_for(Duration::from_secs(3));
         let begin = clock.now();

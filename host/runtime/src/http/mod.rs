@@ -1,11 +1,11 @@
-//! HTTP out: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
+//! Outgoing HTTP: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
 //!
-//! A request is an effect, and so is each write on its connection: all pass the instance's gate. What the host says
-//! of the term stands in three headers that no guest can set. All of it is done in the instance's runner, with which it
-//! ends; only names are looked up by the host.
+//! A request and each write on its connection are effects, so they pass the instance's gate. Three headers that no
+//! guest can set identify the term. All of it runs in the instance's runner; only names are looked up by the host.
 //!
-//! `grant` says which requests are allowed, and to which addresses; `path` which paths mean the same to everybody; `headers` is what is said of the term;
-//! `types` is what a guest puts together and takes apart, `handle` takes a request from it; `connect` and `tls` open connections; `exchange` makes a request on one; `trace` is what the host is told of it; `limits` has all numbers.
+//! `types` and `handle` implement the interfaces. `grant` decides which requests are allowed, and `path` refuses
+//! ambiguous paths. `headers` adds the term's headers, and `connect`, `tls` and `exchange` make the request. `trace`
+//! reports requests to the host; `limits` has all numbers.
 
 mod connect;
 mod exchange;
@@ -16,7 +16,6 @@ mod headers;
 mod limits;
 mod path;
 mod tls;
-mod trace;
 mod types;
 
 use std::collections::BTreeSet;
@@ -52,63 +51,46 @@ pub(super) use handle::link;
 use headers::{Stamp, is_forbidden};
 use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
-pub use trace::Requested;
-use trace::Tracing;
 pub(super) use types::{HttpAccess, link as link_types};
 
-/// Origins that are told of in a term. A guest could think of more without an end.
+/// Number of origins whose refusals are reported in a term. A guest could invent any number of them.
 const TOLD: usize = 32;
 
-/// What the instances of one coordinator may do over HTTP.
+/// The permissions of a coordinator's instances over HTTP.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HttpPolicy {
     grants: Grants,
     max_requests: usize,
-    /// Of those who may certify servers beside Mozilla's, as DER.
+    /// CA certificates that are trusted in addition to Mozilla's, as DER.
     certificates: Vec<Vec<u8>>,
-    /// Whether the host is told of each request.
-    traced: bool,
 }
 
 impl HttpPolicy {
-    /// So many requests at a time, to the servers that are granted. Servers are certified by Mozilla's roots and
-    /// those in the file `ca`.
+    /// Allows `max_requests` requests at a time to the granted servers. Servers are verified with Mozilla's roots and
+    /// the CA certificates in the file `ca`.
     ///
     /// # Errors
-    /// [`CaError`] if the file has no certificates.
+    /// [`CaError`] if no certificates can be read from the file.
     pub fn new(grants: Grants, max_requests: usize, ca: Option<&Path>) -> Result<Self, CaError> {
         let certificates = ca.map(tls::certificates).transpose()?.unwrap_or_default();
-        Ok(Self { grants, max_requests, certificates, traced: false })
+        Ok(Self { grants, max_requests, certificates })
     }
 
-    /// The same, and each request is told to the host if it exports traces.
-    #[must_use]
-    pub fn traced(self, traced: bool) -> Self {
-        Self { traced, ..self }
-    }
-
-    /// Whether the host is told of each request.
-    pub(super) fn is_traced(&self) -> bool {
-        self.traced
-    }
-
-    /// Whether anything may be asked.
     pub(super) fn grants_anything(&self) -> bool {
         self.grants.iter().next().is_some()
     }
 
-    /// Whether a server of that name may be asked anything.
+    /// Returns true if a request to a server of that name may be granted.
     pub(super) fn may_ask(&self, host: &str) -> bool {
         self.grants.cover_host(host)
     }
 
-    /// How many requests an instance may have at a time.
     pub(super) fn max_requests(&self) -> u64 {
         self.max_requests as u64
     }
 }
 
-/// What makes requests, for whichever instance.
+/// Makes requests for an instance. A runner creates it before the instance exists.
 #[derive(Clone)]
 pub(super) struct Client {
     policy: Arc<HttpPolicy>,
@@ -117,28 +99,28 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// One that has names looked up so, and what it does go on so.
+    /// Creates a client that looks up names with `names` and runs its tasks with `begun`.
     ///
     /// # Errors
-    /// Where TLS does not start.
+    /// [`CaError`] if TLS cannot be set up.
     pub(super) fn new(policy: &HttpPolicy, names: Lookups, begun: Begun) -> Result<Self, CaError> {
         let connector = Connector::new(tls::connector(&policy.certificates)?, names);
         Ok(Self { policy: Arc::new(policy.clone()), connector, begun })
     }
 }
 
-/// A request that the host did not let a guest make.
+/// A request that the host refused to a guest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RefusedRequest {
-    /// Where it was going to.
+    /// The origin that the request was for; empty if too many requests were in flight.
     pub origin: String,
-    /// Why it was not made.
+    /// The reason for the refusal.
     pub reason: String,
-    /// The line of `baton.toml` that would allow it, and the flags; none if nothing would.
+    /// The line of `baton.toml`, and the flags, that would allow the request, if any.
     pub allow: Option<[String; 2]>,
 }
 
-/// An instance's side of HTTP, in its store.
+/// The HTTP state of an instance, in its wasmtime store.
 pub(super) struct Http {
     ctx: WasiHttpCtx,
     hooks: Hooks,
@@ -152,7 +134,6 @@ impl Http {
         tally: &SharedMemory<Tally>,
     ) -> Self {
         let policy = Arc::clone(&client.policy);
-        let policy_is_traced = policy.traced;
         let shared = Arc::new(Common {
             stamp: Stamp::new(&term.election, term.number, &term.node),
             places: Arc::new(Semaphore::new(policy.max_requests)),
@@ -163,7 +144,6 @@ impl Http {
             clock: term.clock.clone(),
             told: Mutex::default(),
             last: Mutex::default(),
-            tracing: policy_is_traced.then(|| Tracing::new(&term.clock, &output)),
             tally: tally.clone(),
             output,
             begun: client.begun.clone(),
@@ -173,7 +153,7 @@ impl Http {
         Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
     }
 
-    /// Ends the connections that wait for a next request, in order: who ends the process would break them off.
+    /// Closes the idle connections gracefully: the end of the process would reset them.
     pub(super) fn finish(&self) {
         self.hooks.shared.idle.clear();
     }
@@ -197,7 +177,7 @@ impl WasiHttpHooks for Hooks {
         WRITE_AHEAD
     }
 
-    /// Nobody calls it: `handle` makes the requests.
+    /// Never called: `handle` makes the requests.
     fn send_request(
         &mut self,
         _: Request<WasiBody>,
@@ -208,17 +188,16 @@ impl WasiHttpHooks for Hooks {
     }
 }
 
-/// What the hook for requests would give: a response, and what drives its connection.
+/// The result of `send_request`: a response, and the future that drives its connection.
 type Sent = (http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>);
 
-/// A server that a guest asks.
 struct Server {
     origin: Origin,
-    /// The same, as the header `Host` has it.
+    /// The value of the header `Host`.
     host: HeaderValue,
 }
 
-/// What all requests of an instance have in common.
+/// The state that all requests of an instance share.
 struct Common {
     policy: Arc<HttpPolicy>,
     connector: Connector,
@@ -227,18 +206,16 @@ struct Common {
     stamp: Stamp,
     places: Arc<Semaphore>,
     idle: Idle,
-    /// Of whom it was told that a request was refused.
+    /// The origins whose refusals were reported.
     told: Mutex<BTreeSet<String>>,
-    /// The server that was asked last, by how the guest writes it: most requests are for the same one again.
+    /// The server of the last request, by the authority as the guest wrote it: most requests go to the same server.
     last: Mutex<Option<(Authority, Arc<Server>)>>,
-    tracing: Option<Tracing>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     begun: Begun,
 }
 
 impl Common {
-    /// The server that a request is for.
     fn server(&self, uri: &Uri) -> Result<Arc<Server>, Error> {
         let authority = uri.authority().ok_or(Error::HttpRequestUriInvalid)?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,10 +232,10 @@ impl Common {
         Ok(server)
     }
 
-    /// Decides whether the guest may make this request, and makes it this term's.
+    /// Checks whether the guest may make this request, and stamps it with the term.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
         self.gate.pass(Effect::Request).map_err(told)?;
-        // It would make a tunnel of the connection, in which nothing is checked.
+        // CONNECT would make the connection a tunnel, in which nothing is checked.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
         }
@@ -283,14 +260,10 @@ impl Common {
             Some(target) => Uri::try_from(format!("/{target}")).map_err(|_| Error::HttpRequestUriInvalid)?,
         };
         self.stamp.put_on(request.headers_mut(), &server.host);
-        let traced = self.tracing.as_ref().and_then(|tracing| {
-            let method = request.method().clone();
-            tracing.begin(&method, &server.origin, request.headers_mut())
-        });
-        Ok(Admitted { request, server, reach, place, waits, traced })
+        Ok(Admitted { request, server, reach, place, waits })
     }
 
-    /// What the guest is told when a wait has ended in vain.
+    /// Returns the guest's error for a wait that has timed out.
     fn late(&self, error: Error) -> Error {
         match self.gate.remaining() {
             left if left > BEFORE_DEADLINE => error,
@@ -298,7 +271,7 @@ impl Common {
         }
     }
 
-    /// What the guest is told of a failure on a connection.
+    /// Returns the guest's error for a failure on a connection.
     fn explain(&self, error: &hyper::Error) -> Error {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         let mut texts = Vec::new();
@@ -345,7 +318,7 @@ impl Common {
         self.tell(RefusedRequest { origin: origin.to_string(), reason, allow })
     }
 
-    /// Tells people, once for each origin, and makes the error that tells the guest.
+    /// Reports a refusal to people, once for each origin, and returns the guest's error.
     fn tell(&self, refused: RefusedRequest) -> Error {
         let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());
@@ -362,7 +335,7 @@ impl Common {
     }
 }
 
-/// What the guest is told where no code of `wasi:http` says it.
+/// Returns a guest's error for which `wasi:http` has no code.
 fn told(why: impl fmt::Display) -> Error {
     Error::InternalError(Some(why.to_string()))
 }

@@ -1,14 +1,16 @@
-//! Whether a path means the same to everybody. A grant of a path is judged here, and obeyed there: what some server
-//! could read as another path is in none that was granted.
+//! Detects ambiguous paths. The host checks a grant's path, but the server interprets it. So no grant covers a path
+//! that some server could read as a different one.
 
-/// So often a path may be encoded before nobody can tell what is meant.
+/// Number of percent-encodings that are undone. A path that is encoded more often is ambiguous.
 const ROUNDS: usize = 3;
 
-/// Whether a server might read a path, or the rest of one, as leading out of where it seems to be. It has a part that
-/// is `.` or `..`, also in one of the disguises that servers take off (percent signs, once or several times; a
-/// backslash; parameters after a semicolon; dots and slashes beyond ASCII; dots and spaces at a name's end); or what
-/// some servers drop, or end it at (control characters, NUL among them); or what is no UTF-8, such as a dot in two
-/// bytes; or percent signs that encode nothing.
+/// Returns true if a server might read a path, or the rest of one, as leading elsewhere. It then contains:
+///
+/// - a segment `.` or `..`, also if disguised by percent-encoding (once or several times), a backslash, parameters
+///   after a semicolon, dots and slashes beyond ASCII, or trailing dots and spaces;
+/// - control characters, NUL among them, which some servers drop or end the path at;
+/// - invalid UTF-8, such as a dot in two bytes;
+/// - percent signs that encode nothing.
 pub(super) fn is_ambiguous(path: &str) -> bool {
     let mut bytes = path.as_bytes().to_vec();
     let is_undefined = |at: usize| bytes[at] == b'%' && encoded(&bytes, at).is_none();
@@ -30,7 +32,7 @@ pub(super) fn is_ambiguous(path: &str) -> bool {
 }
 
 fn is_ambiguous_as_it_is(text: &str) -> bool {
-    // As some servers of Windows write characters.
+    // `%uXXXX`, as some servers on Windows encode characters.
     let has_wide = text.split('%').skip(1).any(|rest| rest.starts_with(['u', 'U']));
     has_wide || text.chars().any(char::is_control) || text.split(is_slash).any(is_dots)
 }
@@ -39,14 +41,13 @@ fn is_slash(c: char) -> bool {
     matches!(c, '/' | '\\' | '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{fe68}' | '\u{ff0f}' | '\u{ff3c}')
 }
 
-/// Whether a name is made of nothing but dots, parameters and spaces aside.
+/// Returns true if a segment consists of dots, apart from parameters and spaces.
 fn is_dots(part: &str) -> bool {
     let is_dot = |c| matches!(c, '.' | '\u{2024}'..='\u{2026}' | '\u{fe52}' | '\u{ff0e}');
     let name = part.split(';').next().unwrap_or_default();
     name.contains(is_dot) && name.chars().all(|c| is_dot(c) || c.is_whitespace())
 }
 
-/// The byte that is encoded there, if one is.
 fn encoded(bytes: &[u8], at: usize) -> Option<u8> {
     let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     let (b'%', Some(high), Some(low)) = (*bytes.get(at)?, digit(at + 1), digit(at + 2)) else { return None };
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_some_server_could_read_as_another_path_is_ambiguous() {
+    fn path_is_ambiguous_when_a_server_could_read_it_otherwise() {
         for path in [
             "/..",
             "/./x",
@@ -88,7 +89,7 @@ mod tests {
             "/x%0d%0aX: y",
             "/%7f",
             "/%c2%85",
-            // A dot and a slash in more bytes than they need.
+            // Overlong encodings of a dot and a slash.
             "/%c0%ae%c0%ae/x",
             "/..%c0%afx",
             "/%e0%80%ae/x",
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_one_is_judged_as_quickly() {
+    fn long_path_is_checked_quickly() {
         assert!(is_ambiguous(&format!("/%{}2e", "25".repeat(30_000))));
         assert!(!is_ambiguous(&"/a%20".repeat(10_000)));
     }

@@ -1,4 +1,4 @@
-//! Whom an https server must be certified by.
+//! TLS, and the CA certificates that https servers are verified with.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::{FileError, read_file};
 
-/// The largest file of certificates, in bytes: those of a whole system are less than a mebibyte.
+/// Largest file of certificates, in bytes. The certificates of a whole system take less than 1 MiB.
 const LARGEST_PEM: u64 = 16 << 20;
 
-/// What is wrong with a file of certificates, and what to do.
+/// The reason why CA certificates cannot be used, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// It cannot be read, or what is in it is no certificate.
+    /// The file cannot be read, or contains no valid certificates.
     #[error("cannot read certificates from {path}: {why}; `--http-ca` needs PEM certificates")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// The reason.
         why: String,
     },
-    /// The library of TLS does not start.
+    /// The TLS library cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] tokio_rustls::rustls::Error),
 }
 
-/// The certificates in a file, as DER.
+/// Reads the certificates in a PEM file, as DER.
 ///
 /// # Errors
-/// [`CaError`] where there are none.
+/// [`CaError::Unreadable`] if the file cannot be read, has no certificate or an invalid one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
     let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
     let pem = read_file(path, LARGEST_PEM).map_err(|error| match error {
@@ -52,10 +52,10 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
     Ok(found)
 }
 
-/// A maker of TLS connections that trusts Mozilla's roots, and these.
+/// Creates a TLS connector that trusts Mozilla's roots and these certificates.
 ///
 /// # Errors
-/// [`CaError::Tls`] where the library does not start, or one of them is none.
+/// [`CaError::Tls`] if the library cannot be set up, or a certificate is invalid.
 pub(super) fn connector(certificates: &[Vec<u8>]) -> Result<TlsConnector, CaError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     for certificate in certificates {

@@ -1,7 +1,6 @@
-//! `wasi:http/types`: what a guest puts together and takes apart.
+//! `wasi:http/types`: the resources that a guest builds and reads.
 //!
-//! wasmtime's implementation does the work. This one stands before it: a text is no longer than any server takes, and
-//! what stays in the host's memory is accounted for.
+//! Wraps wasmtime's implementation to limit texts, and to account for the host's memory that handles take.
 
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable};
@@ -14,7 +13,7 @@ use super::super::weight::{BUFFER, FIELDS, of_field, of_fields};
 use super::Http;
 use super::limits::{AUTHORITY_BYTES, FIELD_BYTES, HEAD_BYTES, TRAILERS, WORD_BYTES};
 
-/// Links it. `parts` are an instance's side of HTTP and what it holds.
+/// Links the interface. `access` returns an instance's side of it.
 pub(in super::super) fn link<T: Send + 'static>(
     linker: &mut Linker<T>,
     access: fn(&mut T) -> HttpAccess<'_>,
@@ -22,33 +21,30 @@ pub(in super::super) fn link<T: Send + 'static>(
     types::add_to_linker::<T, Types>(linker, &types::LinkOptions::default(), access)
 }
 
-/// Tells the linker whose calls they are.
 struct Types;
 
 impl HasData for Types {
     type Data<'a> = HttpAccess<'a>;
 }
 
-/// One guest's way to its requests.
 pub(in super::super) struct HttpAccess<'a> {
     pub(in super::super) http: &'a mut Http,
     pub(in super::super) held: &'a mut Holdings,
 }
 
 impl HttpAccess<'_> {
-    /// wasmtime's implementation.
     fn inner(&mut self) -> WasiHttpCtxView<'_> {
         self.http.view(&mut self.held.table)
     }
 
-    /// Makes room for a change of fields that adds so much: fields that are shared are copied before.
+    /// Reserves memory for `more` bytes of fields, and for a copy of the present ones, which may be shared.
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)
     }
 
-    /// Makes a change of fields that may leave fewer of them. Where these are far fewer than there was room for, they are
-    /// made anew: a map never gives back what it once had, and does not show its room for further values of a name.
+    /// Makes a change that may remove fields. If the map then has much more room than it needs, the map is rebuilt. A
+    /// map never shrinks, and its capacity does not include the room for further values of a name.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
@@ -70,13 +66,13 @@ impl HttpAccess<'_> {
         Ok(())
     }
 
-    /// Makes room for a text, unless it is longer than this.
+    /// Reserves memory for a text. Returns false if the text is longer than `longest`, or there is no memory.
     fn keep_text(&mut self, text: &str, longest: usize) -> bool {
         text.len() <= longest && self.held.keep(text.len()).is_ok()
     }
 }
 
-/// Calls as they are; before some the host makes room for what they leave behind.
+/// Forwards calls to wasmtime's implementation. For those with `keeps`, memory of the host is reserved first.
 macro_rules! calls {
     ($trait:ident: $($name:ident($($argument:ident: $type:ty),*) -> $answer:ty $(, keeps $bytes:expr)?;)*) => {
         impl types::$trait for HttpAccess<'_> {$(
@@ -280,7 +276,7 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
 
     fn finish(&mut self, body: Resource<types::OutgoingBody>, trailers: Option<Resource<FieldMap>>) -> HttpResult<()> {
         if let Some(trailers) = &trailers {
-            // They go where nothing weighs them any more, into the body's other end.
+            // The trailers move to the body's other end, where they are no longer weighed.
             let weight = of_fields(self.held.table.get(trailers).map_err(HttpError::trap)?);
             if weight > TRAILERS {
                 let most = u32::try_from(TRAILERS).ok();
@@ -295,7 +291,7 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
     }
 }
 
-// What only servers have: a guest can make responses, but nobody has asked for them.
+// For servers only: a guest can build responses, but has no requests to answer.
 
 calls! { HostOutgoingResponse:
     new(headers: Resource<FieldMap>) -> Resource<types::OutgoingResponse>;

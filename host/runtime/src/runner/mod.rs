@@ -1,13 +1,10 @@
-//! The process of one instance: a copy of its [`template`], which gives up all that the instance does not need before
-//! anything of a stranger's runs.
+//! The process of one instance: a fork of its [`template`] that drops every right that the instance does not need,
+//! before it runs any code of a stranger.
 //!
-//! Its host has it forked before there is a term to serve ([`Runners`](super::runners::Runners)). It makes itself ready,
-//! rehearses an instance's start without running any function of it, and waits; the message that begins an instance finds
-//! everything there. It runs one instance, and ends with it. However it ends, and whenever, the kernel leaves nothing of
-//! it behind.
-//!
-//! The thread that was there first runs the guest. One more does what the guest has begun (requests) while it computes, up
-//! to four make its calls on files, one hears what the host says, and one ends the process at the deadline.
+//! The runner prepares itself before there is a term to serve ([`Runners`](super::runners::Runners)): it confines
+//! itself, starts its threads, and rehearses the start of an instance without calling any function of it. So the
+//! message that begins an instance finds everything ready. The runner runs one instance and exits with it. However it
+//! ends, the kernel leaves nothing of it behind.
 
 mod instance;
 mod runtime;
@@ -41,18 +38,15 @@ pub(super) use runtime::{Begun, Looks};
 pub use template::{Forked, make_runners};
 pub(super) use wire::{KeptState, Lookups, Wire};
 
-/// What it is handed over, in this order.
+/// The descriptors that a runner receives, in this order.
 struct Descriptors {
-    /// What the host says.
     from_host: File,
-    /// What it says itself.
     to_host: File,
     page: OwnedFd,
     tally: OwnedFd,
-    /// By what others know that it is there, if they are to: its lock is held as long as this process is.
+    /// Descriptor of the host's lock file, if there is one. Its lock proves to other nodes that this process still
+    /// exists.
     lock: Option<OwnedFd>,
-    /// Where it leaves what is kept of its instance, if anything is.
-    remains: Option<File>,
 }
 
 impl Descriptors {
@@ -65,19 +59,11 @@ impl Descriptors {
             page: next()?,
             tally: next()?,
             lock: next().ok(),
-            remains: next().ok().map(File::from),
         })
-    }
-
-    /// Of the last two either may be there alone.
-    fn are_for(&mut self, setup: &Setup) {
-        if !setup.is_witnessed {
-            self.remains = self.lock.take().map(File::from);
-        }
     }
 }
 
-/// The whole life of a runner: makes itself ready, waits for an instance to run, runs it.
+/// Runs the whole life of a runner: it prepares itself, waits for an instance, and runs it.
 #[must_use]
 pub fn run_instance(forked: Forked) -> ExitCode {
     let Ok(Some(runner)) = begin(forked) else { return ExitCode::FAILURE };
@@ -91,7 +77,7 @@ pub fn run_instance(forked: Forked) -> ExitCode {
     }
 }
 
-/// What is there from the beginning.
+/// A runner before it has prepared itself.
 struct Runner {
     setup: Setup,
     linked: Linked,
@@ -99,7 +85,7 @@ struct Runner {
     wire: Wire,
 }
 
-/// None where the host is gone already.
+/// Reads the setup; `None` if the host has exited already.
 fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<Runner>> {
     if !end_with(host, c"baton-runner")? {
         return Ok(None);
@@ -110,11 +96,10 @@ fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<
     let Some(ToRunner::Prepare(setup)) = protocol::read(&mut descriptors.from_host, LONGEST_TO_RUNNER)? else {
         return Ok(None);
     };
-    descriptors.are_for(&setup);
     Ok(Some(Runner { setup: *setup, linked, descriptors, wire }))
 }
 
-/// All that is ready before there is a term.
+/// A runner that is ready for an instance.
 struct Prepared {
     setup: Setup,
     linked: Linked,
@@ -124,18 +109,17 @@ struct Prepared {
     client: Client,
     lookups: Lookups,
     wire: Wire,
-    remains: Option<File>,
 }
 
 impl Runner {
     fn serve(self) -> anyhow::Result<()> {
         let Self { setup, linked, descriptors, wire } = self;
-        let Descriptors { mut from_host, page, tally, lock, remains, .. } = descriptors;
-        // Nothing closes it before the process has ended.
+        let Descriptors { mut from_host, page, tally, lock, .. } = descriptors;
+        // Keep the lock until the process has exited.
         let lock = std::mem::ManuallyDrop::new(lock);
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
-        // Read once more when all is ready, when no file can be opened any more.
+        // Opened now and read once the runner is ready, when it cannot open files any more.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = SharedMemory::map(tally, Mapped::Writes)?;
         let gate = Arc::new(Gate::map(page, &tally)?);
@@ -153,10 +137,10 @@ impl Runner {
         let runtime = GuestRuntime::new(files)?;
         let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
         let (begin, hears) = mpsc::channel::<instance::Hears>();
-        // A thread gives itself its name, which none may do any more that runs for the first time when the guest may.
+        // Each thread sets its own name when it first runs, which must happen before the confinement forbids it.
         let all_have_names = Arc::new(Barrier::new(3));
         let has_name = Arc::clone(&all_have_names);
-        // Neither is waited for: both end with the process.
+        // Neither thread is joined: both end with the process.
         std::thread::Builder::new().name("host".into()).spawn(move || {
             has_name.wait();
             if let Ok(hears) = hears.recv() {
@@ -172,11 +156,10 @@ impl Runner {
                 end_at_the_deadline(&deadline, lease);
             }
         })?;
-        let ticker = policy.profile.then(|| instance::Ticker::start(&linked.engine)).transpose()?;
         all_have_names.wait();
         memory.limit(policy)?;
         confine::to_running(&reach)?;
-        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire, remains };
+        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire };
         if let Some(rehearsal) = rehearsal {
             rehearsal.hold(&prepared);
         }
@@ -185,29 +168,30 @@ impl Runner {
         let Some(ToRunner::Start(beginning)) = protocol::read(&mut from_host, LONGEST_TO_RUNNER)? else {
             return Ok(());
         };
-        // Before anything of the instance is there: opening its folders may hang.
+        // The deadline applies from here on, since opening the instance's folders may already hang.
         let _ = started.send(());
-        Instance::new(prepared, *beginning, from_host, ticker).run(|hears| {
+        Instance::new(prepared, *beginning, from_host).run(|hears| {
             let _ = begin.send(hears);
         });
         Ok(())
     }
 }
 
-/// What says how much memory this process has, opened while files can be.
+/// The file that reports this process's memory, opened while files can be.
 struct Memory {
     statm: File,
-    /// The size of a page in bytes.
+    /// Size of a memory page (bytes).
     page: u64,
 }
 
 impl Memory {
-    /// Bounds what it may have from now on: the wall behind the accounting of what its guest holds.
+    /// Limits the memory that this process may allocate from now on. It is a second barrier, behind the accounting of
+    /// what the guest holds.
     fn limit(mut self, policy: &Policy) -> anyhow::Result<()> {
         let mut text = [0; 256];
         let length = self.statm.read(&mut text)?;
         let text = std::str::from_utf8(&text[..length])?;
-        // proc_pid_statm(5): the sixth is data and stack, in pages.
+        // proc_pid_statm(5): the sixth field is data plus stack, in pages.
         let pages: u64 = text.split(' ').nth(5).context("/proc/self/statm has no data size")?.parse()?;
         let most = (pages * self.page).saturating_add(policy.memory());
         setrlimit(Resource::Data, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -215,10 +199,10 @@ impl Memory {
     }
 }
 
-/// Ends this process at its deadline, whether or not its host does. The host has written a deadline before it sends `Start`.
-/// This thread sleeps by the boot clock, which counts the time that the machine sleeps, and reads all clocks of the page at
-/// least every D/12: one that is set, as the wall clock may be, can bring the deadline closer. A deadline that is seen that
-/// late (0.8 D + D/12) is still before 0.93 D, when the host ends.
+/// Ends this process at its deadline, whether or not the host does. The host writes a deadline before it sends `Start`.
+/// The thread sleeps by the boot clock, which includes the time that the machine sleeps. At least every D/12 it reads
+/// all clocks of the page, since a step of the wall clock can bring the deadline closer. A deadline that is noticed
+/// that late (0.8 D + D/12) is still before 0.93 D, when the watchdog ends the host.
 fn end_at_the_deadline(gate: &Gate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {
@@ -228,17 +212,17 @@ fn end_at_the_deadline(gate: &Gate, lease: Duration) -> ! {
     }
 }
 
-/// Sleeps for that time. A signal may end the sleep early.
+/// Sleeps for `time`. A signal may end the sleep early.
 fn sleep_by_boot_clock(time: Duration) {
     let slept = Timespec::try_from(time).map(|request| clock_nanosleep_relative(ClockId::Boottime, &request));
-    // A sandbox around the host may refuse this clock.
+    // A sandbox around the host may forbid this clock.
     if !matches!(slept, Ok(NanosleepRelativeResult::Ok | NanosleepRelativeResult::Interrupted(_))) {
         std::thread::sleep(time);
     }
 }
 
-/// Ends this process, whichever thread says so, and whatever the others do.
+/// Exits at once, from any thread.
 fn end(status: i32) -> ! {
-    // SAFETY: nothing of the process is used any more, and nothing in it needs to be put in order.
+    // SAFETY: `_exit` takes any status and does not return. Nothing in this process needs cleanup.
     unsafe { libc::_exit(status) }
 }

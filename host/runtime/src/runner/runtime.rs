@@ -1,10 +1,10 @@
-//! An instance's async runtime, which two threads drive by turns: the guest's own while it waits for something, and one
-//! beside it while it computes.
+//! An instance's async runtime, which two threads drive in turn: the guest's thread while the guest waits, and a second
+//! thread, `beside`, while the guest computes.
 //!
-//! So a request is made, and its answer read, by the thread that waits for it. Where another thread did this, the request
-//! would wait until that has woken up, and its answer until the guest's has: each takes longer than making a short request.
-//! But a guest may begin a request and then compute, and its request goes on meanwhile: that is what the thread beside is
-//! for. It sleeps where nothing is begun, and where the guest waits.
+//! So the thread that waits for a request also sends it and reads its response. If another thread did that, the request
+//! would wait until that thread wakes up, and the response until the guest's thread does. Each wake-up takes longer
+//! than a short request. But a guest may begin a request and then compute, and the request must continue meanwhile:
+//! then the second thread drives it. That thread sleeps while nothing is in progress, and while the guest waits.
 
 use std::io;
 use std::pin::pin;
@@ -24,26 +24,26 @@ use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 
 use baton_store::clock::Clock;
 
-/// Calls on files that run at a time; further ones wait for their turn.
+/// Number of calls on files that run at a time. Further calls wait.
 const FILE_THREADS: usize = 4;
 
-/// What a guest has begun goes on beside it once it has computed for so long, and for twice as long at the latest. Until
-/// then the guest may add to what it has begun first, such as a body to a request, and all of that is sent at once.
+/// Time that a guest computes before the second thread continues what it has begun; at most twice this. Meanwhile the
+/// guest may add to it, such as a body to a request, so that all is sent at once.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// A guest that looks whether something is there, and has nothing under way, drives its runtime once it has looked for so
-/// long and not waited. Where something is under way, the thread beside does so, and does it better.
+/// Time that a guest polls without waiting before it drives its runtime, if nothing is in progress. If something is in
+/// progress, the second thread does so, and does it better.
 const LOOKS_FOR: Duration = Duration::from_millis(1);
 
-/// The runtime of an instance, with all threads that it will ever have.
+/// The runtime of an instance, with all the threads that it will ever have.
 pub(super) struct GuestRuntime {
-    /// Of one thread: whichever drives it.
+    /// A single-threaded runtime: one thread at a time drives it.
     runtime: Arc<Runtime>,
     turns: Arc<Turns>,
 }
 
 impl GuestRuntime {
-    /// One whose threads are there: the one beside, and those that make calls which block.
+    /// Creates the runtime and starts its threads: the second thread, and those for blocking calls.
     pub(super) fn new(files: bool) -> io::Result<Self> {
         let threads = if files { FILE_THREADS } else { 1 };
         let runtime = Builder::new_current_thread()
@@ -52,7 +52,7 @@ impl GuestRuntime {
             .thread_name("guest")
             .enable_all()
             .build()?;
-        // A thread is made for a call when all others are busy.
+        // A thread starts only if all others are busy, so this occupies all of them at once.
         let all = Arc::new(Barrier::new(threads + 1));
         for _ in 0..threads {
             let all = Arc::clone(&all);
@@ -62,7 +62,6 @@ impl GuestRuntime {
         let runtime = Arc::new(runtime);
         let driven = Arc::clone(&runtime);
         let (hand_over, handed_over) = std::sync::mpsc::channel::<Arc<Turns>>();
-        // It ends with the process.
         let beside = thread::Builder::new().name("beside".into()).spawn(move || {
             if let Ok(turns) = handed_over.recv() {
                 turns.drive_beside(&driven);
@@ -73,12 +72,10 @@ impl GuestRuntime {
         Ok(Self { runtime, turns })
     }
 
-    /// What begins something on it.
     pub(super) fn begun(&self) -> Begun {
         Begun { runtime: Arc::clone(&self.runtime), turns: Arc::clone(&self.turns) }
     }
 
-    /// What its guest looks with whether something is there.
     pub(super) fn looks(&self, clock: &Clock) -> Looks {
         let turn = self.turns.turn.load(SeqCst);
         Looks { turns: Arc::clone(&self.turns), clock: clock.clone(), turn, since: clock.now() }
@@ -97,8 +94,8 @@ impl GuestRuntime {
             self.turns.guest_waits();
             self.runtime.block_on(async {
                 match woken.0.notified().now_or_never() {
-                    // What goes on has its turn, however often the guest only looks; and once more, for what has come in
-                    // the first.
+                    // The guest can continue already. Yield first, so that tasks make progress however often it polls,
+                    // and again for events that arrived in the first turn.
                     Some(()) => {
                         yield_now().await;
                         yield_now().await;
@@ -111,7 +108,7 @@ impl GuestRuntime {
     }
 }
 
-/// Whether the guest has something to go on with.
+/// Notified when the guest can continue.
 #[derive(Default)]
 struct Woken(Notify);
 
@@ -125,7 +122,7 @@ impl Wake for Woken {
     }
 }
 
-/// Begins what goes on while the guest waits or computes.
+/// Starts tasks that run while the guest waits or computes.
 #[derive(Clone)]
 pub(in super::super) struct Begun {
     runtime: Arc<Runtime>,
@@ -133,16 +130,16 @@ pub(in super::super) struct Begun {
 }
 
 impl Begun {
-    /// Begins what the guest asks for, in a call of its. It ends when the handle is dropped.
+    /// Starts a task that the guest asks for in a host call. Dropping the handle aborts the task.
     pub(in super::super) fn begin<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropJoinHandle<T> {
-        // Who is not on the runtime would wake it for that, by a call of the system, whether it sleeps or not.
+        // Spawning from outside the runtime would wake it by a system call, even if it is awake.
         self.runtime.block_on(lazy(|_| self.go_on(future)))
     }
 
-    /// Has what is left of something that was begun go on by itself. It ends when the handle is dropped.
+    /// Starts a task for the rest of something that was begun. Dropping the handle aborts the task.
     pub(in super::super) fn go_on<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -155,18 +152,18 @@ impl Begun {
     }
 }
 
-/// How a guest looks whether something is there: while it only looks and has nothing under way, nobody else drives the
-/// runtime's timers.
+/// Tracks how long a guest polls without waiting. While it does so with nothing in progress, no thread drives the
+/// timers of the runtime.
 pub(in super::super) struct Looks {
     turns: Arc<Turns>,
     clock: Clock,
-    /// The guest's turn in which it looked last, and since when it looks in that.
+    /// The guest's turn at its last poll, and the time of the first poll in that turn.
     turn: u64,
     since: Time,
 }
 
 impl Looks {
-    /// To be called before each look.
+    /// Records a poll, and drives the runtime if the guest has polled for long. Must be called before each poll.
     pub(in super::super) async fn look(&mut self) {
         let (turn, now) = (self.turns.turn.load(SeqCst), self.clock.now());
         if turn != self.turn {
@@ -178,7 +175,7 @@ impl Looks {
     }
 }
 
-/// Something that was begun and has not ended.
+/// A task in progress.
 struct UnderWay(Arc<Turns>);
 
 impl UnderWay {
@@ -195,20 +192,20 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whose turn it is.
+/// Decides which of the two threads drives the runtime.
 ///
-/// Either thread first says what it does and then looks what the other does, in one order that both see: so one of them
-/// sees that the other has changed its mind.
+/// Each thread first announces what it does, and then reads what the other does, with sequentially consistent
+/// operations. So at least one of them sees the other's change.
 struct Turns {
-    /// Goes up when the guest begins to wait and when it goes on: odd while it waits.
+    /// Incremented when the guest begins to wait and when it continues: odd while it waits.
     turn: AtomicU64,
-    /// What was begun and has not ended.
+    /// Number of tasks in progress.
     under_way: AtomicUsize,
-    /// The thread beside sleeps until it is woken.
+    /// True while the second thread sleeps until it is woken.
     sleeps: AtomicBool,
-    /// The thread beside drives the runtime, or is about to.
+    /// True while the second thread drives the runtime, or is about to.
     drives: AtomicBool,
-    /// Told that the guest waits, and drives the runtime itself.
+    /// Notified when the guest waits, so that its thread drives the runtime.
     let_go: Notify,
     beside: Thread,
 }
@@ -245,12 +242,11 @@ impl Turns {
         }
     }
 
-    /// Whether there is nothing to drive in this turn of the guest.
+    /// True if the second thread has nothing to drive in this turn.
     fn is_idle(&self, turn: u64) -> bool {
         self.under_way.load(SeqCst) == 0 || turn % 2 == 1
     }
 
-    /// What the thread beside does.
     fn drive_beside(&self, runtime: &Runtime) -> ! {
         loop {
             let turn = self.turn.load(SeqCst);
@@ -261,11 +257,11 @@ impl Turns {
                 continue;
             }
             if now != turn {
-                // The guest has waited, and driven what it has begun.
+                // The guest has waited meanwhile, and its thread has driven the tasks.
                 continue;
             }
             self.drives.store(true, SeqCst);
-            // It may have been told so of a turn before.
+            // The notification may belong to an earlier turn.
             while self.turn.load(SeqCst) == turn {
                 runtime.block_on(self.let_go.notified());
             }
@@ -273,7 +269,7 @@ impl Turns {
         }
     }
 
-    /// Sleeps until something is begun, or the guest goes on to compute.
+    /// Sleeps until a task starts, or the guest computes again.
     fn sleep(&self, turn: u64) {
         self.sleeps.store(true, SeqCst);
         if self.turn.load(SeqCst) != turn || !self.is_idle(turn) {

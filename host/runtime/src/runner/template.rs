@@ -1,9 +1,8 @@
-//! The template of a version: this program once more, which maps and links the code of the version and forks the runners
-//! that run it.
+//! The template process of a version: maps and links the version's code, and forks the runners that run it.
 //!
-//! It has one thread, and runs nothing of a stranger's. A runner is a copy of it, so that they share what both only read,
-//! and that nothing has to be mapped and linked when a runner is needed. It is its template's sibling and no child: its
-//! parent is the host, which kills and reaps it, and it lives on when the template has ended.
+//! A template has one thread and runs no code of a stranger. A runner is a fork of its template, so both share
+//! read-only memory, and nothing must be mapped and linked when a runner is needed. The runner is a sibling of its
+//! template, not a child: the host is its parent, and kills and reaps it. So a runner outlives its template.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -29,20 +28,20 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// The number of the host's process.
+    /// Returns the host's process id.
     #[must_use]
     pub fn host(&self) -> u32 {
         self.host
     }
 
-    /// What it was handed over.
+    /// Returns the descriptors that the process was handed.
     #[must_use]
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
         self.descriptors
     }
 }
 
-/// The whole life of a template, whose host is the process `host`; `runs` is the life of each process that it forks.
+/// Runs the whole life of a template whose host is the process `host`. Calls `runs` in each process that it forks.
 #[must_use]
 pub fn make_runners(host: u32, runs: impl FnOnce(Forked) -> ExitCode) -> ExitCode {
     let forked = Template::begin(host).and_then(|template| template.map_or(Ok(None), Template::serve));
@@ -56,25 +55,25 @@ pub fn make_runners(host: u32, runs: impl FnOnce(Forked) -> ExitCode) -> ExitCod
 struct Template {
     linked: Linked,
     host: u32,
-    /// By which it is asked for runners.
-    way: UnixStream,
+    /// Socket on which the host asks for runners.
+    socket: UnixStream,
 }
 
 impl Template {
-    /// None where the host is gone already, or was told why there is none.
+    /// Links the module. `None` if the host has exited already, or was sent the reason why the module cannot be linked.
     fn begin(host: u32) -> anyhow::Result<Option<Self>> {
         if !end_with(host, c"baton-template")? {
             return Ok(None);
         }
         confine::close_others()?;
-        let way = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         dup2_stdin(File::open("/dev/null")?)?;
-        let Ok([from_host, to_host, code]) = <[OwnedFd; 3]>::try_from(receive(&way)?) else { return Ok(None) };
+        let Ok([from_host, to_host, code]) = <[OwnedFd; 3]>::try_from(receive(&socket)?) else { return Ok(None) };
         memory::keep_one_heap();
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-        // Kindness, not safety: a system that lacks it does without.
+        // Has the kernel kill runners first if memory runs out. Errors are ignored, since this is optional.
         let _ = std::fs::write("/proc/self/oom_score_adj", "500");
-        // Looked up where it can be. The runners inherit it.
+        // Caches the page size while it can still be looked up. The runners inherit it.
         let _ = rustix::param::page_size();
         let linked = link(File::from(from_host), &code);
         let (linked, answer) = match linked {
@@ -83,14 +82,14 @@ impl Template {
             Err(error) => (None, FromTemplate::Failed(format!("{error:#}"))),
         };
         File::from(to_host).write_all(&protocol::frame(&answer)?)?;
-        Ok(linked.map(|linked| Self { linked, host, way }))
+        Ok(linked.map(|linked| Self { linked, host, socket }))
     }
 
-    /// Forks as often as it is asked to. It returns in each process that is forked, and then here.
+    /// Forks a runner for each request. Returns in each forked process, and here once the host has closed the socket.
     fn serve(self) -> anyhow::Result<Option<Forked>> {
-        let Self { linked, host, mut way } = self;
+        let Self { linked, host, mut socket } = self;
         loop {
-            let descriptors = receive(&way)?;
+            let descriptors = receive(&socket)?;
             if descriptors.is_empty() {
                 return Ok(None);
             }
@@ -99,33 +98,34 @@ impl Template {
                 Ok(Some(pid)) => pid,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN).saturating_neg(),
             };
-            // They are the runner's alone from here on, and nobody else keeps its pipes open.
+            // From here on only the runner has these descriptors, so that no other process keeps its pipes open.
             drop(descriptors);
-            way.write_all(&answer.to_le_bytes())?;
+            socket.write_all(&answer.to_le_bytes())?;
         }
     }
 }
 
-/// Confines this process, and links the version that the host asks for; or says why that cannot run here.
+/// Confines this process, and links the version that the host asks for. The inner error says why it cannot run here.
 fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Vec<String>>> {
     confine::to_forking()?;
     let wanted = protocol::read(&mut from_host, LONGEST_TO_RUNNER)?;
-    let ToLink { outline, purpose } = wanted.context("the host has exited")?;
-    let engine = Engine::new(purpose).map_err(|error| anyhow::anyhow!("{error:#}"))?;
-    // SAFETY: the code is what a compiler of ours has written, whose checksum the host has compared, in a sealed file.
+    let ToLink { outline } = wanted.context("the host has exited")?;
+    let engine = Engine::new().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    // SAFETY: our own compiler process wrote the code, and the host has compared its checksum. The file is sealed, so
+    // it never changes.
     Ok(unsafe { Linked::map(&engine, outline, code) })
 }
 
-/// Makes a copy of this process, which has the same parent. None in the copy, and here its number.
+/// Forks this process, with the same parent. Returns the pid of the copy, and `None` in the copy.
 ///
-/// `clone3` is not used: container runtimes answer that it is not there. A thread of its own has its number twice, in the
-/// kernel and in the C library; the second is not renewed here, as `fork` would. The library uses it for locks that know
-/// their owner (nobody holds one here, and all threads to come have numbers of their own), and for signals to a thread that
-/// is not the caller.
+/// Uses `clone`, since container runtimes report `clone3` as not implemented. A thread's id is stored twice, in the
+/// kernel and in the C library. `fork` would update the library's copy, and this does not. The library uses that copy
+/// for locks that know their owner, and for signals to a thread other than the caller. No such lock is held here, and
+/// all later threads get ids of their own.
 fn fork_sibling() -> io::Result<Option<i32>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
-    // SAFETY: without CLONE_VM the copy has memory and a stack of its own, at the same addresses. This process has one
-    // thread, so nobody else has left anything in it half done.
+    // SAFETY: without `CLONE_VM` the copy has its own memory and stack, at the same addresses. This process has one
+    // thread, so no other thread can have left a lock or a value in an inconsistent state.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) };
     match pid {
         -1 => Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! A runner's ways to its host.
+//! A runner's connection to its host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,11 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::super::output::{Notice, Output};
 use super::super::protocol::{Change, Changes, FromRunner, NotCommitted, Resolved, frame};
 
-/// Lookups of names that are under way at a time. Each holds a thread of the host, for as long as the system's resolver
-/// likes.
+/// Most DNS lookups in flight. Each occupies a thread of the host for as long as the system's resolver takes.
 const LOOKUPS: usize = super::super::instance::LOOKUPS;
 
-/// What a runner says to its host. Clones say it the same way.
+/// Sends messages to the host. Clones write to the same pipe.
 #[derive(Clone)]
 pub(in super::super) struct Wire(Arc<Mutex<File>>);
 
@@ -26,18 +25,18 @@ impl Wire {
         Self(Arc::new(Mutex::new(to_host)))
     }
 
-    /// Says it. Waits for as long as the host takes no more.
+    /// Sends a message. Blocks while the pipe is full.
     pub(in super::super) fn send(&self, message: &FromRunner) {
         let Ok(message) = frame(message) else { return };
-        // Where nobody listens, the host has ended, and this process ends with it.
+        // A closed pipe means that the host has exited, and this process exits with it.
         let _ = lock(&self.0).write_all(&message);
     }
 
-    /// Has panics told to the host, and end the process.
+    /// Installs a panic hook that reports the panic to the host and aborts the process.
     pub(super) fn tells_of_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            // A thread that panics while it says something keeps the lock, and then nothing more can be said.
+            // If the thread panics while it sends a message, it holds the lock, and nothing can be sent any more.
             if let Ok(mut to_host) = wire.0.try_lock()
                 && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
             {
@@ -59,14 +58,13 @@ impl Output for Wire {
             Notice::Denied { what, remedy } => FromRunner::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::NearLimit(near) => FromRunner::NearLimit(near),
             Notice::RefusedRequest(refused) => FromRunner::RefusedRequest(refused.clone()),
-            Notice::Requested(requested) => FromRunner::Requested(Box::new(requested.clone())),
-            // These are the host's to say.
-            Notice::Started(_) | Notice::Saved { .. } | Notice::NotSaved { .. } | Notice::StateDelayed(_) => return,
+            // Only the host sends these.
+            Notice::Started(_) | Notice::StateDelayed(_) => return,
         });
     }
 }
 
-/// Has names looked up by the host. Clones are the same.
+/// Has the host look up names. Clones share the lookups in flight.
 #[derive(Clone)]
 pub(in super::super) struct Lookups {
     wire: Wire,
@@ -75,7 +73,7 @@ pub(in super::super) struct Lookups {
     waiting: Arc<Mutex<HashMap<u64, Waiting>>>,
 }
 
-/// Who waits for an answer. The place is taken until there is one, even if nobody waits any more.
+/// A lookup in flight. It keeps its permit until the host answers, even if the caller has given up.
 struct Waiting {
     answer: oneshot::Sender<Result<Vec<Resolved>, String>>,
     _place: OwnedSemaphorePermit,
@@ -87,16 +85,15 @@ impl Lookups {
         Self { wire, number: Arc::default(), places, waiting: Arc::default() }
     }
 
-    /// Lookups that nobody answers.
     #[cfg(test)]
     pub(in super::super) fn nowhere() -> Self {
         Self::new(Wire::new(File::create("/dev/null").unwrap_or_else(|error| panic!("{error}"))))
     }
 
-    /// The addresses of a name, with that port.
+    /// Returns the addresses of a host name, with this port.
     ///
     /// # Errors
-    /// What the system's resolver says.
+    /// The message of the system's resolver.
     pub(in super::super) async fn look_up(&self, host: &str, port: u16) -> Result<Vec<Resolved>, String> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|error| error.to_string())?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
@@ -106,16 +103,15 @@ impl Lookups {
         answered.await.map_err(|error| error.to_string())?
     }
 
-    /// The host has an answer.
     pub(super) fn resolved(&self, number: u64, addresses: Result<Vec<Resolved>, String>) {
         if let Some(Waiting { answer, .. }) = lock(&self.waiting).remove(&number) {
-            // The request that asked may have given up.
+            // The caller may have given up.
             let _ = answer.send(addresses);
         }
     }
 }
 
-/// A coordinator's state as its runner knows it.
+/// A coordinator's state as known to its runner.
 pub(in super::super) struct KeptState {
     pub(in super::super) entries: BTreeMap<String, Bytes>,
     wire: Wire,
@@ -131,7 +127,7 @@ impl KeptState {
         Self { entries, wire, answers }
     }
 
-    /// All keys that begin with `prefix`, in order.
+    /// Returns all keys that begin with `prefix`, in order.
     pub(in super::super) fn keys<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         let from = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
@@ -140,11 +136,11 @@ impl KeptState {
     /// Has the host save all changes, or none.
     ///
     /// # Errors
-    /// Why they were not saved.
+    /// Says why the changes were not saved.
     pub(in super::super) async fn commit(&mut self, changes: Vec<Change>) -> Result<(), NotCommitted> {
         let commit = Changes::of(&changes).map_err(|error| NotCommitted::TooLarge(error.to_string()))?;
         self.wire.send(&FromRunner::Commit(commit));
-        // There is one answer for each. Without one the host has ended, and this process ends with it.
+        // The host answers each commit once. Without an answer, the host has exited, and this process exits with it.
         let Some(answer) = self.answers.recv().await else { return std::future::pending().await };
         answer?;
         for change in changes {
@@ -166,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_by_their_beginning() {
+    fn keys_are_found_by_prefix() {
         let entries = ["a", "ab", "b"].map(|key| (key.to_owned(), Bytes::new()));
         let state = KeptState::new(entries.into(), Lookups::nowhere().wire, mpsc::unbounded_channel().1);
         let keys = |prefix| state.keys(prefix).collect::<Vec<_>>();

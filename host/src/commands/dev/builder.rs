@@ -1,4 +1,4 @@
-//! Builds a project, and again after each change of its files.
+//! Builds a project, and builds it again after each change of its files.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,51 +19,49 @@ use crate::telemetry::{Event, Log};
 use baton_modules::watch::{Watch, run_blocking};
 use baton_modules::{FileSource, Offer, Source, SourceError};
 
-/// Who saves one file often saves another with it.
+/// Pause after a hint, because an editor often saves several files at once.
 const CALM: Duration = Duration::from_millis(150);
 
-/// It looks so often without a hint: folders that are shared with another machine give none.
+/// Interval between scans without a hint. Folders that are shared with another machine give no hints.
 const POLL: Duration = Duration::from_secs(2);
-/// As often where hints cannot be had.
+/// Interval between scans if the folders cannot be watched.
 const POLL_UNWATCHED: Duration = Duration::from_millis(500);
 
-/// Where a coordinator is built while it runs.
+/// Builds a coordinator while `baton dev` runs it.
 #[derive(Clone)]
 pub(in crate::commands) struct Workshop {
     builder: Option<Builder>,
-    /// Whether a build has succeeded.
     built: watch::Sender<bool>,
 }
 
 impl Workshop {
-    /// Without a builder, somebody else builds.
+    /// Creates a workshop. Without a builder, somebody else builds the module.
     pub(super) fn new(builder: Option<Builder>) -> Self {
         let built = watch::Sender::new(builder.is_none());
         Self { builder, built }
     }
 
-    /// What is built there.
     pub fn source(&self, file: FileSource) -> BuiltFile {
         BuiltFile { built: self.built.subscribe(), file }
     }
 
-    /// The folders in which commands are run and programs are made.
+    /// The folders in which builds run and write.
     pub fn folders(&self) -> impl Iterator<Item = &PathBuf> {
         self.builder.iter().flat_map(|builder| [&builder.folder].into_iter().chain(&builder.target))
     }
 
-    /// Builds at once, and after each change, until it is asked to end.
-    pub async fn work(self, log: Log, mut asked: watch::Receiver<Shutdown>) {
+    /// Builds now and after each change, until a shutdown is requested.
+    pub async fn run(self, log: Log, mut shutdown: watch::Receiver<Shutdown>) {
         let Some(builder) = self.builder else { return };
-        // Dropping it ends a build that is under way.
+        // Dropping the future kills a running build.
         tokio::select! {
-            () = builder.work(&self.built, &log) => {}
-            _ = asked.wait_for(|asked| *asked > Shutdown::No) => {}
+            () = builder.run(&self.built, &log) => {}
+            _ = shutdown.wait_for(|shutdown| *shutdown > Shutdown::No) => {}
         }
     }
 }
 
-/// What the builds make. Nothing is offered before one has succeeded: what is there is old.
+/// The file that builds write. It is offered only after a build has succeeded, because an earlier file is stale.
 pub(in crate::commands) struct BuiltFile {
     built: watch::Receiver<bool>,
     file: FileSource,
@@ -73,29 +71,26 @@ pub(in crate::commands) struct BuiltFile {
 impl Source for BuiltFile {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         if self.built.wait_for(|built| *built).await.is_err() {
-            // It never will: all of it is ending.
+            // The workshop is gone, because the host shuts down.
             std::future::pending::<()>().await;
         }
         self.file.next().await
     }
 }
 
-/// Builds a project.
 #[derive(Clone)]
 pub(super) struct Builder {
-    /// The command line that builds it.
     pub command: String,
-    /// The project's folder.
     pub folder: PathBuf,
-    /// The folder that builds fill, if it may be any.
+    /// The folder that builds write to, if known.
     pub target: Option<PathBuf>,
 }
 
 impl Builder {
-    /// A build that is under way is not disturbed by changes; another follows it.
-    async fn work(&self, built: &watch::Sender<bool>, log: &Log) {
+    /// Builds after each change. A change during a build does not interrupt it, but causes another one.
+    async fn run(&self, built: &watch::Sender<bool>, log: &Log) {
         let watch = Watch::new().ok().map(Arc::new);
-        let (mut tree, _) = self.look(watch.as_ref(), &Arc::default()).await;
+        let (mut tree, _) = self.scan(watch.as_ref(), &Arc::default()).await;
         if tree.is_too_large {
             let folder = self.folder.display();
             let error = format!("{folder} has too many files to watch them all: is it the project's folder?");
@@ -105,12 +100,12 @@ impl Builder {
             if self.build(log).await {
                 built.send_replace(true);
             }
-            // Whatever was changed while it was building is seen, too.
-            tree = self.change(watch.as_ref(), tree).await;
+            // `tree` is from before the build, so changes during the build count.
+            tree = self.wait_for_change(watch.as_ref(), tree).await;
         }
     }
 
-    /// Builds, and says whether that succeeded. The compiler speaks for itself.
+    /// Builds, and returns true if that succeeded. The compiler writes to stderr itself.
     async fn build(&self, log: &Log) -> bool {
         log.emit(None, Event::Building { command: self.command.clone() });
         let began = Instant::now();
@@ -131,10 +126,9 @@ impl Builder {
         false
     }
 
-    /// Waits until the project's files are others.
-    async fn change(&self, watch: Option<&Arc<Watch>>, mut tree: Arc<Tree>) -> Arc<Tree> {
+    async fn wait_for_change(&self, watch: Option<&Arc<Watch>>, mut tree: Arc<Tree>) -> Arc<Tree> {
         loop {
-            let (now, is_watched) = self.look(watch, &tree).await;
+            let (now, is_watched) = self.scan(watch, &tree).await;
             if now.difference(&tree).is_some() {
                 return now;
             }
@@ -151,12 +145,12 @@ impl Builder {
         }
     }
 
-    /// The files as they are now, and whether each change of them will give a hint.
-    async fn look(&self, watch: Option<&Arc<Watch>>, before: &Arc<Tree>) -> (Arc<Tree>, bool) {
+    /// Scans the files. The flag is true if each change of them will give a hint.
+    async fn scan(&self, watch: Option<&Arc<Watch>>, before: &Arc<Tree>) -> (Arc<Tree>, bool) {
         let (folder, target) = (self.folder.clone(), self.target.clone());
         let (watch, before) = (watch.cloned(), Arc::clone(before));
         run_blocking(move || {
-            let tree = Tree::look(&folder, target.as_deref(), &before);
+            let tree = Tree::scan(&folder, target.as_deref(), &before);
             let is_watched = watch.is_some_and(|watch| watch.set(&tree.folders));
             (Arc::new(tree), is_watched)
         })
@@ -164,14 +158,14 @@ impl Builder {
     }
 }
 
-/// A build under way. Dropping it ends it, with all that it has started.
+/// A running build. Dropping it kills the build's process group.
 struct Build {
     shell: Child,
 }
 
 impl Build {
     fn start(command: &str, folder: &Path) -> io::Result<Self> {
-        // What the compiler says is no result of this program.
+        // stdout is for the results of this program, so the compiler's output goes to stderr.
         let errors = io::stderr().as_fd().try_clone_to_owned()?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(folder).stdin(Stdio::null()).stdout(errors).process_group(0);
@@ -181,9 +175,9 @@ impl Build {
 
 impl Drop for Build {
     fn drop(&mut self) {
-        // None where it has ended: then its number may be another's by now.
+        // `id` is none once the shell was reaped, because another process may have its number by then.
         if let Some(group) = self.shell.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // It may end at this very moment, and needs no end then.
+            // An error means that the group has just exited.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

@@ -7,16 +7,15 @@ use tokio::time::sleep;
 use crate::cli::say;
 use baton_runtime::RunningInstances;
 
-/// Time between two samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// CPU time of a sample (ms) from which on the instance counts as busy. Below a whole second, since others compute, too.
+/// CPU time of a sample (ms) from which on the instance is busy. Below 1 s, because other processes need the CPU, too.
 const BUSY_MS: u64 = 800;
 
 /// Busy samples in a row before the hint.
 const SAMPLES: u32 = 5;
 
-/// Prints a hint once for each instance that computes for 5 s and prints nothing meanwhile. Runs until it is dropped.
+/// Prints a hint once for each instance that computes for 5 s and prints nothing. Runs until the future is dropped.
 pub(in crate::commands) async fn hint_at_busy_instances(running: RunningInstances) {
     let (mut before, mut busy) = (None, 0);
     loop {

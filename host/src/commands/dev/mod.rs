@@ -1,7 +1,7 @@
-//! `baton dev`: a developer's loop. Builds a project, runs what that makes, and swaps it for each new build.
+//! `baton dev`: builds a project, runs the module, and swaps it for each new build.
 //!
-//! Works as `baton run` with one node, a store in memory, and a module file that `baton dev` builds: a swap here is the swap
-//! there.
+//! It works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds. Swaps work as
+//! in `baton run`.
 
 mod builder;
 mod hint;
@@ -24,7 +24,6 @@ pub(super) use builder::Workshop;
 pub(super) use hint::hint_at_busy_instances;
 use project::Project;
 
-/// The id of the only node.
 const NODE: &str = "dev";
 
 pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
@@ -39,14 +38,13 @@ pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
     run::develop(&config, &Workshop::new(builder))
 }
 
-/// The settings of the one coordinator that is developed, whose module is a file.
+/// The settings of the only coordinator. Its module must be a file.
 fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> anyhow::Result<Config> {
-    // Neither matters here, and the defaults of both take a home folder.
+    // Neither value matters here, but the defaults of both need a home folder.
     let settings = settings.flag(Key::Node, Some(NODE.to_owned())).flag(Key::Store, Some("sqlite:.".to_owned()));
     let module = module.map(|module| module.to_str().context("the module's path is not UTF-8")).transpose()?;
     let settings = settings.flag(Key::Module, module.map(str::to_owned));
     let resolved = config::resolve(&settings, around);
-    // What `baton run` says of it does not help here.
     let is_missing = |error: &ConfigError| module.is_none() && error.is_of_flag(Key::Module);
     let mut config = resolved.map_err(|error| if is_missing(&error) { nothing_to_run() } else { error })?;
     let [one] = &config.coordinators[..] else {
@@ -72,13 +70,13 @@ fn nothing_to_run() -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::fs;
 
     use super::*;
 
     #[test]
-    fn what_is_developed_is_one_file_on_a_store_in_memory() {
+    fn dev_config_has_one_module_file_and_a_memory_store() {
         let folder = tempfile::tempdir().unwrap();
         let around = Environment::made_up(&[("BATON_STORE", "azure://account/leases")], folder.path());
         let with = |file: &str, module: Option<&str>| {

@@ -1,4 +1,4 @@
-//! What is developed: how it is built, and what that makes.
+//! A project under development: how it is built, and which file that writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,21 @@ use serde::Deserialize;
 
 use crate::commands::new::{JS_BUILD, PYTHON_BUILD, PYTHON_SETUP, RUST_BUILD, RUST_TARGET};
 
-/// What stands for no build command.
 const OFF: &str = "off";
 
-/// How a project is built.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Project {
-    /// The command line that builds it, from its folder; none where somebody else does.
+    /// The command line that builds it, run in its folder. None if somebody else builds it.
     pub build: Option<String>,
-    /// What that makes, where the project says so itself.
+    /// The file that the build writes, if the project determines it.
     pub module: Option<PathBuf>,
-    /// The folder that builds fill, if it may be any.
+    /// The folder that builds write to, if it is known.
     pub target: Option<PathBuf>,
 }
 
 impl Project {
-    /// The one in a folder; built as told, else as its kind is.
-    ///
-    /// # Errors
-    /// Where it is of no kind that is known, or lacks what a build needs.
+    /// Finds the project in a folder. `build` overrides the command that its kind of project implies. Fails if the kind
+    /// is unknown, or if something is missing that a build needs.
     pub fn find(folder: &Path, build: Option<&str>) -> anyhow::Result<Self> {
         let others = |build: &str| Self { build: Some(build.to_owned()), module: None, target: None };
         match build {
@@ -72,7 +68,6 @@ fn has_build_script(manifest: &Path) -> anyhow::Result<bool> {
     Ok(manifest.scripts.contains_key("build"))
 }
 
-/// What `cargo metadata` says, as far as it matters.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -95,14 +90,14 @@ fn rust(folder: &Path) -> anyhow::Result<Project> {
     let manifest = fs::canonicalize(folder.join("Cargo.toml"))?;
     let mut cargo = Command::new("cargo");
     cargo.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(&manifest);
-    let told = cargo.stdin(Stdio::null()).output().context("cannot start cargo, which builds projects in Rust")?;
-    if !told.status.success() {
-        bail!("cargo cannot read {}: {}", manifest.display(), String::from_utf8_lossy(&told.stderr).trim());
+    let output = cargo.stdin(Stdio::null()).output().context("cannot start cargo, which builds projects in Rust")?;
+    if !output.status.success() {
+        bail!("cargo cannot read {}: {}", manifest.display(), String::from_utf8_lossy(&output.stderr).trim());
     }
     let Metadata { packages, target_directory } =
-        serde_json::from_slice(&told.stdout).context("cannot parse the output of `cargo metadata`")?;
-    let is_it = |package: &Package| fs::canonicalize(&package.manifest_path).is_ok_and(|path| path == manifest);
-    let Some(package) = packages.into_iter().find(is_it) else {
+        serde_json::from_slice(&output.stdout).context("cannot parse the output of `cargo metadata`")?;
+    let is_this_one = |package: &Package| fs::canonicalize(&package.manifest_path).is_ok_and(|path| path == manifest);
+    let Some(package) = packages.into_iter().find(is_this_one) else {
         bail!("{} is a workspace: name the folder of one of its packages", manifest.display());
     };
     let file = package.module().with_context(|| format!("in {}", manifest.display()))?;
@@ -114,13 +109,12 @@ fn rust(folder: &Path) -> anyhow::Result<Project> {
 }
 
 impl Package {
-    /// The file name of its component.
     fn module(&self) -> anyhow::Result<String> {
         let names = |kind: &str| {
             let of_kind = |target: &&Target| target.kind.iter().any(|other| other == kind);
             self.targets.iter().filter(of_kind).map(|target| target.name.clone()).collect::<Vec<_>>()
         };
-        // The library's file is called as its crate is, a program's as the program.
+        // A library's file has the crate's name, a program's file the program's.
         if let [library] = &names("cdylib")[..] {
             return Ok(format!("{}.wasm", library.replace('-', "_")));
         }
@@ -143,10 +137,9 @@ impl Package {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// A project of these files, each with its content.
     fn project(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (place, text) in files {
@@ -157,12 +150,12 @@ mod tests {
         folder
     }
 
-    fn wrong(files: &[(&str, &str)]) -> String {
+    fn find_error(files: &[(&str, &str)]) -> String {
         format!("{:#}", Project::find(project(files).path(), None).unwrap_err())
     }
 
     #[test]
-    fn a_project_in_rust_says_what_it_makes() {
+    fn rust_project_determines_its_build_and_module() {
         let manifest = "[package]\nname = 'my-job'\nedition = '2024'\n";
         let library = ("src/lib.rs", "");
         let cdylib = format!("{manifest}[lib]\ncrate-type = ['cdylib']\n");
@@ -176,31 +169,35 @@ mod tests {
         let module = Project::find(folder.path(), None).unwrap().module.unwrap();
         assert!(module.ends_with("release/my-job.wasm"), "{module:?}");
 
-        assert!(wrong(&[("Cargo.toml", manifest), library]).contains("crate-type = [\"cdylib\"]"));
+        assert!(find_error(&[("Cargo.toml", manifest), library]).contains("crate-type = [\"cdylib\"]"));
         let two = [("Cargo.toml", manifest), ("src/bin/a.rs", ""), ("src/bin/b.rs", "")];
-        assert!(wrong(&two).contains("several programs, a or b"), "{}", wrong(&two));
-        assert!(wrong(&[("Cargo.toml", "[workspace]")]).contains("name the folder of one of its packages"));
-        assert!(wrong(&[("Cargo.toml", "[package")]).contains("Cargo.toml: error"));
+        assert!(find_error(&two).contains("several programs, a or b"), "{}", find_error(&two));
+        assert!(find_error(&[("Cargo.toml", "[workspace]")]).contains("name the folder of one of its packages"));
+        assert!(find_error(&[("Cargo.toml", "[package")]).contains("Cargo.toml: error"));
     }
 
     #[test]
-    fn what_a_build_needs_is_said_when_it_is_missing() {
+    fn missing_build_requirement_is_an_error_that_says_what_to_do() {
         let js = ("package.json", r#"{"scripts": {"build": "componentize-js"}}"#);
-        assert!(wrong(&[js]).contains("run `npm install` there"));
+        assert!(find_error(&[js]).contains("run `npm install` there"));
         let found = Project::find(project(&[js, ("node_modules/x", "")]).path(), None).unwrap();
         assert_eq!((found.build.as_deref(), found.module), (Some("npm run build"), None));
 
         let python = [("requirements.txt", "componentize-py==0.25.1\n"), ("app.py", "")];
-        assert!(wrong(&python).contains("run `python3 -m venv .venv && .venv/bin/pip install"), "{}", wrong(&python));
+        assert!(
+            find_error(&python).contains("run `python3 -m venv .venv && .venv/bin/pip install"),
+            "{}",
+            find_error(&python)
+        );
         let found = Project::find(project(&[python[0], python[1], (".venv/x", "")]).path(), None).unwrap();
         assert!(found.build.unwrap().starts_with(".venv/bin/componentize-py"));
 
-        assert!(wrong(&[("package.json", "{}")]).contains("cannot tell how to build"));
-        assert!(wrong(&[("package.json", "{")]).contains("package.json cannot be read"));
+        assert!(find_error(&[("package.json", "{}")]).contains("cannot tell how to build"));
+        assert!(find_error(&[("package.json", "{")]).contains("package.json cannot be read"));
     }
 
     #[test]
-    fn who_says_how_it_is_built_needs_no_project() {
+    fn build_flag_works_without_a_known_project() {
         let folder = project(&[]);
         let found = Project::find(folder.path(), Some("make")).unwrap();
         assert_eq!(found, Project { build: Some("make".to_owned()), module: None, target: None });

@@ -1,4 +1,4 @@
-//! The files that a build is made of.
+//! The source files of a project, and how they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,25 +7,23 @@ use std::path::{Path, PathBuf};
 use baton_modules::watch::Stamp;
 use baton_store::Digest;
 
-/// A folder with more files is no project that somebody works on.
+/// Most files that are scanned. A folder with more is hardly a project that somebody works on.
 const MOST_FILES: usize = 20_000;
 
-/// A larger file's content is not compared, only what the file system says of it, in bytes.
+/// Largest file whose content is compared, in bytes. For larger files, only the file system's metadata counts.
 const LARGEST: u64 = 1 << 20;
 
-/// Folders that tools fill. What begins with a dot belongs to tools, too.
-const FILLED: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
+/// Folders that tools write to. Names that begin with a dot are skipped, too.
+const GENERATED_FOLDERS: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
 
-/// What nobody writes by hand: what builds make, and what editors keep beside what they edit.
-const MADE: [&str; 7] = [".wasm", ".minisig", ".pyc", ".swp", ".tmp", "~", "Cargo.lock"];
+/// Endings of files that builds and editors write.
+const GENERATED: [&str; 7] = [".wasm", ".minisig", ".pyc", ".swp", ".tmp", "~", "Cargo.lock"];
 
-/// A project's files at a moment.
 #[derive(Default)]
 pub(super) struct Tree {
     files: BTreeMap<PathBuf, File>,
-    /// The folders that they are in.
     pub folders: BTreeSet<PathBuf>,
-    /// Whether there are more than this looks at.
+    /// True if the scan stopped at [`MOST_FILES`].
     pub is_too_large: bool,
 }
 
@@ -34,8 +32,7 @@ struct File {
     content: Content,
 }
 
-/// By what two states of a file differ. A build may write what it makes into the project, and what it writes again
-/// as it was is no change.
+/// The compared part of a file. A build may rewrite a project's file with the same content, which is no change.
 #[derive(PartialEq, Eq)]
 enum Content {
     Digest(Digest),
@@ -43,26 +40,25 @@ enum Content {
 }
 
 impl Tree {
-    /// Looks at the files in a folder, but for those beneath `target`. What it has seen `before` is not read again.
-    /// May block.
-    pub fn look(folder: &Path, target: Option<&Path>, before: &Self) -> Self {
+    /// Scans a folder, except `target`. Files that are unchanged since `before` are not read again. Blocks.
+    pub fn scan(folder: &Path, target: Option<&Path>, before: &Self) -> Self {
         let mut tree = Self::default();
-        tree.enter(folder, target, before);
+        tree.add_folder(folder, target, before);
         tree
     }
 
-    /// The first file that is another, new or gone.
+    /// The first file that was changed, added or removed.
     pub fn difference<'a>(&'a self, other: &'a Self) -> Option<&'a Path> {
         let content = |tree: &'a Self, path| tree.files.get(path).map(|file| &file.content);
         let differs = |path: &&'a PathBuf| content(self, *path) != content(other, *path);
         self.files.keys().chain(other.files.keys()).find(differs).map(PathBuf::as_path)
     }
 
-    fn enter(&mut self, folder: &Path, target: Option<&Path>, before: &Self) {
+    fn add_folder(&mut self, folder: &Path, target: Option<&Path>, before: &Self) {
         self.folders.insert(folder.to_owned());
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let (name, path) = (entry.file_name(), entry.path());
-            // A name that is no text is nothing that a compiler reads.
+            // Compilers do not read files whose names are not UTF-8.
             let Some(name) = name.to_str() else { continue };
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if name.starts_with(['.', '#']) || target == Some(&path) {
@@ -73,10 +69,10 @@ impl Tree {
                 return;
             }
             if is_folder {
-                if !FILLED.contains(&name) {
-                    self.enter(&path, target, before);
+                if !GENERATED_FOLDERS.contains(&name) {
+                    self.add_folder(&path, target, before);
                 }
-            } else if !MADE.iter().any(|end| name.ends_with(end)) {
+            } else if !GENERATED.iter().any(|end| name.ends_with(end)) {
                 self.files.extend(File::of(&path, before.files.get(&path)).map(|file| (path, file)));
             }
         }
@@ -84,7 +80,7 @@ impl Tree {
 }
 
 impl File {
-    /// What is at a path, unless it is no file or gone already.
+    /// The file at a path, if it is a regular file and still there.
     fn of(path: &Path, before: Option<&Self>) -> Option<Self> {
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let stamp = Stamp::from(&metadata);
@@ -101,11 +97,11 @@ impl File {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
     #[test]
-    fn what_is_written_by_hand_is_seen_and_nothing_else() {
+    fn only_hand_written_files_count_as_changes() {
         let folder = tempfile::tempdir().unwrap();
         let place = |place: &str| folder.path().join(place);
         let write = |file: &str, text: &str| {
@@ -113,13 +109,13 @@ mod tests {
             fs::write(place(file), text).unwrap();
         };
         let target = place("out");
-        let look = |before: &Tree| Tree::look(folder.path(), Some(&target), before);
+        let scan = |before: &Tree| Tree::scan(folder.path(), Some(&target), before);
         write("src/lib.rs", "one");
         write("Cargo.toml", "");
-        let mut tree = look(&Tree::default());
+        let mut tree = scan(&Tree::default());
         assert!(tree.folders.contains(&place("src")));
         let mut changed = || {
-            let now = look(&tree);
+            let now = scan(&tree);
             let changed = now.difference(&tree).map(|path| path.strip_prefix(folder.path()).unwrap().to_owned());
             tree = now;
             changed.map(|path| path.to_str().unwrap().to_owned())

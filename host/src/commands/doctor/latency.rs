@@ -1,57 +1,56 @@
-//! How long renewals take, and which lease goes with that.
+//! Measures how long renewals take, and recommends a lease duration.
 
 use std::time::Duration;
 
 use baton_election::{StoreError, Timing};
 
-use super::scratch::{Held, Scratch, Untold, said};
+use super::scratch::{Held, NoVerdict, Scratch, describe};
 use crate::cli::{Finding, Latency};
 
-/// How often the lease is renewed.
 const RENEWALS: u32 = 48;
 
-/// Renewals, one after the other.
 pub(super) struct Renewed {
-    /// How long each took, the shortest first.
+    /// The durations of the renewals, the shortest first.
     pub took: Vec<Duration>,
-    /// The lease as it is after the last.
     pub held: Held,
 }
 
-/// Renews a lease many times, spread over a while.
-pub(super) async fn renew(scratch: &Scratch, over: Duration) -> Result<Renewed, Untold> {
+pub(super) async fn renew(scratch: &Scratch, over: Duration) -> Result<Renewed, NoVerdict> {
     let mut held = scratch.held().await?;
     let mut took = Vec::new();
     for _ in 0..RENEWALS {
         scratch.sleep(over / RENEWALS).await?;
-        // A try without an answer counts with the one that has it.
+        // The time of a failed attempt counts, too.
         let began = scratch.clock.now();
         match scratch.renew(&mut held).await? {
             Ok(_) => took.push(held.answered.since(began)),
             Err(StoreError::Lost(_)) if scratch.clock.now().since(held.sent) >= scratch.length => {
-                return Err(Untold::Slow);
+                return Err(NoVerdict::Slow);
             }
-            other => return Err(Untold::Odd(format!("the holder cannot renew the lease: {}", said(&other)))),
+            other => return Err(NoVerdict::Odd(format!("the holder cannot renew the lease: {}", describe(&other)))),
         }
     }
     took.sort_unstable();
     Ok(Renewed { took, held })
 }
 
-/// How long they took, for people and programs.
 pub(super) fn latency(took: &[Duration]) -> Latency {
-    Latency { renewals: took.len(), median_ms: milliseconds(at(took, 50)), p99_ms: milliseconds(at(took, 99)) }
+    Latency {
+        renewals: took.len(),
+        median_ms: milliseconds(percentile(took, 50)),
+        p99_ms: milliseconds(percentile(took, 99)),
+    }
 }
 
-/// The lease for a store whose renewals take that long, if there is one.
+/// The lease duration that suits these renewals, if there is one.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
-    Timing::lease_for(at(took, 99), range)
+    Timing::lease_for(percentile(took, 99), range)
 }
 
-/// Whether they go with that lease; `quicker` is what would make the store answer sooner.
+/// Judges whether the renewals suit a lease duration. `quicker` is advice for making the store faster.
 pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration), quicker: &str) -> Finding {
     const CHECK: &str = "latency";
-    let (median, p99) = (at(took, 50), at(took, 99));
+    let (median, p99) = (percentile(took, 50), percentile(took, 99));
     let Some(longest) = try_timeout(lease, range) else {
         let (least, most) = (range.0.as_secs(), range.1.as_secs());
         return Finding::problem(
@@ -86,8 +85,7 @@ fn try_timeout(lease: Duration, range: (Duration, Duration)) -> Option<Duration>
     Timing::new(lease, range, Duration::ZERO, 0).ok().map(|timing| timing.try_timeout())
 }
 
-/// The sample that so many of a hundred do not exceed.
-fn at(took: &[Duration], percent: usize) -> Duration {
+fn percentile(took: &[Duration], percent: usize) -> Duration {
     took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
 }
 
@@ -107,16 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn of_so_many_so_many_do_not_exceed_it() {
+    fn percentiles_of_samples_are_exact() {
         let took: Vec<_> = (1..=48).map(Duration::from_millis).collect();
-        assert_eq!((at(&took, 50), at(&took, 99)), (Duration::from_millis(24), Duration::from_millis(48)));
-        assert_eq!(at(&[], 99), Duration::ZERO);
+        assert_eq!(
+            (percentile(&took, 50), percentile(&took, 99)),
+            (Duration::from_millis(24), Duration::from_millis(48))
+        );
+        assert_eq!(percentile(&[], 99), Duration::ZERO);
     }
 
     #[test]
-    fn a_lease_is_judged_by_how_long_one_try_may_take() {
+    fn lease_is_judged_by_the_timeout_of_one_attempt() {
         let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE, "nodes nearby");
-        // A try may take 1.25 s.
+        // An attempt may take 1.25 s.
         assert_eq!(of(20, 15).level, Level::Ok);
         let slow = of(700, 15);
         assert!(slow.level == Level::Warning && slow.remedy.unwrap_or_default().contains("--lease 17s"));

@@ -1,33 +1,33 @@
-//! What a lease and its record must do at once. Each check begins with a lease that was just taken, and lets a request
-//! fail for one reason alone; the conformance suite has the same cases, and more.
+//! Checks of a lease and its record that need not wait. Each starts with a lease that was just acquired, and lets a
+//! request fail for one reason only. The conformance suite has the same cases, and more.
 
 use baton_election::{LeaseState, Op, Reply, StoreError, Version};
 
-use super::scratch::{Answer, Scratch, random_id, said};
+use super::scratch::{Answer, Scratch, describe, random_id};
 use super::verdict::{Verdict, broken, kept};
 
-/// That a lease that was taken is held, and goes on with each renewal.
+/// Checks that an acquired lease is held, and that each renewal keeps it.
 pub(super) async fn lease_kept(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     for _ in 0..3 {
-        let seen = scratch.see().await?;
-        scratch.still(&held, seen.answered)?;
+        let seen = scratch.read_object().await?;
+        scratch.ensure_held(&held, seen.answered)?;
         if seen.lease != LeaseState::Held {
             return broken(format!("a lease of {:?} that was just taken is {:?}", scratch.length, seen.lease));
         }
         let renewed = scratch.renew(&mut held).await?;
         if renewed.is_err() {
-            return broken(format!("the holder cannot renew a lease that was just taken: {}", said(&renewed)));
+            return broken(format!("the holder cannot renew a lease that was just taken: {}", describe(&renewed)));
         }
     }
     kept("the holder keeps the lease and can renew it")
 }
 
-/// That nobody else gets it meanwhile.
+/// Checks that no other id can acquire a held lease.
 pub(super) async fn lease_exclusive(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     let Answer { result, answered, .. } = scratch.acquire(random_id()?, &held.version).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     match result {
         Err(StoreError::Held) => {}
         Ok(_) => {
@@ -38,40 +38,43 @@ pub(super) async fn lease_exclusive(scratch: Scratch) -> Verdict {
         other => {
             return broken(format!(
                 "acquiring a lease that another id holds did not fail with \"lease held\": {}",
-                said(&other)
+                describe(&other)
             ));
         }
     }
     let renewed = scratch.renew(&mut held).await?;
     if renewed.is_err() {
-        return broken(format!("a refused acquire ended the lease: the holder cannot renew it: {}", said(&renewed)));
+        return broken(format!(
+            "a refused acquire ended the lease: the holder cannot renew it: {}",
+            describe(&renewed)
+        ));
     }
     kept("while one id holds the lease, the store refuses another id")
 }
 
-/// That who has lost an answer may ask again.
+/// Checks that the holder can acquire the lease again, as after a lost response.
 pub(super) async fn lease_own_id(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let Answer { result, answered, .. } = scratch.acquire(held.id, &held.version).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     match result {
         Ok(_) => kept("the holder can acquire the lease again with its own id"),
-        other => broken(format!("cannot acquire the lease again with the holder's own id: {}", said(&other))),
+        other => broken(format!("cannot acquire the lease again with the holder's own id: {}", describe(&other))),
     }
 }
 
-/// That an id which does not hold it neither renews nor releases it.
+/// Checks that an id that does not hold the lease can neither renew nor release it.
 pub(super) async fn lease_wrong_id(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     let other = random_id()?;
     for op in [Op::Renew { id: other }, Op::Release { id: other }] {
         let what = op.to_string();
         let Answer { result, answered, .. } = scratch.ask(op).await?;
-        scratch.still(&held, answered)?;
+        scratch.ensure_held(&held, answered)?;
         if !matches!(result, Err(StoreError::Lost(_))) {
             return broken(format!(
                 "a {what} under an id that does not hold the lease did not fail with \"lease lost\": {}",
-                said(&result)
+                describe(&result)
             ));
         }
     }
@@ -79,121 +82,117 @@ pub(super) async fn lease_wrong_id(scratch: Scratch) -> Verdict {
     if renewed.is_err() {
         return broken(format!(
             "a request under a wrong id ended the lease: the holder cannot renew it: {}",
-            said(&renewed)
+            describe(&renewed)
         ));
     }
     kept("an id that does not hold the lease can neither renew nor release it")
 }
 
-/// That a release frees it, for good.
 pub(super) async fn lease_release(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let released = scratch.ask(Op::Release { id: held.id }).await?.result;
     if released.is_err() {
-        return broken(format!("the holder cannot release the lease: {}", said(&released)));
+        return broken(format!("the holder cannot release the lease: {}", describe(&released)));
     }
-    let lease = scratch.see().await?.lease;
+    let lease = scratch.read_object().await?.lease;
     if lease != LeaseState::Free {
         return broken(format!("a lease that was released is {lease:?}"));
     }
     let renewed = scratch.ask(Op::Renew { id: held.id }).await?.result;
     if !matches!(renewed, Err(StoreError::Lost(_))) {
-        return broken(format!("renewing a released lease did not fail with \"lease lost\": {}", said(&renewed)));
+        return broken(format!("renewing a released lease did not fail with \"lease lost\": {}", describe(&renewed)));
     }
     kept("a release frees the lease at once and invalidates its id")
 }
 
-/// Checks that a lease can be given another id, as a host does that reclaims a dead host's lease, and that the id before is
-/// of no use any more.
+/// Checks that a lease's id can be changed, as a reclaiming host does, and that the previous id is then invalid.
 pub(super) async fn lease_reclaim(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let (id, version) = (random_id()?, &held.version);
     let reclaim = |from, id| Op::Reclaim { from, id, version: version.clone() };
     let Answer { result, answered, .. } = scratch.ask(reclaim(random_id()?, id)).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     if !matches!(result, Err(StoreError::Lost(_))) {
         return broken(format!(
             "a request to change the lease's id, made without holding the lease, did not fail with \"lease lost\" as \
              it should: {}",
-            said(&result)
+            describe(&result)
         ));
     }
     let Answer { result, answered, .. } = scratch.ask(reclaim(held.id, id)).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     if result.is_err() {
-        return broken(format!("the holder cannot change the lease's id: {}", said(&result)));
+        return broken(format!("the holder cannot change the lease's id: {}", describe(&result)));
     }
     let Answer { result, .. } = scratch.ask(Op::Renew { id: held.id }).await?;
     if !matches!(result, Err(StoreError::Lost(_))) {
         return broken(format!(
             "renewing a lease under its previous id did not fail with \"lease lost\": {}",
-            said(&result)
+            describe(&result)
         ));
     }
     kept("a lease whose id was changed can be renewed only under the new id")
 }
 
-/// That an operator can take it away.
 pub(super) async fn lease_break(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     scratch.free().await?;
     let renewed = scratch.renew(&mut held).await?;
     if !matches!(renewed, Err(StoreError::Lost(_))) {
-        return broken(format!("renewing a broken lease did not fail with \"lease lost\": {}", said(&renewed)));
+        return broken(format!("renewing a broken lease did not fail with \"lease lost\": {}", describe(&renewed)));
     }
     let written = scratch.write(held.id, &held.version, 2).await?.result;
     if !matches!(written, Err(StoreError::Lost(_))) {
         return broken(format!(
             "a write of the record under a broken lease did not fail with \"lease lost\": {}",
-            said(&written)
+            describe(&written)
         ));
     }
     let taken = scratch.acquire(random_id()?, &held.version).await?.result;
     match taken {
         Ok(_) => kept("a break ends the lease at once, and another id can acquire it"),
-        other => broken(format!("a broken lease cannot be acquired: {}", said(&other))),
+        other => broken(format!("a broken lease cannot be acquired: {}", describe(&other))),
     }
 }
 
-/// That the record is written by its holder alone.
 pub(super) async fn write_lease(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let overwrite = async || scratch.store.overwrite(&scratch.election, scratch.record(3)).await;
-    let Answer { result, answered, .. } = scratch.tried(1, overwrite).await?;
-    scratch.still(&held, answered)?;
+    let Answer { result, answered, .. } = scratch.attempt(1, overwrite).await?;
+    scratch.ensure_held(&held, answered)?;
     if !matches!(result, Err(StoreError::Lost(_))) {
         return broken(format!(
             "a write of a held record without the lease did not fail with \"lease lost\": {}",
-            said(&result)
+            describe(&result)
         ));
     }
     let Answer { result, answered, .. } = scratch.write(random_id()?, &held.version, 3).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     if !matches!(result, Err(StoreError::Lost(_))) {
         return broken(format!(
             "a write of the record under an id that does not hold the lease did not fail with \"lease lost\": {}",
-            said(&result)
+            describe(&result)
         ));
     }
-    if scratch.see().await?.version != held.version {
+    if scratch.read_object().await?.version != held.version {
         return broken("a refused write changed the record".to_owned());
     }
     kept("only the lease's holder can write the record")
 }
 
-/// That the record is written on top of what was read alone (`If-Match`), and then is what was written.
+/// Checks that a write needs the version that was read (`If-Match`), and that the record reads back as it was written.
 pub(super) async fn write_version(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     let first = held.version.clone();
     let Answer { result, answered, .. } = scratch.write(held.id, &first, 4).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     let second = match result {
         Ok(Reply::Version(version)) => version,
-        other => return broken(format!("the lease's holder cannot write the record: {}", said(&other))),
+        other => return broken(format!("the lease's holder cannot write the record: {}", describe(&other))),
     };
     let renewed = scratch.renew(&mut held).await?;
-    let seen = scratch.see().await?;
-    scratch.still(&held, seen.answered)?;
+    let seen = scratch.read_object().await?;
+    scratch.ensure_held(&held, seen.answered)?;
     if renewed.is_err() || second == first || seen.version != second || seen.record != Some(scratch.record(4)) {
         let read = seen.record.map_or("nothing".to_owned(), |record| format!("term {}", record.term));
         let Version(written) = second;
@@ -203,34 +202,35 @@ pub(super) async fn write_version(scratch: Scratch) -> Verdict {
         ));
     }
     let Answer { result, answered, .. } = scratch.write(held.id, &first, 5).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     match result {
         Err(StoreError::Conflict) => kept("a write over a replaced version is refused (If-Match)"),
-        other => {
-            broken(format!("a write over a replaced version did not fail with a conflict (If-Match): {}", said(&other)))
-        }
+        other => broken(format!(
+            "a write over a replaced version did not fail with a conflict (If-Match): {}",
+            describe(&other)
+        )),
     }
 }
 
-/// That the lease is taken of what was read alone (`If-Match`).
+/// Checks that the lease can be acquired only at the version that was read (`If-Match`).
 pub(super) async fn acquire_version(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let Answer { result, answered, .. } = scratch.write(held.id, &held.version, 6).await?;
-    scratch.still(&held, answered)?;
+    scratch.ensure_held(&held, answered)?;
     if result.is_err() {
-        return broken(format!("the lease's holder cannot write the record: {}", said(&result)));
+        return broken(format!("the lease's holder cannot write the record: {}", describe(&result)));
     }
     scratch.free().await?;
     match scratch.acquire(random_id()?, &held.version).await?.result {
         Err(StoreError::Conflict) => kept("a lease can be acquired only at the version that was read (If-Match)"),
         other => broken(format!(
             "acquiring a lease at a replaced version did not fail with a conflict (If-Match): {}",
-            said(&other)
+            describe(&other)
         )),
     }
 }
 
-/// That a record is created once (`If-None-Match`), whether its lease is held or not.
+/// Checks that a record that exists cannot be created again (`If-None-Match`), whether its lease is held or not.
 pub(super) async fn create_once(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     for _ in 0..2 {
@@ -238,12 +238,12 @@ pub(super) async fn create_once(scratch: Scratch) -> Verdict {
         if again != Err(StoreError::Conflict) {
             return broken(format!(
                 "creating a record that exists did not fail with a conflict (If-None-Match): {}",
-                said(&again)
+                describe(&again)
             ));
         }
         scratch.free().await?;
     }
-    if scratch.see().await?.version != held.version {
+    if scratch.read_object().await?.version != held.version {
         return broken("a refused creation changed the record".to_owned());
     }
     kept("a record that exists is not created again (If-None-Match)")

@@ -1,5 +1,4 @@
-//! What the hosts of this machine would rest on: its clocks, their folders, descriptors, and what the kernel confines
-//! runners with.
+//! Checks of this machine: its clocks, hosts' folders, file descriptors, and the kernel's means to confine runners.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,25 +17,25 @@ use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::clock::nanoseconds_on;
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
-/// A wall clock that has moved against the others by so much was set, and not slewed.
+/// A wall clock that moved against the boot clock by at least this was set, not slewed.
 const STEP: Duration = Duration::from_millis(50);
-/// Less is what a daemon that keeps the time does all day, in millionths.
+/// Slew rate in ppm from which on a finding is reported. Time daemons slew at lower rates all day.
 const SLEW: f64 = 1000.0;
-/// Of so many readings of the clocks the quickest counts.
+/// Readings of the clocks. The quickest one counts, because it was not interrupted.
 const READINGS: usize = 10;
 
-/// What the clocks say at one moment, in nanoseconds.
+/// Nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
-    /// How long it took to read them, one after the other: they are compared to that.
+    /// The duration of the reading. Smaller differences between the clocks mean nothing.
     took: i128,
 }
 
 impl Clocks {
-    /// Reads them: a few times, since a busy machine may do something else in between.
+    /// Reads the clocks several times and returns the quickest reading.
     pub fn read() -> Self {
         let read = |id| i128::from(nanoseconds_on(id));
         let all = || {
@@ -46,7 +45,6 @@ impl Clocks {
         (0..READINGS).map(|_| all()).min_by_key(|clocks| clocks.took).unwrap_or_else(all)
     }
 
-    /// How they have moved against each other since then.
     pub fn since(self, before: Self) -> Finding {
         const CHECK: &str = "clocks";
         let [boot, raw, wall] = [self.boot - before.boot, self.raw - before.raw, self.wall - before.wall];
@@ -82,7 +80,7 @@ impl Clocks {
     }
 }
 
-/// Whether all processes of this boot that share a store read one boot clock.
+/// Checks for a time namespace: all processes that share a store must read the same boot clock.
 pub(super) fn time_namespace() -> Finding {
     const CHECK: &str = "time-namespace";
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
@@ -102,7 +100,6 @@ pub(super) fn time_namespace() -> Finding {
     }
 }
 
-/// Checks that the kernel reports changed files.
 pub(super) fn file_events() -> Finding {
     const CHECK: &str = "file-events";
     match no_file_events() {
@@ -116,7 +113,7 @@ pub(super) fn file_events() -> Finding {
     }
 }
 
-/// Checks that other users do not reach the store in that folder.
+/// Checks that other users cannot reach a SQLite store's folder.
 pub(super) fn store_folder(folder: &Path) -> Finding {
     const CHECK: &str = "store-folder";
     match SqliteStore::reached_by_others(folder) {
@@ -130,7 +127,7 @@ pub(super) fn store_folder(folder: &Path) -> Finding {
     }
 }
 
-/// Whether hosts can keep there what outlives them.
+/// Checks that hosts can write to the state folder, and that it is local.
 pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     const CHECK: &str = "state-folder";
     const MEANS: &str = "hosts need `--store` and `--node`, and cache no compiled modules";
@@ -154,7 +151,7 @@ pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     }
 }
 
-/// Writes a file there and removes it. Returns the file system if it is not known to be local.
+/// Writes a file into the folder and removes it. Returns the file system's type if it is not known to be local.
 fn try_folder(folder: &Path) -> io::Result<Option<String>> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let path = folder.join(format!("doctor-{}", getpid().as_raw_nonzero()));
@@ -167,7 +164,6 @@ fn try_folder(folder: &Path) -> io::Result<Option<String>> {
     foreign_file_system(folder)
 }
 
-/// Whether compiled modules can be kept.
 pub(super) fn cache(examined: &Examined) -> Finding {
     const CHECK: &str = "cache";
     const MEANS: &str = "modules are compiled again at each start";
@@ -191,13 +187,13 @@ pub(super) fn cache(examined: &Examined) -> Finding {
     }
 }
 
-/// Whether a process may have as many as a host and its runners need.
+/// Checks that a process may open enough descriptors for a host and its runners.
 pub(super) fn descriptors() -> Finding {
     const CHECK: &str = "descriptors";
     let http = HttpPolicy::new(Grants::default(), 64, None).unwrap_or_default();
     let usual = Policy { http, ..Policy::default() };
-    match descriptors::grant(std::iter::once(&usual)) {
-        Ok(()) => {
+    match descriptors::grant(std::iter::once(&usual), 0) {
+        Ok(_) => {
             let most = getrlimit(Resource::Nofile).maximum.map_or("any number of".to_owned(), |most| most.to_string());
             Finding::ok(CHECK, format!("a process may open {most} descriptors: enough for the default limits"))
         }
@@ -210,7 +206,7 @@ pub(super) fn descriptors() -> Finding {
     }
 }
 
-/// Whether the kernel keeps runners to what their coordinators were granted.
+/// Checks that the kernel can confine runners to what was granted to their coordinators.
 pub(super) fn isolation() -> Finding {
     const CHECK: &str = "isolation";
     if let Err(error) = pidfd_open(getpid(), PidfdFlags::empty()) {
@@ -244,7 +240,7 @@ mod tests {
     const SECOND: i128 = 1_000_000_000;
 
     #[test]
-    fn clocks_are_judged_by_how_they_moved_against_each_other() {
+    fn clocks_that_diverge_are_reported() {
         let before = Clocks { boot: 10 * SECOND, raw: 9 * SECOND, wall: 1_000 * SECOND, took: 0 };
         let after = |boot: i128, raw: i128, wall: i128| {
             let (boot, raw, wall) = (before.boot + boot, before.raw + raw, before.wall + wall);
@@ -252,18 +248,18 @@ mod tests {
         };
         assert_eq!(after(30 * SECOND, 30 * SECOND, 30 * SECOND).level, Level::Ok);
         assert_eq!(after(30 * SECOND + SECOND / 1000, 30 * SECOND, 30 * SECOND).level, Level::Ok);
-        for (stepped, said) in [
+        for (finding, text) in [
             (after(30 * SECOND, 30 * SECOND, 40 * SECOND), "jumped by 10"),
             (after(30 * SECOND, 30 * SECOND, 0), "jumped by 30"),
             (after(31 * SECOND, 30 * SECOND, 31 * SECOND), "ppm"),
         ] {
-            assert!(stepped.level == Level::Warning && stepped.found.contains(said), "{stepped:?}");
+            assert!(finding.level == Level::Warning && finding.found.contains(text), "{finding:?}");
         }
     }
 
-    /// A run of a few milliseconds, on a machine that did something else while it read one clock after the other.
+    /// Reading one clock after the other may take milliseconds on a busy machine.
     #[test]
-    fn clocks_that_were_not_read_at_one_moment_have_not_moved_by_that() {
+    fn clocks_read_slowly_are_not_reported_as_diverging() {
         let before = Clocks { boot: 0, raw: 0, wall: 0, took: SECOND / 1_000 };
         let (boot, late) = (SECOND / 50, SECOND / 10);
         let preempted = Clocks { boot, raw: boot + SECOND / 5_000, wall: boot + late, took: late };
@@ -275,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_said() {
+    fn unwritable_state_folder_is_reported() {
         assert_eq!(state_folder(None).level, Level::Warning);
         let finding = state_folder(Some(Path::new("/proc/self/nowhere")));
         assert!(finding.level == Level::Warning && finding.found.contains("cannot be written"), "{finding:?}");

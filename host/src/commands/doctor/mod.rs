@@ -1,7 +1,5 @@
-//! `baton doctor`: whether store and machine keep what Baton's promises rest on.
-//!
-//! The store is tried on a [`Scratch`] election, and each finding is told as it is made. However that ends, and whatever
-//! signal comes, the election is removed before the command ends.
+//! `baton doctor`: checks that the store and this machine keep what Baton's promises depend on. The store is tried on a
+//! [`Scratch`] election, which is removed before the command ends, also after an error or a signal.
 
 mod expiry;
 mod latency;
@@ -33,14 +31,13 @@ use machine::Clocks;
 use scratch::Scratch;
 use trial::{Advice, News, Plan};
 
-/// How long a request that is under way is waited for when the command is told to end: its answer could make an object
-/// that nobody removes.
-const LAST_ANSWER: Duration = Duration::from_secs(6);
+/// Longest wait for a request under way at a signal, since it may create an object that must be removed.
+const LAST_RESPONSE_WITHIN: Duration = Duration::from_secs(6);
 
 pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     let store = open_store(&command.examined.store)?;
     let progress = Progress::on_terminal();
-    // From here on no signal ends the process by itself.
+    // From here on, signals do not end the process.
     let mut signals = AllSignals::listen()?;
     let mut diagnosis = examine(command, store, &progress, &mut signals).await?;
     if diagnosis.complete {
@@ -56,15 +53,14 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a store of SQLite is yet to be made. One that lacks a file is not: what was in that would be gone for good.
+/// True if a SQLite store does not exist. If only a file is missing, creating it would hide that its content was lost.
 async fn is_new_folder(place: &StoreUrl) -> bool {
     let StoreUrl::Sqlite(folder) = place.clone() else { return false };
-    // What a disk that hangs keeps from being tried, the trial says.
-    let looked = tokio::task::spawn_blocking(|| !SqliteStore::is_in(folder));
-    timeout(ANSWER_WITHIN, looked).await.is_ok_and(|looked| looked.unwrap_or(false))
+    // If the disk hangs, the trial reports that.
+    let is_absent = tokio::task::spawn_blocking(|| !SqliteStore::is_in(folder));
+    timeout(ANSWER_WITHIN, is_absent).await.is_ok_and(|is_absent| is_absent.unwrap_or(false))
 }
 
-/// Tries the store, and looks how the clocks go meanwhile.
 async fn examine(
     command: &Doctor,
     store: Arc<dyn Store>,
@@ -80,36 +76,35 @@ async fn examine(
         quick: command.quick,
     };
     let before = Clocks::read();
-    let (news, mut heard) = mpsc::unbounded_channel();
+    let (news, mut news_receiver) = mpsc::unbounded_channel();
     let mut trial = Box::pin(AssertUnwindSafe(trial::try_store(scratch.clone(), plan, news)).catch_unwind());
-    let mut heard_of = Heard::new(place);
+    let mut state = TrialState::new(place);
     let ended = loop {
         tokio::select! {
-            // What was found before a signal counts.
+            // Findings that arrive before a signal count.
             biased;
-            Some(news) = heard.recv() => heard_of.note(news, progress),
+            Some(news) = news_receiver.recv() => state.note(news, progress),
             ended = &mut trial => break Some(ended),
             () = signals.next() => break None,
         }
     };
-    heard_of.diagnosis.complete = ended.is_some();
+    state.diagnosis.complete = ended.is_some();
     let ended = match ended {
         Some(ended) => ended,
         None => {
             scratch.end();
             tokio::select! {
-                ended = timeout(LAST_ANSWER, &mut trial) => ended.unwrap_or(Ok(())),
+                ended = timeout(LAST_RESPONSE_WITHIN, &mut trial) => ended.unwrap_or(Ok(())),
                 () = signals.next() => Ok(()),
             }
         }
     };
-    // What it asks now is given up.
     drop(trial);
-    while let Ok(news) = heard.try_recv() {
-        heard_of.note(news, progress);
+    while let Ok(news) = news_receiver.try_recv() {
+        state.note(news, progress);
     }
-    let Heard { mut diagnosis, is_made, .. } = heard_of;
-    if is_made {
+    let TrialState { mut diagnosis, may_exist, .. } = state;
+    if may_exist {
         progress.show(&format!("{place}: removing the test election"));
         diagnosis.findings.push(tokio::select! {
             finding = remove(&scratch) => finding,
@@ -123,7 +118,7 @@ async fn examine(
     Ok(diagnosis)
 }
 
-/// What tells the command to end: also that the terminal is gone.
+/// The signals that end the command, including SIGHUP of a closed terminal.
 struct AllSignals {
     signals: Signals,
     hangup: Signal,
@@ -142,15 +137,14 @@ impl AllSignals {
     }
 }
 
-/// What was heard of the trial so far.
-struct Heard {
+struct TrialState {
     diagnosis: Diagnosis,
-    /// Whether there may be something to be removed.
-    is_made: bool,
+    /// True if the test election may exist and must be removed.
+    may_exist: bool,
     place: String,
 }
 
-impl Heard {
+impl TrialState {
     fn new(place: &StoreUrl) -> Self {
         let diagnosis = Diagnosis {
             store: place.to_string(),
@@ -161,14 +155,14 @@ impl Heard {
             free_after_ms: None,
             findings: Vec::new(),
         };
-        Self { diagnosis, is_made: false, place: place.to_string() }
+        Self { diagnosis, may_exist: false, place: place.to_string() }
     }
 
     fn note(&mut self, news: News, progress: &Progress) {
-        let Self { diagnosis, is_made, place } = self;
+        let Self { diagnosis, may_exist, place } = self;
         match news {
             News::Trying(what) => progress.show(&format!("{place}: {what}")),
-            News::Making(may_be) => *is_made = may_be,
+            News::Making(may_be) => *may_exist = may_be,
             News::Found(finding) => diagnosis.findings.push(finding),
             News::Renewed(latency, recommended) => {
                 diagnosis.latency = Some(latency);
@@ -196,11 +190,10 @@ fn left(scratch: &Scratch, why: &str) -> Finding {
     )
 }
 
-/// Looks at this machine, and at the module if one was named.
 async fn machine(command: &Doctor, progress: &Progress) -> anyhow::Result<Vec<Finding>> {
     let examined = command.examined.clone();
-    // A folder on a server that does not answer keeps a thread, and not the command.
-    let looked = tokio::task::spawn_blocking(move || {
+    // If a folder's server does not answer, only a thread of the blocking pool waits.
+    let checks = tokio::task::spawn_blocking(move || {
         let mut findings = vec![
             machine::time_namespace(),
             machine::state_folder(examined.state.as_deref()),
@@ -214,7 +207,7 @@ async fn machine(command: &Doctor, progress: &Progress) -> anyhow::Result<Vec<Fi
         }
         findings
     });
-    let mut findings = progress.during("checking this machine", looked).await.context("cannot check this machine")?;
+    let mut findings = progress.during("checking this machine", checks).await.context("cannot check this machine")?;
     if let Some(module) = &command.module {
         findings.push(match inspect(module, command.examined.compile_timeout).await {
             Ok((inspection, _)) if inspection.runs => Finding::ok(

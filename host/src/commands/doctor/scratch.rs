@@ -1,8 +1,8 @@
-//! The election that is tried: its name is random, nobody else uses it, and it is removed in the end.
+//! The test election: its name is random, nobody else uses it, and it is removed in the end.
 //!
-//! A verdict about a lease must hold on any machine, however busy: whatever is asked of the holder's time is compared
-//! with the clock by which a holder judges itself ([`Clock::now`]), from before its last renewal was sent. If that does
-//! not show that the lease had to be held, nothing is said, and the check begins anew.
+//! A verdict about a lease must be right on any machine, however busy. So the checks measure the holder's time with the
+//! clock by which holders measure it ([`Clock::now`]), from before the last renewal was sent. If the lease may have
+//! expired by that clock, the check gives no verdict and starts over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,61 +14,55 @@ use tokio::time::timeout;
 use baton_store::clock::{Clock, wall};
 use baton_store::{PlainObject, Store};
 
-/// How long one answer is waited for. The elector itself gives a try up after 2 s at the latest.
+/// Longest wait for one response. The elector itself gives up after 2 s at most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often the store is asked where it learns nothing, and how long is waited in between.
+/// Attempts at a request whose outcome is unknown, and the pause between them.
 const TRIES: u32 = 2;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
-/// The shortest lease that is tried, where the store keeps shorter ones: several requests have to fit into it.
+/// Shortest lease of a test, if the store allows shorter ones. Several requests must fit into it.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// How long the end waits for the removal.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The election, on a store.
 #[derive(Clone)]
 pub(super) struct Scratch {
     pub store: Arc<dyn Store>,
     pub election: ElectionName,
-    /// How long its leases last.
     pub length: Duration,
     pub clock: Clock,
-    /// When it was begun, by the wall clock.
     since: Duration,
     ended: Arc<watch::Sender<bool>>,
 }
 
-/// Why a check tells nothing.
+/// The reason why a check has no verdict.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Untold {
-    /// The store does not answer, or refuses.
+pub(super) enum NoVerdict {
+    /// The store does not answer, or refuses the request.
     Store(StoreError),
-    /// The store is not as it must be for this check to begin.
+    /// The store does not meet the check's precondition.
     Odd(String),
-    /// The lease may have run out meanwhile, by its holder's count.
+    /// The lease may have expired meanwhile, by its holder's clock.
     Slow,
-    /// The command is told to end.
+    /// A signal has ended the command.
     Ended,
 }
 
-/// An answer, and between which moments it was given.
+/// A response, with the times at which the request was sent and answered.
 pub(super) struct Answer<T> {
     pub result: Result<T, StoreError>,
     pub sent: Time,
     pub answered: Time,
 }
 
-/// A lease that was taken.
 #[derive(Clone)]
 pub(super) struct Held {
     pub id: LeaseId,
     pub version: Version,
-    /// When its last acquire or renewal was sent, and answered.
+    /// The times at which the last acquisition or renewal was sent and answered.
     pub sent: Time,
     pub answered: Time,
 }
 
-/// What is read.
-pub(super) struct Seen {
+pub(super) struct ObjectState {
     pub lease: LeaseState,
     pub version: Version,
     pub record: Option<Record>,
@@ -80,54 +74,51 @@ impl Scratch {
         let mut bits = [0; 8];
         getrandom::fill(&mut bits)?;
         let name = format!("doctor-{:016x}", u64::from_le_bytes(bits));
-        // Such a name is one.
         let election = ElectionName::new(&name).map_err(|_| getrandom::Error::UNEXPECTED)?;
         let length = store.lease_range().0.max(SHORTEST);
         let since = Duration::from_secs(wall().as_secs());
         Ok(Self { store, election, length, clock: Clock::default(), since, ended: Arc::default() })
     }
 
-    /// Lets nothing more be asked but to remove it. What is under way goes on to its answer.
+    /// Lets new requests fail, except for the removal. Requests under way continue.
     pub fn end(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Waits, unless all is to end.
-    pub async fn sleep(&self, time: Duration) -> Result<(), Untold> {
-        // The sender lives as long as this.
+    /// Sleeps, or returns an error if the command ends.
+    pub async fn sleep(&self, time: Duration) -> Result<(), NoVerdict> {
+        // The sender cannot be dropped while `self` is borrowed.
         match timeout(time, self.ended.subscribe().wait_for(|ended| *ended)).await {
-            Ok(_) => Err(Untold::Ended),
+            Ok(_) => Err(NoVerdict::Ended),
             Err(_) => Ok(()),
         }
     }
 
-    /// Asks until the store says something. What may have been written or given up is not asked for again.
-    pub async fn ask(&self, op: Op) -> Result<Answer<Reply>, Untold> {
+    /// Sends a request, and retries it while the outcome is unknown, except writes and releases that may have happened.
+    pub async fn ask(&self, op: Op) -> Result<Answer<Reply>, NoVerdict> {
         let once = matches!(op, Op::Write { .. } | Op::Create { .. } | Op::Release { .. });
         let tries = if once { 1 } else { TRIES };
-        self.tried(tries, async || self.store.request(&self.election, op.clone()).await).await
+        self.attempt(tries, async || self.store.request(&self.election, op.clone()).await).await
     }
 
-    /// The same for any request.
-    pub async fn tried<T>(
+    pub async fn attempt<T>(
         &self,
         tries: u32,
         request: impl AsyncFn() -> Result<T, StoreError>,
-    ) -> Result<Answer<T>, Untold> {
-        self.tried_within(ANSWER_WITHIN, tries, request).await
+    ) -> Result<Answer<T>, NoVerdict> {
+        self.attempt_within(ANSWER_WITHIN, tries, request).await
     }
 
-    /// The same for one that may take so long.
-    pub async fn tried_within<T>(
+    pub async fn attempt_within<T>(
         &self,
         within: Duration,
         tries: u32,
         request: impl AsyncFn() -> Result<T, StoreError>,
-    ) -> Result<Answer<T>, Untold> {
+    ) -> Result<Answer<T>, NoVerdict> {
         let mut left = tries;
         loop {
             if *self.ended.borrow() {
-                return Err(Untold::Ended);
+                return Err(NoVerdict::Ended);
             }
             left -= 1;
             let sent = self.clock.now();
@@ -137,51 +128,49 @@ impl Scratch {
             match result {
                 Err(StoreError::Unknown(_)) if left > 0 => self.sleep(BETWEEN_TRIES).await?,
                 Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
-                    return Err(Untold::Store(error));
+                    return Err(NoVerdict::Store(error));
                 }
                 result => return Ok(Answer { result, sent, answered }),
             }
         }
     }
 
-    /// Reads the object, which must be there.
-    pub async fn see(&self) -> Result<Seen, Untold> {
+    /// Reads the lease and the record, which must exist.
+    pub async fn read_object(&self) -> Result<ObjectState, NoVerdict> {
         let Answer { result, answered, .. } = self.ask(Op::Read).await?;
         match result {
             Ok(Reply::Read(Snapshot::Object { lease, version, record })) => {
-                Ok(Seen { lease, version, record, answered })
+                Ok(ObjectState { lease, version, record, answered })
             }
-            other => Err(Untold::Odd(format!("cannot read the record that was created: {}", said(&other)))),
+            other => Err(NoVerdict::Odd(format!("cannot read the record that was created: {}", describe(&other)))),
         }
     }
 
-    /// Takes the lease under a new id, from whoever has it.
-    pub async fn held(&self) -> Result<Held, Untold> {
+    /// Acquires the lease under a new id. Breaks it first if it is held.
+    pub async fn held(&self) -> Result<Held, NoVerdict> {
         self.free().await?;
-        let version = self.see().await?.version;
+        let version = self.read_object().await?.version;
         let id = random_id()?;
         let Answer { result, sent, answered } = self.acquire(id, &version).await?;
         match result {
             Ok(_) => Ok(Held { id, version, sent, answered }),
-            other => Err(Untold::Odd(format!("a broken lease cannot be acquired: {}", said(&other)))),
+            other => Err(NoVerdict::Odd(format!("a broken lease cannot be acquired: {}", describe(&other)))),
         }
     }
 
-    /// Breaks the lease, if somebody has it.
-    pub async fn free(&self) -> Result<(), Untold> {
-        let broken = self.tried(TRIES, async || self.store.break_now(&self.election).await).await?;
+    pub async fn free(&self) -> Result<(), NoVerdict> {
+        let broken = self.attempt(TRIES, async || self.store.break_now(&self.election).await).await?;
         match broken.result {
             Ok(()) | Err(StoreError::Lost(_)) => Ok(()),
-            other => Err(Untold::Odd(format!("the lease cannot be broken: {}", said(&other)))),
+            other => Err(NoVerdict::Odd(format!("the lease cannot be broken: {}", describe(&other)))),
         }
     }
 
-    pub async fn acquire(&self, id: LeaseId, version: &Version) -> Result<Answer<Reply>, Untold> {
+    pub async fn acquire(&self, id: LeaseId, version: &Version) -> Result<Answer<Reply>, NoVerdict> {
         self.ask(Op::Acquire { id, length: self.length, version: version.clone(), instead_of: None }).await
     }
 
-    /// Renews, and notes that.
-    pub async fn renew(&self, held: &mut Held) -> Result<Result<Reply, StoreError>, Untold> {
+    pub async fn renew(&self, held: &mut Held) -> Result<Result<Reply, StoreError>, NoVerdict> {
         let Answer { result, sent, answered } = self.ask(Op::Renew { id: held.id }).await?;
         if result.is_ok() {
             (held.sent, held.answered) = (sent, answered);
@@ -189,11 +178,10 @@ impl Scratch {
         Ok(result)
     }
 
-    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Answer<Reply>, Untold> {
+    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Answer<Reply>, NoVerdict> {
         self.ask(Op::Write { id, version: version.clone(), record: self.record(term) }).await
     }
 
-    /// A record that no election has.
     pub fn record(&self, term: u64) -> Record {
         Record {
             term,
@@ -209,51 +197,48 @@ impl Scratch {
         }
     }
 
-    /// What a node says of itself there.
     pub fn announcement(&self) -> PlainObject {
         PlainObject::Announcement(self.election.clone(), "doctor".to_owned())
     }
 
-    /// That the lease certainly had to be held when something was answered, with a hundredth for what clocks differ.
-    pub fn still(&self, held: &Held, answered: Time) -> Result<(), Untold> {
-        if answered.since(held.sent) < self.length * 99 / 100 { Ok(()) } else { Err(Untold::Slow) }
+    /// Fails unless the lease certainly had to be held at `answered`, with 1% for differences between the clocks.
+    pub fn ensure_held(&self, held: &Held, answered: Time) -> Result<(), NoVerdict> {
+        if answered.since(held.sent) < self.length * 99 / 100 { Ok(()) } else { Err(NoVerdict::Slow) }
     }
 
-    /// Removes all of it, and waits for that a bounded time.
+    /// Removes all objects of the election, within a bounded time.
     pub async fn remove(&self) -> Result<(), StoreError> {
-        let removed = async {
-            let mut answer = self.removed().await;
+        let attempts = async {
+            let mut answer = self.try_remove().await;
             for _ in 1..TRIES {
                 match answer {
                     Err(StoreError::Unknown(_) | StoreError::Lost(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
                     answer => return answer,
                 }
-                answer = self.removed().await;
+                answer = self.try_remove().await;
             }
             answer
         };
         let late = || StoreError::Unknown(format!("no response within {REMOVED_WITHIN:?}"));
-        timeout(REMOVED_WITHIN, removed).await.unwrap_or_else(|_| Err(late()))
+        timeout(REMOVED_WITHIN, attempts).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn removed(&self) -> Result<(), StoreError> {
-        // A lease that nobody holds cannot be broken, and need not be.
+    async fn try_remove(&self) -> Result<(), StoreError> {
+        // Breaking fails if nobody holds the lease, which is fine.
         let _ = self.store.break_now(&self.election).await;
         self.store.remove_election(&self.election).await?;
         self.store.remove(&self.announcement(), None).await.map(drop)
     }
 }
 
-/// The random id of one acquisition.
-pub(super) fn random_id() -> Result<LeaseId, Untold> {
+pub(super) fn random_id() -> Result<LeaseId, NoVerdict> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits)
-        .map_err(|error| Untold::Odd(format!("cannot get random numbers from the system: {error}")))?;
+        .map_err(|error| NoVerdict::Odd(format!("cannot get random numbers from the system: {error}")))?;
     Ok(LeaseId::from_random(u128::from_le_bytes(bits)))
 }
 
-/// What an answer says, for people.
-pub(super) fn said<T>(answer: &Result<T, StoreError>) -> String {
+pub(super) fn describe<T>(answer: &Result<T, StoreError>) -> String {
     match answer {
         Ok(_) => "the store accepts the request".to_owned(),
         Err(error) => format!("the store reports: {error}"),

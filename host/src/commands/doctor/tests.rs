@@ -1,4 +1,4 @@
-//! Stores that lie, each in one way: the lie is found, and named by the check that it breaks.
+//! Stores that are faulty in one way each: the trial must find the fault, and report it under the check that it breaks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::expiry;
 use super::scratch::Scratch;
 use super::trial::{self, Advice, News, Plan};
-use super::verdict::Seen;
+use super::verdict::Outcome;
 use crate::cli::{Finding, Level};
 use baton_store::azure::MAY_NOT;
 use baton_store::clock::Clock;
@@ -24,17 +24,16 @@ use baton_store::{
     LeaseStore, Listed, Listing, MemoryStore, ObjectStore, OperatorStore, PlainObject, Reading, VersionedObject,
 };
 
-/// What a store does otherwise.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Lie {
+enum Fault {
     Nothing,
     ForgetsLeases,
     LetsTwoHold,
-    RefusesTheHolder,
-    ReleasesForAnybody,
-    KeepsWhatIsReleased,
-    KeepsTheIdBefore,
-    RenewsWhatIsBroken,
+    RefusesHolder,
+    ReleasesForAnyId,
+    IgnoresReleases,
+    KeepsPreviousId,
+    RenewsBrokenLeases,
     CreatesTwice,
     AcquiresAnyVersion,
     WritesWithoutLease,
@@ -44,38 +43,37 @@ enum Lie {
     ListsNothing,
     KeepsObjects,
     IsSlow,
-    MayNot(&'static str),
+    Denies(&'static str),
     Hangs,
-    /// Its clock goes so many percent as fast as it should.
-    Counts(u32),
+    /// The store's clock runs at this percentage of the right speed.
+    ClockRuns(u32),
     IgnoresRenewals,
-    RenewsWhatAnotherHolds,
-    WritesUnderExpired,
-    RenewsExpiredForAnybody,
-    /// It carries the first such request out, and its answer is lost.
+    RenewsForFormerHolder,
+    WritesUnderExpiredLeases,
+    RenewsExpiredForAnyId,
+    /// Carries out the first request of this kind, but loses the response.
     LosesAnswer(&'static str),
-    /// It is as it should be, and the machine of who asks stands still for so long as a lease that it waits for is refused.
-    StandsStill(Duration),
+    /// The store is correct, but this machine pauses when it is refused a lease for the first time.
+    PausesMachine(Duration),
 }
 
-struct Liar {
-    lie: Lie,
+struct FaultyStore {
+    fault: Fault,
     inner: MemoryStore,
-    /// The ids that have ever held the lease.
     held: Mutex<HashSet<LeaseId>>,
-    /// Whether something was done that is done once.
+    /// True once the fault that occurs only once has occurred.
     once: AtomicBool,
 }
 
-impl Liar {
-    fn new(lie: Lie) -> Arc<Self> {
+impl FaultyStore {
+    fn new(fault: Fault) -> Arc<Self> {
         let clock = Clock::default();
-        let percent = match lie {
-            Lie::Counts(percent) => percent,
+        let percent = match fault {
+            Fault::ClockRuns(percent) => percent,
             _ => 100,
         };
         let inner = MemoryStore::new(Arc::new(move || clock.now().0 * percent / 100));
-        Arc::new(Self { lie, inner, held: Mutex::default(), once: AtomicBool::default() })
+        Arc::new(Self { fault, inner, held: Mutex::default(), once: AtomicBool::default() })
     }
 
     async fn lease(&self, election: &ElectionName) -> Option<(LeaseState, Version)> {
@@ -86,19 +84,19 @@ impl Liar {
     }
 
     fn may_not(&self, what: &str) -> Result<(), StoreError> {
-        match self.lie {
-            Lie::MayNot(right) if right == what => Err(StoreError::Misconfigured(format!("{MAY_NOT} leases (403)"))),
+        match self.fault {
+            Fault::Denies(right) if right == what => Err(StoreError::Misconfigured(format!("{MAY_NOT} leases (403)"))),
             _ => Ok(()),
         }
     }
 }
 
 #[async_trait]
-impl LeaseStore for Liar {
+impl LeaseStore for FaultyStore {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         let before = self.lease(election).await;
         let state = before.as_ref().map(|(lease, _)| *lease);
-        let any_version = || before.as_ref().map(|(_, version)| version.clone()).expect("it is there");
+        let any_version = || before.as_ref().map(|(_, version)| version.clone()).expect("the record exists");
         self.may_not(match op {
             Op::Read | Op::Recall | Op::Survey => "read",
             Op::Create { .. } => "create",
@@ -106,62 +104,62 @@ impl LeaseStore for Liar {
                 "write"
             }
         })?;
-        let op = match (self.lie, op) {
-            (Lie::Hangs, Op::Renew { .. }) => std::future::pending().await,
-            (Lie::IsSlow, op @ Op::Renew { .. }) => {
+        let op = match (self.fault, op) {
+            (Fault::Hangs, Op::Renew { .. }) => std::future::pending().await,
+            (Fault::IsSlow, op @ Op::Renew { .. }) => {
                 tokio::time::sleep(Duration::from_millis(400)).await;
                 op
             }
-            (Lie::RefusesTheHolder, Op::Acquire { .. }) if state == Some(LeaseState::Held) => {
+            (Fault::RefusesHolder, Op::Acquire { .. }) if state == Some(LeaseState::Held) => {
                 return Err(StoreError::Held);
             }
-            (Lie::KeepsWhatIsReleased, Op::Release { .. }) => return Ok(Reply::Done),
-            (Lie::KeepsTheIdBefore, Op::Reclaim { from, .. }) => Op::Renew { id: from },
-            (Lie::IgnoresRenewals, Op::Renew { id }) if state == Some(LeaseState::Held) && self.knows(id) => {
+            (Fault::IgnoresReleases, Op::Release { .. }) => return Ok(Reply::Done),
+            (Fault::KeepsPreviousId, Op::Reclaim { from, .. }) => Op::Renew { id: from },
+            (Fault::IgnoresRenewals, Op::Renew { id }) if state == Some(LeaseState::Held) && self.knows(id) => {
                 return Ok(Reply::Done);
             }
-            (Lie::AcquiresAnyVersion, Op::Acquire { id, length, instead_of, .. }) => {
+            (Fault::AcquiresAnyVersion, Op::Acquire { id, length, instead_of, .. }) => {
                 Op::Acquire { id, length, version: any_version(), instead_of }
             }
-            (Lie::IgnoresIfMatch, Op::Write { id, record, .. }) => Op::Write { id, version: any_version(), record },
+            (Fault::IgnoresIfMatch, Op::Write { id, record, .. }) => Op::Write { id, version: any_version(), record },
             (_, op) => op,
         };
         let answer = self.inner.request(election, op.clone()).await;
-        match (self.lie, &op, &answer) {
-            (Lie::LosesAnswer(what), _, _) if op.to_string() == what && self.is_first() => {
+        match (self.fault, &op, &answer) {
+            (Fault::LosesAnswer(what), _, _) if op.to_string() == what && self.is_first() => {
                 return Err(StoreError::Unknown("the connection was cut".to_owned()));
             }
-            (Lie::StandsStill(time), Op::Acquire { .. }, Err(StoreError::Held)) if self.is_first() => {
+            (Fault::PausesMachine(time), Op::Acquire { .. }, Err(StoreError::Held)) if self.is_first() => {
                 std::thread::sleep(time);
             }
             (_, Op::Acquire { id, .. }, Ok(_)) => {
                 self.held.lock().unwrap().insert(*id);
-                if self.lie == Lie::ForgetsLeases {
+                if self.fault == Fault::ForgetsLeases {
                     self.inner.request(election, Op::Release { id: *id }).await?;
                 }
             }
-            (Lie::LetsTwoHold, Op::Acquire { .. }, Err(StoreError::Held)) => return Ok(Reply::Done),
-            (Lie::ReleasesForAnybody, Op::Release { .. }, Err(StoreError::Lost(_))) => {
+            (Fault::LetsTwoHold, Op::Acquire { .. }, Err(StoreError::Held)) => return Ok(Reply::Done),
+            (Fault::ReleasesForAnyId, Op::Release { .. }, Err(StoreError::Lost(_))) => {
                 let _ = self.inner.break_lease(election, Duration::ZERO);
             }
-            (Lie::RenewsWhatIsBroken, Op::Renew { .. }, Err(_)) if state == Some(LeaseState::Broken) => {
+            (Fault::RenewsBrokenLeases, Op::Renew { .. }, Err(_)) if state == Some(LeaseState::Broken) => {
                 return Ok(Reply::Done);
             }
-            (Lie::RenewsWhatAnotherHolds, Op::Renew { id }, Err(_))
+            (Fault::RenewsForFormerHolder, Op::Renew { id }, Err(_))
                 if state == Some(LeaseState::Held) && self.knows(*id) =>
             {
                 return Ok(Reply::Done);
             }
-            (Lie::RenewsExpiredForAnybody, Op::Renew { .. }, Err(_)) if state == Some(LeaseState::Expired) => {
+            (Fault::RenewsExpiredForAnyId, Op::Renew { .. }, Err(_)) if state == Some(LeaseState::Expired) => {
                 return Ok(Reply::Done);
             }
-            (Lie::CreatesTwice, Op::Create { .. }, Err(StoreError::Conflict)) => {
+            (Fault::CreatesTwice, Op::Create { .. }, Err(StoreError::Conflict)) => {
                 return Ok(Reply::Version(any_version()));
             }
-            (Lie::WritesUnderAnyId, Op::Write { .. }, Err(StoreError::Lost(_))) => {
+            (Fault::WritesUnderAnyId, Op::Write { .. }, Err(StoreError::Lost(_))) => {
                 return Ok(Reply::Version(any_version()));
             }
-            (Lie::WritesUnderExpired, Op::Write { .. }, Err(_)) if state == Some(LeaseState::Expired) => {
+            (Fault::WritesUnderExpiredLeases, Op::Write { .. }, Err(_)) if state == Some(LeaseState::Expired) => {
                 return Ok(Reply::Version(any_version()));
             }
             _ => {}
@@ -187,7 +185,7 @@ impl LeaseStore for Liar {
     }
 }
 
-impl Liar {
+impl FaultyStore {
     fn is_first(&self) -> bool {
         !self.once.swap(true, Ordering::Relaxed)
     }
@@ -198,7 +196,7 @@ impl Liar {
 }
 
 #[async_trait]
-impl ObjectStore for Liar {
+impl ObjectStore for FaultyStore {
     async fn read(
         &self,
         object: VersionedObject,
@@ -216,8 +214,8 @@ impl ObjectStore for Liar {
         content: Bytes,
     ) -> Result<Version, StoreError> {
         let found = self.inner.read(object, election, None).await?;
-        let version = match (&found, self.lie) {
-            (Reading::Found(current, _), Lie::OverwritesObjects) if version.is_some() => Some(current),
+        let version = match (&found, self.fault) {
+            (Reading::Found(current, _), Fault::OverwritesObjects) if version.is_some() => Some(current),
             _ => version,
         };
         self.inner.write(object, election, version, content).await
@@ -246,20 +244,20 @@ impl ObjectStore for Liar {
 
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
         self.may_not("list")?;
-        if self.lie == Lie::ListsNothing { Ok(Vec::new()) } else { self.inner.list(listing).await }
+        if self.fault == Fault::ListsNothing { Ok(Vec::new()) } else { self.inner.list(listing).await }
     }
 
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
         self.may_not("remove")?;
-        if self.lie == Lie::KeepsObjects { Ok(false) } else { self.inner.remove(object, put_until).await }
+        if self.fault == Fault::KeepsObjects { Ok(false) } else { self.inner.remove(object, put_until).await }
     }
 }
 
 #[async_trait]
-impl OperatorStore for Liar {
+impl OperatorStore for FaultyStore {
     async fn overwrite(&self, election: &ElectionName, record: Record) -> Result<Version, StoreError> {
         match self.inner.overwrite(election, record).await {
-            Err(StoreError::Lost(_)) if self.lie == Lie::WritesWithoutLease => Ok(Version("any".to_owned())),
+            Err(StoreError::Lost(_)) if self.fault == Fault::WritesWithoutLease => Ok(Version("any".to_owned())),
             answer => answer,
         }
     }
@@ -269,34 +267,33 @@ impl OperatorStore for Liar {
     }
 }
 
-/// What is found out about such a store on Azure, which has nothing afterwards.
-async fn found(lie: Lie, quick: bool) -> Vec<Finding> {
-    found_on("azurite", lie, quick).await
+/// Tries a store with this fault on Azure, and checks that nothing is left on the store.
+async fn found(fault: Fault, quick: bool) -> Vec<Finding> {
+    found_on("azurite", fault, quick).await
 }
 
-/// The same about one with that URL.
-async fn found_on(place: &str, lie: Lie, quick: bool) -> Vec<Finding> {
-    let liar = Liar::new(lie);
-    let scratch = Scratch::new(Arc::clone(&liar) as _).unwrap();
+async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
+    let store = FaultyStore::new(fault);
+    let scratch = Scratch::new(Arc::clone(&store) as _).unwrap();
     let advice = Advice::on(&place.parse().unwrap());
     let plan = Plan { create: true, advice, lease: Duration::from_secs(3), quick };
-    let (news, mut heard) = mpsc::unbounded_channel();
+    let (news, mut news_receiver) = mpsc::unbounded_channel();
     trial::try_store(scratch.clone(), plan, news).await;
     let mut findings = Vec::new();
-    while let Some(news) = heard.recv().await {
+    while let Some(news) = news_receiver.recv().await {
         if let News::Found(finding) = news {
             findings.push(finding);
         }
     }
-    if !matches!(lie, Lie::MayNot("remove") | Lie::KeepsObjects) {
+    if !matches!(fault, Fault::Denies("remove") | Fault::KeepsObjects) {
         scratch.remove().await.unwrap();
-        assert_eq!(liar.inner.elections().await, Ok(Vec::new()));
-        assert!(liar.inner.list(&Listing::Announcements(scratch.election.clone())).await.unwrap().is_empty());
+        assert_eq!(store.inner.elections().await, Ok(Vec::new()));
+        assert!(store.inner.list(&Listing::Announcements(scratch.election.clone())).await.unwrap().is_empty());
     }
     findings
 }
 
-/// The finding of that check, which must be of that level.
+/// The finding of a check, which must have this level.
 #[track_caller]
 fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.check == check);
@@ -304,12 +301,12 @@ fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
 }
 
 #[tokio::test]
-async fn nothing_is_found_of_a_store_that_is_as_it_should_be() {
-    let findings = found(Lie::Nothing, false).await;
+async fn correct_store_passes_every_check() {
+    let findings = found(Fault::Nothing, false).await;
     let names: Vec<_> = findings.iter().map(|finding| finding.check).collect();
     let all = trial::names().into_iter().filter(|name| *name != "removed");
     assert_eq!(names.iter().copied().collect::<HashSet<_>>(), all.collect());
-    // A machine that is busy is slow, which is not the store's fault.
+    // On a busy machine, the checks of time may report findings.
     let others = findings.iter().filter(|finding| finding.check != "latency" && finding.check != "lease-length");
     for finding in others {
         assert_eq!(finding.level, Level::Ok, "{finding:?}");
@@ -317,84 +314,85 @@ async fn nothing_is_found_of_a_store_that_is_as_it_should_be() {
 }
 
 #[tokio::test]
-async fn each_lie_that_shows_at_once_is_found_and_named() {
-    let lies = [
-        (Lie::ForgetsLeases, "lease-kept", "just taken is Free"),
-        (Lie::LetsTwoHold, "lease-exclusive", "two ids hold the lease"),
-        (Lie::RefusesTheHolder, "lease-own-id", "held by another"),
-        (Lie::ReleasesForAnybody, "lease-wrong-id", "a wrong id ended the lease"),
-        (Lie::KeepsWhatIsReleased, "lease-release", "was released is Held"),
-        (Lie::KeepsTheIdBefore, "lease-reclaim", "under its previous id"),
-        (Lie::RenewsWhatIsBroken, "lease-break", "renewing a broken lease"),
-        (Lie::CreatesTwice, "create-once", "If-None-Match"),
-        (Lie::AcquiresAnyVersion, "acquire-version", "If-Match"),
-        (Lie::WritesWithoutLease, "write-lease", "without the lease"),
-        (Lie::WritesUnderAnyId, "write-lease", "does not hold the lease"),
-        (Lie::IgnoresIfMatch, "write-version", "If-Match"),
-        (Lie::OverwritesObjects, "object-version", "If-Match"),
-        (Lie::ListsNothing, "announcements", "not listed"),
-        (Lie::KeepsObjects, "removal", "did not remove"),
-        (Lie::IsSlow, "latency", "renewals"),
-        (Lie::Hangs, "lease-kept", "no response"),
+async fn immediate_faults_are_reported_under_their_check() {
+    let faults = [
+        (Fault::ForgetsLeases, "lease-kept", "just taken is Free"),
+        (Fault::LetsTwoHold, "lease-exclusive", "two ids hold the lease"),
+        (Fault::RefusesHolder, "lease-own-id", "held by another"),
+        (Fault::ReleasesForAnyId, "lease-wrong-id", "a wrong id ended the lease"),
+        (Fault::IgnoresReleases, "lease-release", "was released is Held"),
+        (Fault::KeepsPreviousId, "lease-reclaim", "under its previous id"),
+        (Fault::RenewsBrokenLeases, "lease-break", "renewing a broken lease"),
+        (Fault::CreatesTwice, "create-once", "If-None-Match"),
+        (Fault::AcquiresAnyVersion, "acquire-version", "If-Match"),
+        (Fault::WritesWithoutLease, "write-lease", "without the lease"),
+        (Fault::WritesUnderAnyId, "write-lease", "does not hold the lease"),
+        (Fault::IgnoresIfMatch, "write-version", "If-Match"),
+        (Fault::OverwritesObjects, "object-version", "If-Match"),
+        (Fault::ListsNothing, "announcements", "not listed"),
+        (Fault::KeepsObjects, "removal", "did not remove"),
+        (Fault::IsSlow, "latency", "renewals"),
+        (Fault::Hangs, "lease-kept", "no response"),
     ];
-    let tried = lies.map(|(lie, check, said)| async move { (found(lie, true).await, check, said) });
-    for (findings, check, said) in futures::future::join_all(tried).await {
+    let tried = faults.map(|(fault, check, text)| async move { (found(fault, true).await, check, text) });
+    for (findings, check, text) in futures::future::join_all(tried).await {
         let finding = of(&findings, check, Level::Problem);
-        assert!(finding.found.contains(said), "{finding:?}");
+        assert!(finding.found.contains(text), "{finding:?}");
         assert!(finding.means.is_some() && finding.remedy.is_some(), "{finding:?}");
-        // Of a store that hangs nothing more is asked.
-        assert!(said != "no response" || findings.last() == Some(finding), "{findings:?}");
+        // The trial ends once the store hangs.
+        assert!(text != "no response" || findings.last() == Some(finding), "{findings:?}");
     }
 }
 
-/// That a store loses an answer is no fault of its, and what was asked may have been done.
+/// A lost response is no fault of the store, and the request may have been carried out.
 #[tokio::test]
-async fn an_answer_that_is_lost_is_asked_for_again() {
-    let tried = ["read", "acquire", "renew", "write", "release"].map(|op| found(Lie::LosesAnswer(op), true));
+async fn lost_response_is_requested_again() {
+    let tried = ["read", "acquire", "renew", "write", "release"].map(|op| found(Fault::LosesAnswer(op), true));
     for findings in futures::future::join_all(tried).await {
         let others = findings.iter().filter(|finding| finding.check != "latency");
         assert!(others.clone().all(|finding| finding.level == Level::Ok), "{findings:#?}");
         assert!(others.count() > 10, "{findings:#?}");
     }
-    let findings = found(Lie::LosesAnswer("create"), true).await;
+    let findings = found(Fault::LosesAnswer("create"), true).await;
     let finding = of(&findings, "create", Level::Problem);
     assert!(finding.found.contains("could not run"), "{finding:?}");
 }
 
-/// A machine that stands still while it waits for a lease to run out hears late of what it was refused.
+/// If this machine pauses while it waits for a lease to expire, it notices the refusal late.
 #[tokio::test]
-async fn a_store_is_not_blamed_for_a_pause_of_the_machine() {
+async fn store_is_not_blamed_when_the_machine_pauses() {
     let length = Duration::from_secs(3);
-    let liar = Liar::new(Lie::StandsStill(length * 3 / 2));
-    let mut scratch = Scratch::new(Arc::clone(&liar) as _).unwrap();
+    let store = FaultyStore::new(Fault::PausesMachine(length * 3 / 2));
+    let mut scratch = Scratch::new(Arc::clone(&store) as _).unwrap();
     scratch.length = length;
     scratch.ask(Op::Create { record: scratch.record(0) }).await.unwrap();
     let held = scratch.held().await.unwrap();
     let ended = expiry::lease_length(&scratch, held).await;
-    assert!(matches!(ended.verdict, Ok(Seen::Kept(_))), "{:?}", ended.verdict);
+    assert!(matches!(ended.verdict, Ok(Outcome::Kept(_))), "{:?}", ended.verdict);
     assert!(!ended.is_late && ended.taken_over.is_some_and(|taken_over| taken_over.free_after.is_none()));
 }
 
 #[tokio::test]
-async fn each_lie_that_takes_its_time_is_found_and_named() {
-    let lies = [
-        (Lie::Counts(130), "lease-length", Level::Problem, "another id acquired"),
-        (Lie::IgnoresRenewals, "lease-length", Level::Problem, "another id acquired"),
-        (Lie::Counts(60), "lease-length", Level::Warning, "after it expired"),
-        (Lie::Counts(1), "lease-length", Level::Problem, "still held"),
-        (Lie::RenewsWhatAnotherHolds, "lease-taken-over", Level::Problem, "a renew by the former holder"),
-        (Lie::WritesUnderExpired, "lease-expired", Level::Problem, "under an expired lease"),
-        (Lie::RenewsExpiredForAnybody, "lease-expired", Level::Problem, "an id that never held it"),
+async fn faults_over_time_are_reported_under_their_check() {
+    let faults = [
+        (Fault::ClockRuns(130), "lease-length", Level::Problem, "another id acquired"),
+        (Fault::IgnoresRenewals, "lease-length", Level::Problem, "another id acquired"),
+        (Fault::ClockRuns(60), "lease-length", Level::Warning, "after it expired"),
+        (Fault::ClockRuns(1), "lease-length", Level::Problem, "still held"),
+        (Fault::RenewsForFormerHolder, "lease-taken-over", Level::Problem, "a renew by the former holder"),
+        (Fault::WritesUnderExpiredLeases, "lease-expired", Level::Problem, "under an expired lease"),
+        (Fault::RenewsExpiredForAnyId, "lease-expired", Level::Problem, "an id that never held it"),
     ];
-    let tried = lies.map(|(lie, check, level, said)| async move { (found(lie, false).await, check, level, said) });
-    for (findings, check, level, said) in futures::future::join_all(tried).await {
+    let tried =
+        faults.map(|(fault, check, level, text)| async move { (found(fault, false).await, check, level, text) });
+    for (findings, check, level, text) in futures::future::join_all(tried).await {
         let finding = of(&findings, check, level);
-        assert!(finding.found.contains(said), "{finding:?}");
+        assert!(finding.found.contains(text), "{finding:?}");
     }
 }
 
 #[tokio::test]
-async fn what_the_credentials_may_not_is_named_with_the_right_that_is_lacking() {
+async fn missing_right_is_named_in_the_remedy() {
     for (right, check, level, letter) in [
         ("read", "reachable", Level::Problem, "(r)"),
         ("list", "list", Level::Warning, "(l)"),
@@ -402,8 +400,8 @@ async fn what_the_credentials_may_not_is_named_with_the_right_that_is_lacking() 
         ("write", "lease-kept", Level::Problem, "(w)"),
         ("remove", "removal", Level::Warning, "(d)"),
     ] {
-        let findings = found(Lie::MayNot(right), true).await;
-        // How quick this machine is, is another matter.
+        let findings = found(Fault::Denies(right), true).await;
+        // The latency depends on this machine.
         let mut others = findings.iter().filter(|finding| finding.check != "latency");
         let is_problem = others.any(|finding| finding.level == Level::Problem);
         assert_eq!(is_problem, level == Level::Problem, "{findings:#?}");
@@ -413,16 +411,16 @@ async fn what_the_credentials_may_not_is_named_with_the_right_that_is_lacking() 
 }
 
 #[tokio::test]
-async fn where_the_store_is_a_folder_nothing_is_said_of_clouds() {
-    for (lie, check, level) in [
-        (Lie::Hangs, "lease-kept", Level::Problem),
-        (Lie::LetsTwoHold, "lease-exclusive", Level::Problem),
-        (Lie::IsSlow, "latency", Level::Problem),
-        (Lie::MayNot("read"), "reachable", Level::Problem),
-        (Lie::MayNot("list"), "list", Level::Warning),
-        (Lie::MayNot("remove"), "removal", Level::Warning),
+async fn sqlite_remedies_do_not_mention_azure() {
+    for (fault, check, level) in [
+        (Fault::Hangs, "lease-kept", Level::Problem),
+        (Fault::LetsTwoHold, "lease-exclusive", Level::Problem),
+        (Fault::IsSlow, "latency", Level::Problem),
+        (Fault::Denies("read"), "reachable", Level::Problem),
+        (Fault::Denies("list"), "list", Level::Warning),
+        (Fault::Denies("remove"), "removal", Level::Warning),
     ] {
-        let findings = found_on("sqlite:/var/lib/baton", lie, true).await;
+        let findings = found_on("sqlite:/var/lib/baton", fault, true).await;
         let remedy = of(&findings, check, level).remedy.as_deref().unwrap();
         for word in ["Azure", "network", "firewall", "account", "Storage", "the right", "nearer", "signature"] {
             assert!(!remedy.contains(word), "{remedy}");
@@ -431,23 +429,22 @@ async fn where_the_store_is_a_folder_nothing_is_said_of_clouds() {
 }
 
 #[tokio::test]
-async fn who_is_told_to_end_asks_nothing_more() {
-    let liar = Liar::new(Lie::Nothing);
-    let scratch = Scratch::new(Arc::clone(&liar) as _).unwrap();
+async fn ended_trial_sends_no_more_requests() {
+    let store = FaultyStore::new(Fault::Nothing);
+    let scratch = Scratch::new(Arc::clone(&store) as _).unwrap();
     scratch.end();
-    let (news, mut heard) = mpsc::unbounded_channel();
+    let (news, mut news_receiver) = mpsc::unbounded_channel();
     let advice = Advice::on(&"sqlite:here".parse().unwrap());
     let plan = Plan { create: true, advice, lease: Duration::from_secs(3), quick: false };
     trial::try_store(scratch.clone(), plan, news).await;
-    while let Some(news) = heard.recv().await {
+    while let Some(news) = news_receiver.recv().await {
         assert!(matches!(news, News::Trying(_)));
     }
-    assert_eq!(liar.inner.elections().await, Ok(Vec::new()));
+    assert_eq!(store.inner.elections().await, Ok(Vec::new()));
 }
 
-/// What people look a finding up by.
 #[test]
-fn the_docs_have_each_check_of_a_store() {
+fn docs_describe_every_check_of_a_store() {
     let docs = include_str!("../../../../docs/troubleshooting.md");
     for name in trial::names() {
         assert!(docs.contains(&format!("`{name}`")), "docs/troubleshooting.md lacks `{name}`");

@@ -1,4 +1,4 @@
-//! The order in which a store is tried, and what each check would mean if it failed.
+//! The order of the store's checks, and what the failure of each would mean.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -7,40 +7,33 @@ use baton_election::{Op, Reply, Snapshot, StoreError};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::latency::{self, Renewed};
-use super::scratch::{Answer, Scratch, Untold, said};
-use super::verdict::{Seen, Verdict, broken, kept, may_not_list};
+use super::scratch::{Answer, NoVerdict, Scratch, describe};
+use super::verdict::{Outcome, Verdict, broken, kept, may_not_list};
 use super::{expiry, leases, objects};
 use crate::cli::{Finding, Latency};
 use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
 
-/// How long a store may take to list all that it has.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
-/// How often a check is begun anew where it was too slow to tell anything.
-const ANEW: u32 = 3;
+/// Attempts at a check that is too slow for a verdict.
+const TRIES: u32 = 3;
 
-/// How the store is tried.
 pub(super) struct Plan {
-    /// Make what it needs first.
+    /// Create the store's folder or container first.
     pub create: bool,
-    /// What to do about it.
     pub advice: &'static Advice,
-    /// The lease that hosts are to have.
     pub lease: Duration,
-    /// Do not wait for leases to run out.
+    /// Skip the checks that wait for a lease to expire.
     pub quick: bool,
 }
 
-/// What to do about a store of its kind.
+/// Advice for findings: if the store is silent, if it should be faster, and if it breaks a promise.
 #[derive(Debug)]
 pub(super) struct Advice {
-    /// Where it does not answer.
     silent: &'static str,
-    /// What would make it answer sooner.
     quicker: &'static str,
-    /// Where it is not what it should be.
     other: &'static str,
-    /// Whether what it refuses are rights that one can be given.
+    /// True if refused requests lack rights that can be granted.
     grants_rights: bool,
 }
 
@@ -62,7 +55,6 @@ impl Advice {
         grants_rights: false,
     };
 
-    /// That for the store with this URL.
     pub fn on(place: &StoreUrl) -> &'static Self {
         match place {
             StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => &Self::AZURE,
@@ -71,26 +63,23 @@ impl Advice {
     }
 }
 
-/// What is heard of a trial.
 pub(super) enum News {
-    /// What is being tried.
     Trying(&'static str),
-    /// Whether from here on there may be something to be removed.
+    /// True if the election may exist from now on, and must be removed.
     Making(bool),
     Found(Finding),
-    /// How long renewals take, and which lease goes with that.
+    /// The latency of renewals, and the recommended lease, if any.
     Renewed(Latency, Option<Duration>),
-    /// How long after a lease had run out it was free.
+    /// The delay between a lease's expiry and its next acquisition.
     FreeAfter(Duration),
 }
 
-type Running = Pin<Box<dyn Future<Output = Verdict>>>;
+type CheckFuture = Pin<Box<dyn Future<Output = Verdict>>>;
 
-/// One thing to be tried.
 struct Check {
     name: &'static str,
-    run: fn(Scratch) -> Running,
-    /// What it would mean if the store did otherwise.
+    run: fn(Scratch) -> CheckFuture,
+    /// The consequence if the store fails the check.
     means: &'static str,
 }
 
@@ -103,7 +92,7 @@ macro_rules! checks {
 const TWO: &str = "two nodes could lead at once";
 const LEADERLESS: &str = "a lease would become free late or never, and no node would lead";
 
-/// What is tried on a record that is there. Each begins anew.
+/// The checks that need an existing record. Each starts with a new lease.
 const CHECKS: &[Check] = checks![
     "lease-kept", leases::lease_kept, "a leader would lose its term although nothing failed, and another node could lead at the same time";
     "lease-exclusive", leases::lease_exclusive, "two nodes could lead at once";
@@ -123,15 +112,14 @@ const CHECKS: &[Check] = checks![
     "removal", objects::removal, "removed objects would come back";
 ];
 
-/// Tries the store, and tells each finding.
 pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSender<News>) {
-    // Nobody hears it any more where the command ends; then so does this.
+    // The trial ends early if the command has dropped the receiver.
     let trial = Trial { scratch, plan, news };
     let _ = trial.run().await;
 }
 
-/// The store does not answer any more, or nobody wants to know.
-struct Over;
+/// The trial ends early, because the store does not answer or the receiver is gone.
+struct TrialEnded;
 
 struct Trial {
     scratch: Scratch,
@@ -140,90 +128,94 @@ struct Trial {
 }
 
 impl Trial {
-    async fn run(&self) -> Result<(), Over> {
-        self.tell(News::Trying("whether the store answers"))?;
+    async fn run(&self) -> Result<(), TrialEnded> {
+        self.send(News::Trying("whether the store answers"))?;
         self.reach().await?;
-        self.tell(News::Trying("what the credentials may do"))?;
+        self.send(News::Trying("what the credentials may do"))?;
         self.list().await?;
         self.create().await?;
         for check in CHECKS {
-            self.tell(News::Trying(check.name))?;
-            let verdict = self.concluded(async || (check.run)(self.scratch.clone()).await).await;
+            self.send(News::Trying(check.name))?;
+            let verdict = self.run_check(async || (check.run)(self.scratch.clone()).await).await;
             self.conclude(check.name, check.means, verdict)?;
         }
         self.over_time().await
     }
 
-    async fn reach(&self) -> Result<(), Over> {
+    async fn reach(&self) -> Result<(), TrialEnded> {
         const NAME: &str = "reachable";
         const MEANS: &str = "no node can lead";
         let store = &self.scratch.store;
         if self.plan.create {
-            let created = self.scratch.tried(2, async || store.create().await).await;
-            if let Err(untold) = created {
-                return self.conclude(NAME, MEANS, Err(untold)).and(Err(Over));
+            let created = self.scratch.attempt(2, async || store.create().await).await;
+            if let Err(no_verdict) = created {
+                return self.conclude(NAME, MEANS, Err(no_verdict)).and(Err(TrialEnded));
             }
         }
         let verdict = match self.scratch.ask(Op::Read).await {
             Ok(Answer { result: Ok(Reply::Read(Snapshot::Nothing)), sent, answered }) => {
                 kept(format!("the store responds; its first response took {:.0?}", answered.since(sent)))
             }
-            Ok(Answer { result, .. }) => {
-                broken(format!("the store did not report a new, random election name as unknown: {}", said(&result)))
-            }
-            Err(untold) => Err(untold),
+            Ok(Answer { result, .. }) => broken(format!(
+                "the store did not report a new, random election name as unknown: {}",
+                describe(&result)
+            )),
+            Err(no_verdict) => Err(no_verdict),
         };
-        let is_reached = matches!(verdict, Ok(Seen::Kept(_)));
+        let is_reached = matches!(verdict, Ok(Outcome::Kept(_)));
         self.conclude(NAME, MEANS, verdict)?;
-        if is_reached { Ok(()) } else { Err(Over) }
+        if is_reached { Ok(()) } else { Err(TrialEnded) }
     }
 
-    async fn list(&self) -> Result<(), Over> {
+    async fn list(&self) -> Result<(), TrialEnded> {
         let store = &self.scratch.store;
-        let verdict = match self.scratch.tried_within(LISTED_WITHIN, 1, async || store.elections().await).await {
+        let verdict = match self.scratch.attempt_within(LISTED_WITHIN, 1, async || store.elections().await).await {
             Ok(Answer { result: Ok(elections), .. }) => {
                 kept(format!("the store lists its elections: {}", elections.len()))
             }
-            Ok(Answer { result, .. }) => broken(format!("cannot list the elections: {}", said(&result))),
-            Err(Untold::Store(StoreError::Misconfigured(found))) => may_not_list(found),
-            Err(untold) => Err(untold),
+            Ok(Answer { result, .. }) => broken(format!("cannot list the elections: {}", describe(&result))),
+            Err(NoVerdict::Store(StoreError::Misconfigured(found))) => may_not_list(found),
+            Err(no_verdict) => Err(no_verdict),
         };
         self.conclude("list", "nodes could not read earlier terms", verdict)
     }
 
-    async fn create(&self) -> Result<(), Over> {
-        self.tell(News::Making(true))?;
+    async fn create(&self) -> Result<(), TrialEnded> {
+        self.send(News::Making(true))?;
         let verdict = match self.scratch.ask(Op::Create { record: self.scratch.record(0) }).await {
             Ok(Answer { result: Ok(Reply::Version(_)), .. }) => kept("an election can be created"),
-            Ok(Answer { result, .. }) => broken(format!("cannot create an election: {}", said(&result))),
-            Err(untold) => Err(untold),
+            Ok(Answer { result, .. }) => broken(format!("cannot create an election: {}", describe(&result))),
+            Err(no_verdict) => Err(no_verdict),
         };
-        let is_created = matches!(verdict, Ok(Seen::Kept(_)));
-        // Such a request was not carried out, as surely as one that is refused because something is there.
-        if matches!(verdict, Ok(Seen::Broken(_)) | Err(Untold::Store(StoreError::Misconfigured(_)) | Untold::Ended)) {
-            self.tell(News::Making(false))?;
+        let is_created = matches!(verdict, Ok(Outcome::Kept(_)));
+        // The store refused the request, or it was never sent, so there is nothing to remove.
+        if matches!(
+            verdict,
+            Ok(Outcome::Broken(_)) | Err(NoVerdict::Store(StoreError::Misconfigured(_)) | NoVerdict::Ended)
+        ) {
+            self.send(News::Making(false))?;
         }
         self.conclude("create", "no election can begin", verdict)?;
-        if is_created { Ok(()) } else { Err(Over) }
+        if is_created { Ok(()) } else { Err(TrialEnded) }
     }
 
-    /// How long renewals take, then what happens when nobody renews any more.
-    async fn over_time(&self) -> Result<(), Over> {
+    /// Measures renewals, then checks what happens when a lease is no longer renewed.
+    async fn over_time(&self) -> Result<(), TrialEnded> {
         let scratch = &self.scratch;
         let (range, advice, quick) = (scratch.store.lease_range(), self.plan.advice, self.plan.quick);
-        self.tell(News::Trying("how long renewals take"))?;
+        self.send(News::Trying("how long renewals take"))?;
         let over = if quick { Duration::ZERO } else { scratch.length * 3 / 5 };
-        let renewed = self.anew(async || latency::renew(scratch, over).await).await;
+        let renewed = self.retry(async || latency::renew(scratch, over).await).await;
         let Renewed { took, held } = match renewed {
             Ok(renewed) => renewed,
-            Err(untold) => return self.conclude("latency", "a leader would lose its term", Err(untold)),
+            Err(no_verdict) => return self.conclude("latency", "a leader would lose its term", Err(no_verdict)),
         };
-        self.tell(News::Renewed(latency::latency(&took), latency::recommended(&took, range)))?;
-        self.tell(News::Found(latency::judge(&took, self.plan.lease, range, advice.quicker)))?;
+        self.send(News::Renewed(latency::latency(&took), latency::recommended(&took, range)))?;
+        self.send(News::Found(latency::judge(&took, self.plan.lease, range, advice.quicker)))?;
         if quick {
             return Ok(());
         }
-        self.tell(News::Trying(
+        self.send(News::Trying(
             "when a lease that is not renewed becomes free (this check takes one full lease \
                                 duration)",
         ))?;
@@ -231,7 +223,7 @@ impl Trial {
         self.conclude("lease-length", if ended.is_late { LEADERLESS } else { TWO }, ended.verdict)?;
         if let Some(taken_over) = ended.taken_over {
             if let Some(free_after) = taken_over.free_after {
-                self.tell(News::FreeAfter(free_after))?;
+                self.send(News::FreeAfter(free_after))?;
             }
             let verdict = expiry::lease_taken_over(scratch, &taken_over).await;
             self.conclude(
@@ -240,48 +232,49 @@ impl Trial {
                 verdict,
             )?;
         }
-        self.tell(News::Trying("what can be done with an expired lease (this check takes one full lease duration)"))?;
-        let verdict = self.concluded(async || expiry::lease_expired(scratch).await).await;
+        self.send(News::Trying("what can be done with an expired lease (this check takes one full lease duration)"))?;
+        let verdict = self.run_check(async || expiry::lease_expired(scratch).await).await;
         self.conclude("lease-expired", "a delayed leader could begin a term while another leader's term runs", verdict)
     }
 
-    /// Begins anew where this machine was too slow to tell, and once where the store did not answer.
-    async fn anew<T>(&self, run: impl AsyncFn() -> Result<T, Untold>) -> Result<T, Untold> {
+    /// Retries a check if this machine was too slow for a verdict, and once if the store did not answer.
+    async fn retry<T>(&self, run: impl AsyncFn() -> Result<T, NoVerdict>) -> Result<T, NoVerdict> {
         let mut is_silent = false;
-        for _ in 1..ANEW {
+        for _ in 1..TRIES {
             match run().await {
-                Err(Untold::Slow) => {}
-                Err(Untold::Store(StoreError::Unknown(_))) if !is_silent => is_silent = true,
+                Err(NoVerdict::Slow) => {}
+                Err(NoVerdict::Store(StoreError::Unknown(_))) if !is_silent => is_silent = true,
                 end => return end,
             }
         }
         run().await
     }
 
-    async fn concluded(&self, run: impl AsyncFn() -> Verdict) -> Verdict {
-        self.anew(run).await
+    async fn run_check(&self, run: impl AsyncFn() -> Verdict) -> Verdict {
+        self.retry(run).await
     }
 
-    /// Tells what a check has come to.
-    fn conclude(&self, name: &'static str, means: &'static str, verdict: Verdict) -> Result<(), Over> {
+    fn conclude(&self, name: &'static str, means: &'static str, verdict: Verdict) -> Result<(), TrialEnded> {
         const DO_IT: &str = "fix what the finding names, then run `baton doctor` again";
-        let (mut is_over, advice) = (false, self.plan.advice);
+        let (mut is_ended, advice) = (false, self.plan.advice);
         let finding = match verdict {
-            Ok(Seen::Kept(found)) => Finding::ok(name, found),
-            Ok(Seen::Costs { found, means, remedy }) => Finding::warning(name, found, means, remedy),
-            Ok(Seen::Refused { found, means, right }) if advice.grants_rights => {
+            Ok(Outcome::Kept(found)) => Finding::ok(name, found),
+            Ok(Outcome::Costs { found, means, remedy }) => Finding::warning(name, found, means, remedy),
+            Ok(Outcome::Refused { found, means, right }) if advice.grants_rights => {
                 let remedy = format!("grant the right {right}, or the role Storage Blob Data Contributor");
                 Finding::warning(name, found, means, remedy)
             }
-            Ok(Seen::Refused { found, means, .. }) => Finding::warning(name, found, means, DO_IT),
-            Ok(Seen::Broken(found)) | Err(Untold::Odd(found)) => Finding::problem(name, found, means, advice.other),
-            Err(Untold::Store(StoreError::Misconfigured(why))) => {
-                let remedy = if advice.grants_rights { lacks(name, &why) } else { None };
+            Ok(Outcome::Refused { found, means, .. }) => Finding::warning(name, found, means, DO_IT),
+            Ok(Outcome::Broken(found)) | Err(NoVerdict::Odd(found)) => {
+                Finding::problem(name, found, means, advice.other)
+            }
+            Err(NoVerdict::Store(StoreError::Misconfigured(why))) => {
+                let remedy = if advice.grants_rights { missing_right(name, &why) } else { None };
                 let remedy = remedy.unwrap_or_else(|| DO_IT.to_owned());
                 Finding::problem(name, why, "the store would refuse hosts, too: no node could lead", remedy)
             }
-            Err(Untold::Store(error)) => {
-                is_over = true;
+            Err(NoVerdict::Store(error)) => {
+                is_ended = true;
                 Finding::problem(
                     name,
                     format!("the check could not run: {error}"),
@@ -289,7 +282,7 @@ impl Trial {
                     advice.silent,
                 )
             }
-            Err(Untold::Slow) => Finding::problem(
+            Err(NoVerdict::Slow) => Finding::problem(
                 name,
                 format!(
                     "the check was inconclusive: a lease of {:?} may have expired in the meantime",
@@ -298,19 +291,19 @@ impl Trial {
                 "the store is too slow, or this machine too busy, to keep a lease",
                 format!("run `baton doctor` again when the machine is less busy; for the hosts, {}", advice.quicker),
             ),
-            Err(Untold::Ended) => return Err(Over),
+            Err(NoVerdict::Ended) => return Err(TrialEnded),
         };
-        self.tell(News::Found(finding))?;
-        if is_over { Err(Over) } else { Ok(()) }
+        self.send(News::Found(finding))?;
+        if is_ended { Err(TrialEnded) } else { Ok(()) }
     }
 
-    fn tell(&self, news: News) -> Result<(), Over> {
-        self.news.send(news).map_err(|_| Over)
+    fn send(&self, news: News) -> Result<(), TrialEnded> {
+        self.news.send(news).map_err(|_| TrialEnded)
     }
 }
 
-/// The right that the credentials lack, if that is why Azure refuses.
-fn lacks(name: &str, why: &str) -> Option<String> {
+/// The advice for a refusal of Azure that is due to a missing right.
+fn missing_right(name: &str, why: &str) -> Option<String> {
     let right = match name {
         "reachable" => "to read (r)",
         "create" => "to create (c)",
@@ -324,7 +317,6 @@ fn lacks(name: &str, why: &str) -> Option<String> {
     })
 }
 
-/// The names of all findings about a store.
 #[cfg(test)]
 pub(super) fn names() -> Vec<&'static str> {
     let alone =

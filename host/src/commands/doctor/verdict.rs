@@ -1,39 +1,38 @@
-//! What a check comes to, and what each would mean.
+use super::scratch::NoVerdict;
 
-use super::scratch::Untold;
-
-/// What was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
-    /// It is as it should be.
+pub(super) enum Outcome {
     Kept(String),
-    /// It breaks no promise.
-    Costs { found: String, means: &'static str, remedy: &'static str },
-    /// The store refuses what a host can do without.
+    /// The store breaks no promise, but delays takeovers.
+    Costs {
+        found: String,
+        means: &'static str,
+        remedy: &'static str,
+    },
+    /// The store refuses a request that hosts can do without.
     Refused {
         found: String,
         means: &'static str,
-        /// What the credentials lack on Azure.
+        /// The right that the credentials lack on Azure.
         right: &'static str,
     },
-    /// It is not as it should be.
     Broken(String),
 }
 
-/// What a check of the store comes to.
-pub(super) type Verdict = Result<Seen, Untold>;
+/// The result of a check: an outcome, or the reason for having none.
+pub(super) type Verdict = Result<Outcome, NoVerdict>;
 
 pub(super) fn kept(found: impl Into<String>) -> Verdict {
-    Ok(Seen::Kept(found.into()))
+    Ok(Outcome::Kept(found.into()))
 }
 
 pub(super) fn broken(found: impl Into<String>) -> Verdict {
-    Ok(Seen::Broken(found.into()))
+    Ok(Outcome::Broken(found.into()))
 }
 
-/// That the store refuses to list what it has, which a host can do without.
+/// The verdict if the store refuses to list its objects.
 pub(super) fn may_not_list(found: String) -> Verdict {
-    Ok(Seen::Refused {
+    Ok(Outcome::Refused {
         found,
         means: "a node that takes over cannot read earlier terms, and first waits for the longest possible lease: one \
                 minute",

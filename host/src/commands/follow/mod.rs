@@ -1,9 +1,8 @@
-//! `baton events` and `baton logs`: what the leader's host has to tell, whoever leads.
+//! `baton events` and `baton logs`: print events and output from the leader's host, whichever node leads.
 //!
-//! The record in the store says which node leads, or led last, and that node's announcement where its admin endpoint is.
-//! A reader that follows asks the store again and again, and goes over to the next leader's host when leadership has
-//! moved. It comes back to a host with the last id that it has from there, and takes from the next leader's only what
-//! follows its own term: nothing is printed twice.
+//! The record in the store names the current or last leader, whose announcement names its admin endpoint. With
+//! `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that it read before, it
+//! continues after the last id. On a new one it takes only what follows the known terms. So it prints nothing twice.
 
 mod sent_events;
 
@@ -34,19 +33,18 @@ use baton_store::{Announcement, ModuleStore as _, Store};
 pub(crate) use sent_events::READER;
 use sent_events::SentEvents;
 
-/// The store is asked so often who leads.
-const LOOK: Duration = Duration::from_secs(2);
+/// Interval between checks of the store for a new leader.
+const POLL: Duration = Duration::from_secs(2);
 
-/// After leadership has moved, so long is read what the host that led has to tell still.
+/// Time for which the previous leader's stream is read after leadership has moved.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// From a failure to the next try: at least and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// Pause after a failure: at least and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
-/// So many elections are followed at a time: hosts have places for so many readers.
-const MOST: usize = 50;
+/// Most elections that are followed at once, because hosts limit their readers.
+const MOST_FOLLOWED: usize = 50;
 
-/// Everything that there is.
 const ALL: usize = usize::MAX;
 
 pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
@@ -56,12 +54,12 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
         Some(election) => vec![election.clone()],
         None => elections(&*store).await.context("cannot list the elections")?,
     };
-    if names.len() > MOST && told.follow {
+    if names.len() > MOST_FOLLOWED && told.follow {
         anyhow::bail!("there are {} elections, more than this command can follow at once: name one", names.len());
     }
     let is_one_machine = is_of_one_machine(&told.store);
     let one = |election: ElectionName| Reader {
-        place: Place {
+        finder: LeaderFinder {
             store: Arc::clone(&store),
             is_one_machine,
             has_token: client.has_token(),
@@ -73,9 +71,9 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
         tail: told.tail,
         level: told.level,
         json: told.json,
-        begun: None,
+        highest_term: None,
         ids: HashMap::new(),
-        said: String::new(),
+        last_message: String::new(),
     };
     if let [name] = names.as_slice()
         && matches!(read(&*store, name).await?, Snapshot::Nothing)
@@ -96,7 +94,7 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
                     }
                 }
                 Err(error) if is_one => return Err(error),
-                // Of the others there is something to tell.
+                // The other elections can still be read.
                 Err(error) => {
                     say_error(&format!("{error:#}"));
                     exit = ExitCode::FAILURE;
@@ -106,18 +104,16 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
         return Ok(exit);
     }
     let mut readers: FuturesUnordered<_> = names.into_iter().map(|name| one(name).follow()).collect();
-    let mut unread = pin!(unread());
+    let mut stdout_closed = pin!(stdout_closed());
     loop {
         let ended = tokio::select! {
             ended = readers.next() => ended,
-            () = &mut unread => break,
+            () = &mut stdout_closed => break,
         };
         let Some(ended) = ended else { break };
         match ended {
-            // Nobody reads any more.
             Ok(()) => break,
             Err(error) if readers.is_empty() || error.is::<std::io::Error>() => return Err(error),
-            // The others go on.
             Err(error) => {
                 say_error(&format!("{error:#}"));
             }
@@ -126,11 +122,11 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns once nobody reads what this process prints, though it may have nothing to print for days; never where that is not
-/// to be seen, as of a file.
-async fn unread() {
+/// Returns once stdout is closed, even if nothing is printed for days. Never returns if stdout is a file.
+async fn stdout_closed() {
     if let Ok(stdout) = std::io::stdout().as_fd().try_clone_to_owned() {
-        // SAFETY: the descriptor is the `AsyncFd`'s own until that is dropped, and nobody else knows its number.
+        // SAFETY: `stdout` is an owned, open descriptor, which only the `AsyncFd` uses and closes. So it stays valid
+        // and refers to the same file until the `AsyncFd` is dropped, and `as_raw_fd` always returns it.
         if let Ok(stdout) = unsafe { AsyncFd::register_with_interest(stdout, Interest::ERROR) } {
             return drop(stdout.ready(Interest::ERROR).await);
         }
@@ -138,24 +134,22 @@ async fn unread() {
     std::future::pending().await
 }
 
-/// Reads what is told of one election.
 struct Reader {
-    place: Place,
+    finder: LeaderFinder,
     client: Arc<Client>,
     election: ElectionName,
     is_output: bool,
     tail: usize,
     level: LogLevel,
     json: bool,
-    /// The highest term that a host had begun that was asked; none before any was.
-    begun: Option<Term>,
-    /// The last id from each start of a host.
+    /// The highest term of the leaders that were read so far. None before the first.
+    highest_term: Option<Term>,
+    /// The last id from each host, by incarnation.
     ids: HashMap<String, String>,
-    /// What was said last of how it goes.
-    said: String,
+    /// The last message about progress, so that it is not repeated.
+    last_message: String,
 }
 
-/// The node that leads, or led last.
 #[derive(Clone, PartialEq, Eq)]
 struct Leader {
     node: String,
@@ -164,43 +158,37 @@ struct Leader {
     endpoint: Endpoint,
 }
 
-/// Why nobody can be asked now.
 #[derive(Debug, thiserror::Error)]
-enum Nobody {
+enum NoLeader {
     #[error("no node has led yet")]
-    HasLed,
+    NeverLed,
     #[error("{node} was the last leader, and its host has exited: only that host's log still has the events")]
-    IsThere { node: String },
+    HostExited { node: String },
     #[error(
         "{node} is the leader, or was the last one, but announces no admin endpoint that this machine can reach: start \
          {node} with `--admin` and `--admin-advertise`, or run this command on its machine as its user"
     )]
-    SaysWhere { node: String },
+    NoEndpoint { node: String },
     #[error(
         "two hosts have the node id {node}, so this command cannot tell which one leads: give each host its own \
          `--node`"
     )]
-    IsOne { node: String },
+    DuplicateNode { node: String },
     #[error("{0}")]
     Store(String),
 }
 
-/// Why a reader has stopped.
 enum Stopped {
-    /// Nobody reads what it prints.
-    Unread,
-    /// What it prints cannot be written.
-    Unwritten(std::io::Error),
-    /// Another node leads.
+    StdoutClosed,
+    WriteFailed(std::io::Error),
     Moved,
-    /// The stream has ended.
     Ended,
 }
 
 impl Reader {
-    /// What there is.
     async fn list(&self) -> anyhow::Result<Vec<Value>> {
-        let leader = self.place.leader().await.map_err(|nobody| anyhow::anyhow!("{}: {nobody}", self.election))?;
+        let leader =
+            self.finder.leader().await.map_err(|no_leader| anyhow::anyhow!("{}: {no_leader}", self.election))?;
         let at = || format!("{}: {} did not answer ({})", self.election, leader.node, leader.endpoint);
         let path = self.path(self.tail, self.level);
         let answer = self.ask(&leader, &path, "application/json", None);
@@ -211,7 +199,7 @@ impl Reader {
         serde_json::from_slice(&list.with_context(at)?).with_context(at)
     }
 
-    /// Asks the leader's host. What coordinators print, another user's or machine's host tells only with the token.
+    /// Requests a path. For coordinators' output, hosts on other machines or of other users require the token.
     async fn ask(
         &self,
         leader: &Leader,
@@ -227,55 +215,54 @@ impl Reader {
         self.client.ask(&leader.endpoint, path, accepts, after).await
     }
 
-    /// Prints what there is and what comes, until nobody reads it.
     async fn follow(mut self) -> anyhow::Result<()> {
-        let mut before: Option<Leader> = None;
+        let mut previous: Option<Leader> = None;
         loop {
-            let leader = match self.place.leader().await {
+            let leader = match self.finder.leader().await {
                 Ok(leader) => leader,
-                Err(nobody) => {
-                    self.say(&nobody.to_string());
-                    sleep(between(AGAIN.0, AGAIN.1)).await;
+                Err(no_leader) => {
+                    self.say(&no_leader.to_string());
+                    sleep(between(RETRY.0, RETRY.1)).await;
                     continue;
                 }
             };
-            if before.as_ref().is_some_and(|before| before.incarnation != leader.incarnation) {
+            if previous.as_ref().is_some_and(|previous| previous.incarnation != leader.incarnation) {
                 self.say(&format!("{} leads now, in term {}", leader.node, leader.term));
             }
-            before = Some(leader.clone());
+            previous = Some(leader.clone());
             match self.read(&leader).await {
-                Ok(Stopped::Unread) => return Ok(()),
-                Ok(Stopped::Unwritten(error)) => return Err(error.into()),
+                Ok(Stopped::StdoutClosed) => return Ok(()),
+                Ok(Stopped::WriteFailed(error)) => return Err(error.into()),
                 Ok(Stopped::Moved) => continue,
-                // As each does after a while.
+                // Hosts end streams from time to time.
                 Ok(Stopped::Ended) => {}
-                // Later, another host may answer at the address of one that is gone.
-                Err(AskError::Refused(why)) if self.begun.is_none() => {
+                // Later a refusal is not final: another host may answer at the address of one that has exited.
+                Err(AskError::Refused(why)) if self.highest_term.is_none() => {
                     anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.endpoint)
                 }
                 Err(AskError::Refused(why) | AskError::Failed(why)) => {
                     self.say(&format!("{} ({}): {why}; retrying", leader.node, leader.endpoint));
                 }
             }
-            sleep(between(AGAIN.0, AGAIN.1)).await;
+            sleep(between(RETRY.0, RETRY.1)).await;
         }
     }
 
-    /// Reads from one host until that ends, or another leads.
+    /// Reads from one host until the stream ends or another node leads.
     async fn read(&mut self, leader: &Leader) -> Result<Stopped, AskError> {
-        let before = self.begun;
+        let previous = self.highest_term;
         let last = self.ids.get(&leader.incarnation).cloned();
-        // From one that was not asked before, after another was, all that follows the terms that are known.
-        let mut awaits = before.filter(|_| last.is_none());
+        // On a host that was not read before, skip everything up to the terms that are already known.
+        let mut awaits = previous.filter(|_| last.is_none());
         let tail = if awaits.is_some() { ALL } else { self.tail };
-        // An election shows where the next leader's events begin, whatever is to be printed of them.
+        // The event `elected` shows where the next leader's terms begin, so request all levels and filter them here.
         let path = self.path(tail, if self.is_output { self.level } else { LogLevel::Trace });
         let mut answer = self.ask(leader, &path, "text/event-stream", last.as_deref()).await?;
-        self.said.clear();
-        self.begun = self.begun.max(Some(leader.term));
+        self.last_message.clear();
+        self.highest_term = self.highest_term.max(Some(leader.term));
         let mut events = SentEvents::default();
-        let place = self.place.clone();
-        let mut another = pin!(place.has_another_than(leader));
+        let finder = self.finder.clone();
+        let mut another = pin!(finder.wait_for_another_than(leader));
         let mut moved: Option<Instant> = None;
         loop {
             let piece = tokio::select! {
@@ -300,25 +287,25 @@ impl Reader {
                     }
                     continue;
                 }
-                // Other events of a host may name others' terms.
+                // Other events may name another node's term.
                 let own =
                     entry["term"].as_u64().filter(|_| ["elected", "output"].iter().any(|own| entry["event"] == *own));
                 if awaits.is_some_and(|known| own.is_none_or(|term| term <= known)) {
                     continue;
                 }
                 awaits = None;
-                // Of the next leader's term the next leader tells.
-                if moved.is_some() && entry["term"].as_u64() > self.begun {
+                // The next leader's host has the events of its own term.
+                if moved.is_some() && entry["term"].as_u64() > self.highest_term {
                     continue;
                 }
-                self.begun = self.begun.max(own);
+                self.highest_term = self.highest_term.max(own);
                 if LogLevel::deserialize(&entry["level"]).is_ok_and(|level| level < self.level) {
                     continue;
                 }
                 match self.print(&entry) {
                     Ok(true) => {}
-                    Ok(false) => return Ok(Stopped::Unread),
-                    Err(error) => return Ok(Stopped::Unwritten(error)),
+                    Ok(false) => return Ok(Stopped::StdoutClosed),
+                    Err(error) => return Ok(Stopped::WriteFailed(error)),
                 }
             }
             if let Some(id) = &events.last_id {
@@ -331,10 +318,10 @@ impl Reader {
         print_told(entry, self.json)
     }
 
-    /// Says how it goes, unless that is what was said last.
+    /// Prints a message about progress, unless it repeats the last one.
     fn say(&mut self, what: &str) {
-        if self.said != what {
-            what.clone_into(&mut self.said);
+        if self.last_message != what {
+            what.clone_into(&mut self.last_message);
             say(&format!("{}: {what}", self.election));
         }
     }
@@ -350,40 +337,42 @@ impl Reader {
     }
 }
 
-/// Where it is found who leads.
 #[derive(Clone)]
-struct Place {
+struct LeaderFinder {
     store: Arc<dyn Store>,
-    /// Whether a node's loopback is this machine's.
+    /// True if all nodes of the store run on this machine, so that their loopback is this machine's.
     is_one_machine: bool,
     has_token: bool,
     election: ElectionName,
 }
 
-impl Place {
-    /// The node that leads, or led last, and where it is asked.
-    async fn leader(&self) -> Result<Leader, Nobody> {
-        let snapshot = read(&*self.store, &self.election).await.map_err(|error| Nobody::Store(format!("{error:#}")))?;
-        let Snapshot::Object { record: Some(record), .. } = snapshot else { return Err(Nobody::HasLed) };
-        let Some(node) = record.node else { return Err(Nobody::HasLed) };
+impl LeaderFinder {
+    /// Returns the current or last leader, and its endpoint.
+    async fn leader(&self) -> Result<Leader, NoLeader> {
+        let snapshot =
+            read(&*self.store, &self.election).await.map_err(|error| NoLeader::Store(format!("{error:#}")))?;
+        let Snapshot::Object { record: Some(record), .. } = snapshot else { return Err(NoLeader::NeverLed) };
+        let Some(node) = record.node else { return Err(NoLeader::NeverLed) };
         let (incarnation, term) = (record.incarnation, record.term);
-        // On this machine, the host's own user needs neither an announcement nor the token.
+        // The local socket needs neither an announcement nor the token.
         let here = async || Endpoint::here(&incarnation).await.ok();
         if !self.has_token
             && let Some(endpoint) = here().await
         {
             return Ok(Leader { node, incarnation, term, endpoint });
         }
-        let said = patiently(2, async || self.store.announced(&self.election, &node).await).await;
-        let said = said.map_err(|error| Nobody::Store(format!("cannot read the announcement of {node}: {error}")))?;
-        // A host takes back what it has said when it ends in order. One that has begun says something at once.
-        let Some(said) = said else { return Err(Nobody::IsThere { node }) };
-        let said = Announcement::decode(&said);
-        if said.as_ref().is_some_and(|said| said.rival.is_some() && said.incarnation != incarnation) {
-            return Err(Nobody::IsOne { node });
+        let announced = patiently(2, async || self.store.announced(&self.election, &node).await).await;
+        let cannot = |error| NoLeader::Store(format!("cannot read the announcement of {node}: {error}"));
+        let announced = announced.map_err(cannot)?;
+        // A host withdraws its announcement when it shuts down cleanly, and announces itself right after its start.
+        let Some(announced) = announced else { return Err(NoLeader::HostExited { node }) };
+        let announcement = Announcement::decode(&announced);
+        let has_rival = |found: &Announcement| found.rival.is_some() && found.incarnation != incarnation;
+        if announcement.as_ref().is_some_and(has_rival) {
+            return Err(NoLeader::DuplicateNode { node });
         }
-        let admin = said.and_then(|said| said.admin.parse().ok());
-        // Another machine's loopback is not this one's, where somebody else may listen.
+        let admin = announcement.and_then(|announcement| announcement.admin.parse().ok());
+        // A loopback address of another machine must not be used here, where another program may listen at it.
         let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
         let endpoint = match admin.filter(is_there) {
             Some(admin) => Some(Endpoint::Url(admin)),
@@ -391,14 +380,14 @@ impl Place {
         };
         match endpoint {
             Some(endpoint) => Ok(Leader { node, incarnation, term, endpoint }),
-            None => Err(Nobody::SaysWhere { node }),
+            None => Err(NoLeader::NoEndpoint { node }),
         }
     }
 
-    /// Waits until the store names another than this one. One that does not answer says nothing of who leads.
-    async fn has_another_than(&self, leader: &Leader) {
+    /// Waits until the store names another leader or endpoint. A failed read does not count.
+    async fn wait_for_another_than(&self, leader: &Leader) {
         loop {
-            sleep(LOOK).await;
+            sleep(POLL).await;
             if let Ok(now) = self.leader().await
                 && (now.incarnation != leader.incarnation || now.endpoint != leader.endpoint)
             {
@@ -408,7 +397,7 @@ impl Place {
     }
 }
 
-/// The next piece; none once that time has come.
+/// Returns the next piece, or none at the end of the stream and after `until`.
 async fn next(answer: &mut Answer, until: Option<Instant>) -> Result<Option<axum::body::Bytes>, AskError> {
     match until {
         None => answer.piece().await,

@@ -1,20 +1,20 @@
-//! Reads events that a server sends: the format `text/event-stream` of the HTML standard, as far as nodes use it.
+//! A parser of server-sent events (`text/event-stream`, HTML standard), as far as nodes use them.
 
 use baton_store::foreign::Reader;
 
-/// A longer line is no node's: one of an entry has some hundred kilobytes at the most.
+/// Longest line, in bytes. An entry has some hundred kilobytes at most.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// The longest id, in bytes. A node's has some dozens.
+/// Longest id, in bytes. A node's id has some dozens.
 const LONGEST_ID: usize = 128;
 
-/// What is read of others' bytes, for [`crate::foreign`].
+/// The reader of untrusted bytes, for [`crate::foreign`].
 pub(crate) const READER: Reader = Reader {
     name: "sent-events",
     read: |bytes| {
         let mut whole = SentEvents::default();
         let mut read = whole.read(bytes);
-        // In whatever pieces it comes, it is the same.
+        // The result must not depend on how the bytes are split.
         let mut pieces = SentEvents::default();
         let in_pieces: Result<Vec<_>, _> = bytes.chunks(3).map(|piece| pieces.read(piece)).collect();
         assert_eq!(read.is_ok(), in_pieces.is_ok());
@@ -28,33 +28,29 @@ pub(crate) const READER: Reader = Reader {
     },
 };
 
-/// An event, as it was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Sent {
-    /// Its kind; empty where that was not told.
+pub(super) struct SentEvent {
+    /// The kind; empty if the event has none.
     pub(super) kind: String,
-    /// What it says.
     pub(super) data: String,
 }
 
-/// A line, or an event, has no end.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the response has a line of more than {LONGEST_LINE} bytes, so it is not from a node")]
 pub(super) struct TooLong;
 
-/// Makes events of bytes.
 #[derive(Default, Debug)]
 pub(super) struct SentEvents {
     line: Vec<u8>,
     kind: String,
     data: String,
-    /// The last id that has arrived, by which a reader goes on.
+    /// The last id that has arrived. A reader that reconnects continues after it.
     pub(super) last_id: Option<String>,
 }
 
 impl SentEvents {
-    /// The events that these bytes complete.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Vec<Sent>, TooLong> {
+    /// Parses more bytes, and returns the events that they complete.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Vec<SentEvent>, TooLong> {
         let mut sent = Vec::new();
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -64,16 +60,16 @@ impl SentEvents {
                 return Err(TooLong);
             }
             let line = std::mem::take(&mut self.line);
-            sent.extend(self.take(String::from_utf8_lossy(&line).trim_end_matches('\r'))?);
+            sent.extend(self.take_line(String::from_utf8_lossy(&line).trim_end_matches('\r'))?);
         }
         self.line.extend_from_slice(rest);
         if self.line.len() > LONGEST_LINE { Err(TooLong) } else { Ok(sent) }
     }
 
-    fn take(&mut self, line: &str) -> Result<Option<Sent>, TooLong> {
+    fn take_line(&mut self, line: &str) -> Result<Option<SentEvent>, TooLong> {
         if line.is_empty() {
             let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
-            return Ok((!data.is_empty()).then_some(Sent { kind, data }));
+            return Ok((!data.is_empty()).then_some(SentEvent { kind, data }));
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -88,11 +84,11 @@ impl SentEvents {
                     return Err(TooLong);
                 }
             }
-            // It is sent back in a header.
+            // The id is sent back in a header, so its characters are limited.
             "id" if value.len() <= LONGEST_ID && value.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 self.last_id = Some(value.to_owned()).filter(|id| !id.is_empty());
             }
-            // How long to wait is decided here; and a line that begins with a colon is none.
+            // `retry` is ignored, and a line that begins with a colon is a comment.
             _ => {}
         }
         Ok(None)
@@ -105,18 +101,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_as_they_are_sent() {
+    fn events_are_parsed_across_pieces() {
         let mut events = SentEvents::default();
         let bytes = b"retry: 1000\nid: aa-7\n\n: alive\n\nid: aa-8\ndata: {\"a\":1}\n\nevent: missed\ndata:{}\r\n\r\ndata: one\ndata: two\n\nid: aa-9\n\ndata: cut";
         (READER.read)(bytes);
-        let sent = |kind: &str, data: &str| Sent { kind: kind.to_owned(), data: data.to_owned() };
+        let sent = |kind: &str, data: &str| SentEvent { kind: kind.to_owned(), data: data.to_owned() };
         assert_eq!(events.read(bytes).unwrap(), [sent("", "{\"a\":1}"), sent("missed", "{}"), sent("", "one\ntwo")]);
         assert_eq!(events.last_id.as_deref(), Some("aa-9"), "also where there is nothing else");
         assert_eq!(events.read(b" off\n\n").unwrap(), [sent("", "cut off")]);
     }
 
     #[test]
-    fn what_no_node_sends_has_bounds() {
+    fn oversized_lines_and_odd_ids_are_refused() {
         let long = vec![b'x'; LONGEST_LINE + 1];
         assert_eq!(SentEvents::default().read(&long), Err(TooLong));
         let line = [b"data: ", &long[..1000], b"\n"].concat();

@@ -1,7 +1,7 @@
-//! An operator's side: asks an election's nodes for something, and waits until it has taken effect.
+//! The operator's side of steering: writes a command for an election's nodes, and waits until it has taken effect.
 //!
-//! Whether it has is read in the record, and where that says nothing, in what nodes announce. Only commands and the admin
-//! endpoint wait here; no node ever does.
+//! The record shows the effect, or else the nodes' announcements do. Only commands and the admin endpoint wait here;
+//! nodes never do.
 
 mod transfer;
 
@@ -20,21 +20,19 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::links;
 
-/// So often a node says what it has.
-const EACH_MINUTE: time::Duration = time::Duration::MINUTE;
-/// From one look to the next, while something is waited for.
-const LOOK: Duration = Duration::from_millis(200);
-/// How long one answer of the store may take.
-const ANSWER: Duration = Duration::from_secs(4);
-/// So long the store is asked again where it is busy, also by who would wait for nothing.
-const LEAST: Duration = Duration::from_secs(2);
-/// By then every node that is there has read what it is asked, and said so.
-const HEARD_WITHIN: Duration = Duration::from_secs(6);
+const ANNOUNCEMENT_INTERVAL: time::Duration = time::Duration::MINUTE;
+/// Interval between reads of the store while a command waits.
+const POLL: Duration = Duration::from_millis(200);
+const RESPONSE_WITHIN: Duration = Duration::from_secs(4);
+/// Shortest time for which requests to a busy store are retried, even without patience.
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(2);
+/// Time within which every live node has read a command and confirmed it.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(6);
 
-/// Whether that can be a reason.
+/// Checks that a text can be a command's reason.
 ///
 /// # Errors
-/// Why not.
+/// The cause, for people.
 pub fn check_reason(reason: &str) -> Result<(), String> {
     if reason.trim().is_empty() {
         return Err("it is empty: leave it out, or give a reason".to_owned());
@@ -45,64 +43,64 @@ pub fn check_reason(reason: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What can be asked.
+/// A steering command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Steered {
-    /// That the leader gives the lease up, and stays out for so long.
+    /// The leader releases the lease, and is ineligible for this time.
     StepDown(Duration),
-    /// That nobody leads.
+    /// No node leads until the election is resumed.
     Suspend,
-    /// That a suspension is over.
+    /// Ends a suspension.
     Resume,
-    /// That this node leads.
+    /// This node takes the lease.
     Transfer(String),
-    /// That an outside client's lease is broken.
+    /// Breaks the lease of a client other than Baton.
     Break,
 }
 
-/// Who asks, and whom.
+/// An operator who steers an election.
 pub struct Operator<'a> {
-    /// Where the election is.
+    /// The store with the election.
     pub store: &'a dyn Store,
-    /// Its name.
+    /// The name of the election.
     pub election: &'a ElectionName,
-    /// Who asks: `USER@HOST`.
+    /// The operator, as `USER@HOST`.
     pub by: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: Option<String>,
-    /// How long it is waited for.
+    /// Longest wait for the effect.
     pub patience: Duration,
-    /// Who hears that something is asked, so that it need not wait for a poll.
+    /// The nodes that get a hint, so that they need not wait for their next poll.
     pub called: Called<'a>,
 }
 
-/// Who hears that there is something to read.
+/// The receiver of a hint that there is something to read.
 #[derive(Clone, Copy)]
 pub enum Called<'a> {
-    /// Nobody.
+    /// No hint is sent.
     Nobody,
-    /// The hosts of this machine, over their sockets in the store's folder.
+    /// The hosts of this machine, through their sockets in the store's folder.
     Hosts(&'a StoreUrl),
-    /// This node, which tells the others.
+    /// This node, which sends hints to the others.
     Node(&'a Tidings),
 }
 
-/// Why something that was asked has no effect.
+/// The reason why a command has no effect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoEffect {
-    /// There is no such election.
+    /// The election does not exist.
     #[error("there is no election {0} in this store: no host has contended for it yet; check `--store`")]
     Unknown(ElectionName),
-    /// It would make no sense, and nothing was asked.
+    /// The command makes no sense now, and was not sent.
     #[error("{0}")]
     Refused(String),
-    /// It was asked, and has not taken effect in time, or came to something else.
+    /// The command was sent, but has not taken effect in time, or was superseded.
     #[error("{0}")]
     NotYet(String),
-    /// The store cannot be asked.
+    /// The steering object cannot be read or written.
     #[error(transparent)]
     Steering(#[from] EditError),
-    /// The store does not answer.
+    /// The leader cannot be read.
     #[error("cannot read the leader from the store, so nothing was requested: {0}")]
     Store(StoreError),
 }
@@ -113,18 +111,16 @@ impl From<StoreError> for NoEffect {
     }
 }
 
-/// What happened, in lines for people.
+/// The result of a command, in lines for people.
 pub type Told = Result<String, NoEffect>;
 
-/// One look at the record.
 #[derive(Clone, Debug)]
-struct Seen {
+struct LeaseView {
     lease: Option<LeaseState>,
     version: Option<Version>,
     record: Option<Record>,
 }
 
-/// Who leads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Leader {
     node: String,
@@ -132,8 +128,8 @@ struct Leader {
     term: Term,
 }
 
-impl Seen {
-    /// The host that leads as far as the record says.
+impl LeaseView {
+    /// The host that leads according to the record, if any.
     fn leader(&self) -> Option<Leader> {
         let record = self.record.as_ref().filter(|record| !record.released)?;
         let is_held = matches!(self.lease, Some(LeaseState::Held | LeaseState::Breaking));
@@ -141,8 +137,8 @@ impl Seen {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
-    /// The same, unless that term had begun before. Who has taken a lease that ran out has not written so yet for a moment:
-    /// the record still names the last holder then.
+    /// The leader above a term. After the acquisition of an expired lease, the record names the previous holder for a
+    /// while.
     fn leader_above(&self, term: Term) -> Option<Leader> {
         self.leader().filter(|leader| leader.term > term)
     }
@@ -161,47 +157,44 @@ impl Seen {
 }
 
 impl Operator<'_> {
-    /// Asks for it, and waits until it has taken effect: no longer than it has patience, or for two seconds.
+    /// Sends a command, and waits until it has taken effect: as long as `patience`, but at least 2 s.
     ///
     /// # Errors
     /// [`NoEffect`].
     pub async fn steer(&self, what: &Steered) -> Told {
-        let course = self.begin();
+        let command = self.begin();
         let told = match what {
-            Steered::StepDown(stays_out) => course.step_down(*stays_out).await,
-            Steered::Suspend => course.suspend().await,
-            Steered::Resume => course.resume().await,
-            Steered::Transfer(to) => course.transfer(to).await,
-            Steered::Break => course.break_lease().await,
+            Steered::StepDown(stays_out) => command.step_down(*stays_out).await,
+            Steered::Suspend => command.suspend().await,
+            Steered::Resume => command.resume().await,
+            Steered::Transfer(to) => command.transfer(to).await,
+            Steered::Break => command.break_lease().await,
         };
-        course.concluded(told)
+        command.conclude(told)
     }
 
-    /// What is asked now.
     pub(super) async fn known(&self) -> Result<Steering, NoEffect> {
         self.begin().known().await
     }
 
-    /// What the nodes have said last that may still be there, by this machine's clock.
+    /// Reads the announcements of nodes that may still be live, by this machine's clock.
     pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         self.begin().nodes().await
     }
 
-    fn begin(&self) -> Course<'_> {
-        Course { operator: self, deadline: Instant::now() + self.patience, asked: AtomicBool::new(false) }
+    fn begin(&self) -> CommandRun<'_> {
+        CommandRun { operator: self, deadline: Instant::now() + self.patience, asked: AtomicBool::new(false) }
     }
 }
 
-/// One thing that is asked, from the first look to what came of it.
-struct Course<'a> {
+struct CommandRun<'a> {
     operator: &'a Operator<'a>,
-    /// It is waited for until then.
     deadline: Instant,
-    /// Whether it is in the store, where the nodes find it.
+    /// True once the command is in the store, where nodes find it.
     asked: AtomicBool,
 }
 
-impl<'a> Deref for Course<'a> {
+impl<'a> Deref for CommandRun<'a> {
     type Target = Operator<'a>;
 
     fn deref(&self) -> &Operator<'a> {
@@ -209,9 +202,9 @@ impl<'a> Deref for Course<'a> {
     }
 }
 
-impl Course<'_> {
-    /// A store that does not answer any more says nothing of what it has been given to keep.
-    fn concluded(&self, told: Told) -> Told {
+impl CommandRun<'_> {
+    /// Turns the store's errors into [`NoEffect::NotYet`] if the command is already in the store.
+    fn conclude(&self, told: Told) -> Told {
         let error =
             match told {
                 Err(
@@ -225,32 +218,32 @@ impl Course<'_> {
         )))
     }
 
-    /// Has the leader give the lease up and stay out for so long.
     async fn step_down(&self, stays_out: Duration) -> Told {
         let deadline = self.deadline;
         let election = self.election;
         let leader = self.known_leader().await?;
         let nodes = self.nodes().await?;
-        self.refuse_an_unaware(&leader, &nodes)?;
+        self.refuse_unaware_leader(&leader, &nodes)?;
         let (Leader { node, incarnation, term }, for_s) = (leader.clone(), stays_out.as_secs());
         let request = self.request(Ask::StepDown { node: node.clone(), incarnation, for_s }).await?;
-        let is_given_up = |seen: &Seen| seen.leader().is_none_or(|now| now.incarnation != leader.incarnation);
-        if self.until(deadline, is_given_up).await?.is_none() {
+        let is_given_up = |seen: &LeaseView| seen.leader().is_none_or(|now| now.incarnation != leader.incarnation);
+        if self.wait_until(deadline, is_given_up).await?.is_none() {
             return Err(NoEffect::NotYet(self.still_leads(&leader, Some(&request)).await?));
         }
         let asked = self.known().await?;
-        let now = now_beside(Some(&leader), &nodes);
+        let now = now_by_leader(Some(&leader), &nodes);
         let others =
             nodes.iter().filter(|said| said.incarnation != leader.incarnation && could_lead(now, said)).count();
-        let is_led = |seen: &Seen| seen.leader_above(term).is_some();
-        let next = if others > 0 && asked.suspended.is_none() { self.until(deadline, is_led).await? } else { None };
+        let is_led = |seen: &LeaseView| seen.leader_above(term).is_some();
+        let next =
+            if others > 0 && asked.suspended.is_none() { self.wait_until(deadline, is_led).await? } else { None };
         let next = match next {
             Some(next) => next,
-            None => self.look().await?,
+            None => self.read_lease().await?,
         };
         let then = match next.leader_above(term) {
             Some(next) if next.incarnation == leader.incarnation => {
-                let why = self.overtaken(&request).await?.map(|why| format!(": {why}")).unwrap_or_default();
+                let why = self.superseded_by(&request).await?.map(|why| format!(": {why}")).unwrap_or_default();
                 return Err(NoEffect::NotYet(format!(
                     "{node} has stepped down, and leads {election} again in term {}{why}",
                     next.term
@@ -276,19 +269,19 @@ impl Course<'_> {
         ))
     }
 
-    /// Has nobody lead, until [`Self::resume`].
+    /// Suspends the election until [`Self::resume`].
     async fn suspend(&self) -> Told {
         let deadline = self.deadline;
         let election = self.election;
-        let before = self.look().await?;
+        let before = self.read_lease().await?;
         let nodes = self.nodes().await?;
-        self.refuse_an_unknown(&before, &nodes).await?;
+        self.refuse_unknown_election(&before, &nodes).await?;
         if let Some(leader) = before.leader() {
-            self.refuse_an_unaware(&leader, &nodes)?;
+            self.refuse_unaware_leader(&leader, &nodes)?;
         }
         let order = self.order()?;
         self.edit(|found| Ok(Steering { suspended: Some(order.clone()), ..found? })).await?;
-        let heard_by = Instant::now() + HEARD_WITHIN;
+        let confirm_by = Instant::now() + CONFIRMED_WITHIN;
         loop {
             let asked = self.known().await?;
             let Some(suspended) = &asked.suspended else {
@@ -296,14 +289,14 @@ impl Course<'_> {
                     "{election} was suspended, but a later command has resumed it: nodes may lead again"
                 )));
             };
-            let leader = self.look().await?.leader();
-            // Who has read what is asked before it was, and not again, could take it still.
+            let leader = self.read_lease().await?.leader();
+            // A node that last read the steering before the command could still take the lease.
             let nodes = self.nodes().await?;
-            let now = now_beside(before.leader().as_ref(), &nodes);
-            let unheard = unheard(now, &nodes, &asked.mark(), &[]);
-            let is_known = unheard.is_empty() || Instant::now() >= heard_by.min(deadline);
-            // Nobody does still, after all have said what they know.
-            if is_known && leader.is_none() && self.look().await?.leader().is_none() {
+            let now = now_by_leader(before.leader().as_ref(), &nodes);
+            let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &[]);
+            let is_known = unconfirmed.is_empty() || Instant::now() >= confirm_by.min(deadline);
+            // Read the lease again, after all nodes have confirmed the suspension.
+            if is_known && leader.is_none() && self.read_lease().await?.leader().is_none() {
                 let mut said = format!("{election} is suspended: no node leads until `baton resume {election}`\n");
                 if let Some(Leader { node, term, .. }) = before.leader() {
                     let _ = writeln!(said, "{node} led in term {term}");
@@ -312,10 +305,10 @@ impl Course<'_> {
                     let _ =
                         writeln!(said, "{election} has since been suspended again by {}", escape(&suspended.told()));
                 }
-                for node in unheard {
+                for node in unconfirmed {
                     let _ = writeln!(said, "{node} has not confirmed the suspension");
                 }
-                said.push_str(&may_lead_all_the_same(&nodes));
+                said.push_str(&unaware_nodes(&nodes));
                 return Ok(said);
             }
             if let Some(leader) = leader
@@ -323,11 +316,10 @@ impl Course<'_> {
             {
                 return Err(NoEffect::NotYet(self.still_leads(&leader, None).await?));
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 
-    /// Takes a suspension back.
     async fn resume(&self) -> Told {
         let deadline = self.deadline;
         let election = self.election;
@@ -340,13 +332,13 @@ impl Course<'_> {
             Err(error) => Err(EditError::from(error)),
         };
         let before = self.nodes().await?;
-        let was_suspended = self.edited(resume).await?;
+        let was_suspended = self.edit_with(resume).await?;
         self.call().await;
         if !was_suspended {
-            self.refuse_an_unknown(&self.look().await?, &before).await?;
+            self.refuse_unknown_election(&self.read_lease().await?, &before).await?;
             return Ok(format!("{election} was not suspended: nothing changed\n"));
         }
-        let seen = self.look().await?;
+        let seen = self.read_lease().await?;
         let last = if seen.leader().is_none() { seen.term() } else { 0 };
         loop {
             let asked = self.known().await?;
@@ -356,7 +348,7 @@ impl Course<'_> {
                     escape(&order.told())
                 )));
             }
-            let seen = self.look().await?;
+            let seen = self.read_lease().await?;
             if let Some(Leader { node, term, .. }) = seen.leader_above(last) {
                 return Ok(format!("{election} is resumed: {node} leads in term {term}\n"));
             }
@@ -366,33 +358,33 @@ impl Course<'_> {
                 ));
             }
             let nodes = self.nodes().await?;
-            // What was said before says nothing of it, also where it names the same: that node may be gone.
+            // Announcements from before the command confirm nothing, even with the same mark: their node may have
+            // exited.
             let now = now();
-            let unheard = unheard(now, &nodes, &asked.mark(), &before);
-            if !nodes.iter().any(|said| could_lead(now, said)) && unheard.is_empty() {
+            let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &before);
+            if !nodes.iter().any(|said| could_lead(now, said)) && unconfirmed.is_empty() {
                 return Ok(format!("{election} is resumed; no node has announced that it can lead\n"));
             }
             if Instant::now() >= deadline {
-                return match unheard.is_empty() {
+                return match unconfirmed.is_empty() {
                     true => {
                         Ok(format!("{election} is resumed; all live nodes have confirmed this, but none leads yet\n"))
                     }
                     false => Err(NoEffect::NotYet(format!(
                         "{election} is resumed, but no node leads yet, and these nodes have not confirmed it: {}; \
                          check that they are running and can reach the store",
-                        unheard.join(", ")
+                        unconfirmed.join(", ")
                     ))),
                 };
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 
-    /// Breaks the lease that a client holds which is no host of Baton.
     async fn break_lease(&self) -> Told {
         let deadline = self.deadline;
         let election = self.election;
-        let seen = self.look().await?;
+        let seen = self.read_lease().await?;
         let Some(lease) = seen.lease else { return Err(NoEffect::Unknown(election.clone())) };
         let is_outside = match lease {
             LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => {
@@ -405,13 +397,13 @@ impl Course<'_> {
             LeaseState::HeldForever => true,
             LeaseState::Held => match (&seen.record, seen.leader()) {
                 (None, _) => true,
-                (_, Some(leader)) => return Err(NoEffect::Refused(of_a_host(election, &leader, &seen))),
-                // A host that has just taken it writes so at once.
+                (_, Some(leader)) => return Err(NoEffect::Refused(held_by_host(election, &leader, &seen))),
+                // A host writes the record at once after it has acquired the lease.
                 (Some(record), None) => {
                     let writes = record.lease.max(Duration::from_secs(5));
                     let version = seen.version.clone();
-                    let changed = |seen: &Seen| !seen.is_held() || seen.version != version;
-                    match self.until(deadline.min(Instant::now() + writes), changed).await? {
+                    let changed = |seen: &LeaseView| !seen.is_held() || seen.version != version;
+                    match self.wait_until(deadline.min(Instant::now() + writes), changed).await? {
                         None if Instant::now() < deadline => true,
                         None => {
                             return Err(NoEffect::NotYet(format!(
@@ -432,7 +424,7 @@ impl Course<'_> {
         }
         self.asked.store(true, Ordering::Relaxed);
         self.leases().break_now(election).await?;
-        match self.until(deadline, |now| now.lease != Some(lease)).await? {
+        match self.wait_until(deadline, |now| now.lease != Some(lease)).await? {
             Some(_) => Ok(format!(
                 "the lease of {election} is broken; a client other than Baton held it, and the next node waits until \
                  nothing can run under that lease\n"
@@ -441,10 +433,10 @@ impl Course<'_> {
         }
     }
 
-    /// Who leads; nobody is an error.
+    /// The leader. Returns an error if there is none.
     async fn known_leader(&self) -> Result<Leader, NoEffect> {
         let election = self.election;
-        let seen = self.look().await?;
+        let seen = self.read_lease().await?;
         if seen.lease.is_none() {
             return Err(NoEffect::Unknown(election.clone()));
         }
@@ -460,8 +452,8 @@ impl Course<'_> {
         Ok(leader)
     }
 
-    /// There is an election if anybody has contended for it, or pushed a module to it.
-    async fn refuse_an_unknown(&self, seen: &Seen, nodes: &[Announcement]) -> Result<(), NoEffect> {
+    /// Returns an error unless a node has contended for the election, or a module was pushed to it.
+    async fn refuse_unknown_election(&self, seen: &LeaseView, nodes: &[Announcement]) -> Result<(), NoEffect> {
         let is_there = seen.lease.is_some() || !nodes.is_empty();
         if is_there || self.store.read_control(self.election, None).await? != baton_store::Reading::Nothing {
             return Ok(());
@@ -469,7 +461,7 @@ impl Course<'_> {
         Err(NoEffect::Unknown(self.election.clone()))
     }
 
-    fn refuse_an_unaware(&self, leader: &Leader, nodes: &[Announcement]) -> Result<(), NoEffect> {
+    fn refuse_unaware_leader(&self, leader: &Leader, nodes: &[Announcement]) -> Result<(), NoEffect> {
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
         match said.filter(|said| said.version.is_empty()) {
             None => Ok(()),
@@ -481,12 +473,12 @@ impl Course<'_> {
         }
     }
 
-    /// Why the same node leads still, though it was asked for something else.
+    /// Describes why the same node still leads, although the command was sent.
     async fn still_leads(&self, leader: &Leader, request: Option<&Request>) -> Result<String, NoEffect> {
         let (asked, nodes) = (self.known().await?, self.nodes().await?);
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
-        let replaced = request.and_then(|own| replaced(own, &asked));
-        let why = match (&replaced, said) {
+        let replaced_by = request.and_then(|own| replaced_by(own, &asked));
+        let why = match (&replaced_by, said) {
             (_, Some(said)) if said.version.is_empty() => "its version of baton does not support steering: update it",
             (Some(why), _) => why,
             (_, Some(said)) if said.steered.as_ref() == Some(&asked.mark()) => {
@@ -509,16 +501,16 @@ impl Course<'_> {
         Ok(request)
     }
 
-    /// What others have asked for since, where that is why it does not come about.
-    async fn overtaken(&self, request: &Request) -> Result<Option<String>, NoEffect> {
+    /// The later command that superseded the request, if any.
+    async fn superseded_by(&self, request: &Request) -> Result<Option<String>, NoEffect> {
         let asked = self.known().await?;
         Ok(match &asked.suspended {
             Some(order) => Some(format!("the election is suspended by {}", escape(&order.told()))),
-            None => replaced(request, &asked),
+            None => replaced_by(request, &asked),
         })
     }
 
-    /// Changes what is asked, and returns its mark.
+    /// Changes the steering, sends hints, and returns the new mark.
     async fn edit(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<Steering, SteeringError>,
@@ -528,24 +520,23 @@ impl Course<'_> {
             let mark = next.mark();
             Ok::<_, EditError>((next, mark))
         };
-        let mark = self.edited(change).await?;
+        let mark = self.edit_with(change).await?;
         self.call().await;
         Ok(mark)
     }
 
-    /// The same, and tells nobody.
-    async fn edited<T>(
+    /// Changes the steering, and sends no hint.
+    async fn edit_with<T>(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<(Steering, T), EditError>,
     ) -> Result<T, NoEffect> {
         let late = |_| EditError::Unknown(StoreError::Unknown("the store did not answer in time".to_owned()));
         let edit = steering::edit(self.objects(), self.election, change);
-        let answer = timeout(self.patience().max(LEAST), edit).await.map_err(late).flatten()?;
+        let answer = timeout(self.patience().max(SHORTEST_PATIENCE), edit).await.map_err(late).flatten()?;
         self.asked.store(true, Ordering::Relaxed);
         Ok(answer)
     }
 
-    /// What is left of it.
     fn patience(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -561,7 +552,7 @@ impl Course<'_> {
     async fn known(&self) -> Result<Steering, NoEffect> {
         let late = |_| StoreError::Unknown("the store did not answer in time".to_owned());
         let read = steering::read(self.objects(), self.election);
-        Ok(timeout(self.patience().max(LEAST), read).await.map_err(late)??)
+        Ok(timeout(self.patience().max(SHORTEST_PATIENCE), read).await.map_err(late)??)
     }
 
     async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
@@ -569,41 +560,45 @@ impl Course<'_> {
         Ok(said.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
     }
 
-    async fn look(&self) -> Result<Seen, NoEffect> {
+    async fn read_lease(&self) -> Result<LeaseView, NoEffect> {
         let read = self.patiently(|| self.leases().request(self.election, Op::Read)).await?;
         Ok(match read {
             Reply::Read(Snapshot::Object { lease, version, record }) => {
-                Seen { lease: Some(lease), version: Some(version), record }
+                LeaseView { lease: Some(lease), version: Some(version), record }
             }
-            _ => Seen { lease: None, version: None, record: None },
+            _ => LeaseView { lease: None, version: None, record: None },
         })
     }
 
-    /// Looks until what is seen passes the test; none if that is not in time.
-    async fn until(&self, deadline: Instant, mut test: impl FnMut(&Seen) -> bool) -> Result<Option<Seen>, NoEffect> {
+    /// Reads the lease until it passes the test. None if that does not happen in time.
+    async fn wait_until(
+        &self,
+        deadline: Instant,
+        mut test: impl FnMut(&LeaseView) -> bool,
+    ) -> Result<Option<LeaseView>, NoEffect> {
         loop {
-            let seen = self.look().await?;
+            let seen = self.read_lease().await?;
             if test(&seen) {
                 return Ok(Some(seen));
             }
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 
-    /// Asks the store, again and again where it is busy or does not answer.
+    /// Sends a request to the store, and retries it while the store is busy or does not answer.
     async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
         ask: impl Fn() -> F,
     ) -> Result<T, StoreError> {
-        let until = self.deadline.max(Instant::now() + LEAST);
+        let until = self.deadline.max(Instant::now() + SHORTEST_PATIENCE);
         loop {
-            let within = ANSWER.min(until.saturating_duration_since(Instant::now()));
+            let within = RESPONSE_WITHIN.min(until.saturating_duration_since(Instant::now()));
             let late = |_| StoreError::Unknown(format!("no response within {within:.1?}"));
             match timeout(within, ask()).await.map_err(late).flatten() {
-                Err(StoreError::Unknown(_)) if Instant::now() + LOOK < until => sleep(LOOK).await,
+                Err(StoreError::Unknown(_)) if Instant::now() + POLL < until => sleep(POLL).await,
                 answer => return answer,
             }
         }
@@ -618,15 +613,14 @@ impl Course<'_> {
     }
 }
 
-/// Whether a node has said that it could take the lease now. One that lets another take it does so until it is asked for
-/// something else.
+/// True if a node announces that it could lead. One that waits for a transfer counts, since the next request ends that.
 fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     let is_out = said.stays_out.as_ref().is_some_and(|why| why != "transferring");
     said.is_fresh(now) && !is_out && !said.holds.is_empty()
 }
 
-/// Which other request has taken the place of that one, whatever else is asked.
-fn replaced(request: &Request, asked: &Steering) -> Option<String> {
+/// Describes the request that has replaced `request`, if any.
+fn replaced_by(request: &Request, asked: &Steering) -> Option<String> {
     let other = asked.request.as_ref().filter(|other| other.order.id != request.order.id)?;
     let what = match &other.ask {
         Ask::StepDown { node, .. } => format!("step-down of {node}"),
@@ -635,20 +629,20 @@ fn replaced(request: &Request, asked: &Steering) -> Option<String> {
     Some(format!("a later command replaced the request: {}, by {}", escape(&what), escape(&other.order.told())))
 }
 
-/// Those that may be there, know steering, and have not said that they know of this, or only `before`.
-pub(super) fn unheard<'a>(
+/// The live nodes that support steering and have not confirmed this mark, or only in an announcement of `before`.
+pub(super) fn unconfirmed<'a>(
     now: OffsetDateTime,
     nodes: &'a [Announcement],
     mark: &str,
     before: &[Announcement],
 ) -> Vec<&'a str> {
     let aware = nodes.iter().filter(|said| said.is_fresh(now) && !said.version.is_empty());
-    let unheard = aware.filter(|said| said.steered.as_deref() != Some(mark) || before.contains(said));
-    unheard.map(|said| said.node.as_str()).collect()
+    let unconfirmed = aware.filter(|said| said.steered.as_deref() != Some(mark) || before.contains(said));
+    unconfirmed.map(|said| said.node.as_str()).collect()
 }
 
-/// A line for each node that does not know steering.
-fn may_lead_all_the_same(nodes: &[Announcement]) -> String {
+/// A line for each live node that does not support steering.
+fn unaware_nodes(nodes: &[Announcement]) -> String {
     let now = now();
     let unaware = nodes.iter().filter(|said| said.is_fresh(now) && said.version.is_empty());
     unaware.fold(String::new(), |mut lines, said| {
@@ -658,7 +652,7 @@ fn may_lead_all_the_same(nodes: &[Announcement]) -> String {
     })
 }
 
-fn of_a_host(election: &ElectionName, leader: &Leader, seen: &Seen) -> String {
+fn held_by_host(election: &ElectionName, leader: &Leader, seen: &LeaseView) -> String {
     let Leader { node, term, .. } = leader;
     let lease = seen.record.as_ref().map_or(Duration::ZERO, |record| record.lease);
     format!(
@@ -668,11 +662,10 @@ fn of_a_host(election: &ElectionName, leader: &Leader, seen: &Seen) -> String {
     )
 }
 
-/// The time by which what nodes have said is old: this machine's, unless the leader's says that it is ahead. Who leads says
-/// something each minute.
-fn now_beside(leader: Option<&Leader>, nodes: &[Announcement]) -> OffsetDateTime {
+/// The time for judging the age of announcements. It follows the leader, if this machine's clock is ahead.
+fn now_by_leader(leader: Option<&Leader>, nodes: &[Announcement]) -> OffsetDateTime {
     let said = leader.and_then(|leader| nodes.iter().find(|said| said.incarnation == leader.incarnation)?.when());
-    said.map_or_else(now, |said| now().min(said + EACH_MINUTE))
+    said.map_or_else(now, |said| now().min(said + ANNOUNCEMENT_INTERVAL))
 }
 
 pub(super) fn now() -> OffsetDateTime {

@@ -1,4 +1,4 @@
-//! Having a certain node lead: the one that an operator names, or that a leader prefers.
+//! Transfers: makes a node lead that an operator names, or that a leader prefers.
 
 use baton_election::Term;
 use baton_runtime::escape::escape;
@@ -6,28 +6,25 @@ use baton_store::Announcement;
 use baton_store::steering::{Ask, Request, Steering, SteeringError};
 use tokio::time::{Instant, sleep};
 
-use super::{Course, HEARD_WITHIN, LOOK, Leader, NoEffect, Operator, Told, may_lead_all_the_same, now_beside};
+use super::{CONFIRMED_WITHIN, CommandRun, Leader, NoEffect, Operator, POLL, Told, now_by_leader, unaware_nodes};
 use crate::steering::Itself;
 
-/// How things were before a node was asked to lead.
 struct Before {
-    /// The highest term.
     last: Term,
-    /// Who led.
     leader: Option<Leader>,
 }
 
 impl Operator<'_> {
-    /// Has that node lead in the place of another, which leads and prefers it. Nothing is asked where anything else was
-    /// since `asked` was read, or where another leads by now.
+    /// Hands over to a node that the leader prefers, unless the steering has changed since `asked`, or another node
+    /// leads.
     pub(in crate::steering) async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
-        let course = self.begin();
-        course.concluded(course.hand_over(from, to, asked).await)
+        let command = self.begin();
+        command.conclude(command.hand_over(from, to, asked).await)
     }
 }
 
-impl Course<'_> {
-    /// Has that node lead. If it does not take the lease soon, whoever did before may go on.
+impl CommandRun<'_> {
+    /// Makes a node lead. If that node does not acquire the lease soon, the previous leader may continue.
     pub(super) async fn transfer(&self, to: &str) -> Told {
         let deadline = self.deadline;
         let election = self.election;
@@ -38,33 +35,33 @@ impl Course<'_> {
                 "{election} is suspended by {why}: run `baton resume {election}` first"
             )));
         }
-        let heard_by = deadline.min(Instant::now() + HEARD_WITHIN);
+        let confirm_by = deadline.min(Instant::now() + CONFIRMED_WITHIN);
         let (last, before, nodes, target) = loop {
-            let (seen, nodes) = (self.look().await?, self.nodes().await?);
-            self.refuse_an_unknown(&seen, &nodes).await?;
+            let (seen, nodes) = (self.read_lease().await?, self.nodes().await?);
+            self.refuse_unknown_election(&seen, &nodes).await?;
             let (last, before) = (seen.term(), seen.leader());
-            // It may not have heard yet that it is not suspended any more.
-            let named = nodes.iter().find(|said| said.node == to);
-            let is_behind = named.is_some_and(|said| said.stays_out.as_deref() == Some("suspended"));
-            if !is_behind || Instant::now() >= heard_by {
+            // The node may not have read yet that a suspension has ended.
+            let named = nodes.iter().find(|announcement| announcement.node == to);
+            let is_behind = named.is_some_and(|announcement| announcement.stays_out.as_deref() == Some("suspended"));
+            if !is_behind || Instant::now() >= confirm_by {
                 let target = self.target(to, before.as_ref(), &nodes)?;
                 break (last, before, nodes, target);
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         };
         if let Some(leader) = &before {
             if leader.incarnation == target {
                 return Ok(format!("{to} leads {election} already, in term {}\n", leader.term));
             }
-            self.refuse_an_unaware(leader, &nodes)?;
+            self.refuse_unaware_leader(leader, &nodes)?;
         }
         let request = self.request(Ask::Transfer { node: to.to_owned(), incarnation: target.clone() }).await?;
-        self.until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &request).await
+        self.wait_until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &request).await
     }
 
     async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
         let deadline = self.deadline;
-        let seen = self.look().await?;
+        let seen = self.read_lease().await?;
         let Some(leader) = seen.leader().filter(|leader| leader.incarnation == from.incarnation) else {
             return Err(NoEffect::Refused(format!("{} no longer leads {}", from.node, self.election)));
         };
@@ -72,7 +69,7 @@ impl Course<'_> {
         let request = Request { order: self.order()?, ask: Ask::Transfer { node, incarnation } };
         let ask = |found: Result<Steering, SteeringError>| {
             let found = found?;
-            // An earlier try may have been written.
+            // An earlier attempt may have been written.
             let is_free = found == *asked || found.request.as_ref() == Some(&request);
             Ok(if is_free { Steering { request: Some(request.clone()), ..found } } else { found })
         };
@@ -81,11 +78,11 @@ impl Course<'_> {
             return Err(NoEffect::Refused(format!("a later command has changed the steering of {}", self.election)));
         }
         let before = Before { last: seen.term(), leader: Some(leader) };
-        self.until_taken(deadline, (&to.node, &to.incarnation), before, &[], &request).await
+        self.wait_until_taken(deadline, (&to.node, &to.incarnation), before, &[], &request).await
     }
 
-    /// Waits until the node that is to lead does, or another.
-    async fn until_taken(
+    /// Waits until the target leads, or another node does.
+    async fn wait_until_taken(
         &self,
         deadline: Instant,
         (to, target): (&str, &str),
@@ -95,15 +92,15 @@ impl Course<'_> {
     ) -> Told {
         let election = self.election;
         let mut is_given_up = before.is_none();
-        let mut came_to_nothing = None;
-        let taken = self.until(deadline, |seen| match seen.leader() {
+        let mut other_leader = None;
+        let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            // A leader that begins another term under its lease has not given that up.
+            // If the previous leader begins another term under the same lease, it has not released the lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
             {
-                came_to_nothing = Some(leader);
+                other_leader = Some(leader);
                 true
             }
             Some(_) => false,
@@ -113,9 +110,10 @@ impl Course<'_> {
             }
         });
         let taken = taken.await?;
-        if let Some(Leader { node, term, .. }) = came_to_nothing {
-            let is_unaware = nodes.iter().any(|said| said.node == node && said.version.is_empty());
-            let why = match self.overtaken(request).await? {
+        if let Some(Leader { node, term, .. }) = other_leader {
+            let is_unaware =
+                nodes.iter().any(|announcement| announcement.node == node && announcement.version.is_empty());
+            let why = match self.superseded_by(request).await? {
                 _ if is_unaware => " and does not support steering: update it".to_owned(),
                 Some(why) => format!("; {why}"),
                 None => String::new(),
@@ -127,13 +125,13 @@ impl Course<'_> {
         match (taken.and_then(|seen| seen.leader()), before) {
             (Some(leader), before) => {
                 let from = before.map(|before| format!(", after {}", before.node)).unwrap_or_default();
-                Ok(format!("{to} leads {election} in term {}{from}\n{}", leader.term, may_lead_all_the_same(nodes)))
+                Ok(format!("{to} leads {election} in term {}{from}\n{}", leader.term, unaware_nodes(nodes)))
             }
             (None, Some(leader)) if !is_given_up => {
                 Err(NoEffect::NotYet(self.still_leads(&leader, Some(request)).await?))
             }
             (None, _) => {
-                let why = self.overtaken(request).await?;
+                let why = self.superseded_by(request).await?;
                 let why = why.unwrap_or_else(|| format!("see `baton nodes {election}`"));
                 Err(NoEffect::NotYet(format!(
                     "neither {to} nor another node has taken the lease of {election} within {:?}: {why}",
@@ -143,42 +141,44 @@ impl Course<'_> {
         }
     }
 
-    /// The start of the node of that name that is to lead.
+    /// Returns the incarnation of the target. Fails if that node cannot lead.
     fn target(&self, to: &str, leader: Option<&Leader>, nodes: &[Announcement]) -> Result<String, NoEffect> {
         let election = self.election;
         let refused = |why: String| Err(NoEffect::Refused(why));
-        let Some(said) = nodes.iter().find(|said| said.node == to) else {
-            let known: Vec<&str> = nodes.iter().map(|said| said.node.as_str()).collect();
+        let Some(announcement) = nodes.iter().find(|announcement| announcement.node == to) else {
+            let known: Vec<&str> = nodes.iter().map(|announcement| announcement.node.as_str()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return refused(format!("no node {to} has announced itself in {election}; announced nodes: {known}"));
         };
         let led = leader.filter(|leader| leader.node == to).map(|leader| &leader.incarnation);
-        if let Some(other) = said.rival.as_ref().or(led.filter(|led| **led != said.incarnation)) {
+        if let Some(other) = announcement.rival.as_ref().or(led.filter(|led| **led != announcement.incarnation)) {
             return refused(format!(
                 "two hosts have the node id {to}, as incarnations {} and {other}: give each host its own --node, or \
                  try again in a minute if one of them has just exited",
-                said.incarnation
+                announcement.incarnation
             ));
         }
         if led.is_some() {
-            return Ok(said.incarnation.clone());
+            return Ok(announcement.incarnation.clone());
         }
-        if !said.is_fresh(now_beside(leader, nodes)) {
+        if !announcement.is_fresh(now_by_leader(leader, nodes)) {
             return refused(format!(
                 "{to} has announced nothing since {} by its clock: is it still running, and are both clocks correct?",
-                said.at
+                announcement.at
             ));
         }
-        // What else keeps it out is over once it is asked to lead.
-        if let Some(why) =
-            said.stays_out.as_ref().filter(|why| ["maintenance", "suspended", "cooling-off"].contains(&why.as_str()))
+        // The request itself ends other reasons.
+        if let Some(why) = announcement
+            .stays_out
+            .as_ref()
+            .filter(|why| ["maintenance", "suspended", "cooling-off"].contains(&why.as_str()))
         {
             let why = why.replace('-', " ");
             return refused(format!("{to} is not eligible to lead {election} now: {why}"));
         }
-        if said.holds.is_empty() {
+        if announcement.holds.is_empty() {
             return refused(format!("{to} has no module of {election} ready: see `baton nodes {election}`"));
         }
-        Ok(said.incarnation.clone())
+        Ok(announcement.incarnation.clone())
     }
 }

@@ -157,7 +157,7 @@ pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
     let mut answer = store.request(&job(), op.clone()).await;
     for _ in 0..100 {
         match &answer {
-            Err(StoreError::Unknown(why)) if why.contains("is busy") => {
+            Err(StoreError::Unknown(why)) if why.contains(crate::sqlite::LOCKED) => {
                 answer = store.request(&job(), op.clone()).await
             }
             _ => break,

@@ -243,6 +243,9 @@ fn check(path: &Path, identity: Identity) -> Result<(), StoreError> {
     }
 }
 
+/// The words of the error if another process holds the lock. The request was not decided, and may be repeated.
+pub(crate) const LOCKED: &str = "is locked";
+
 pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     use ErrorCode::{CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase};
     use ErrorCode::{PermissionDenied, ReadOnly};
@@ -258,13 +261,12 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
         Some(CannotOpen | ReadOnly | PermissionDenied) => out_of_reach(path, "cannot be written", error, None),
         Some(DatabaseBusy | DatabaseLocked) => unknown(match lock_holders::described(path) {
             Some(holders) => format!(
-                "is locked: {holders}; even a reader blocks all writers: if this persists, resume or end the process"
+                "{LOCKED}: {holders}; even a reader blocks all writers: if this persists, resume or end the process"
             ),
-            None => {
-                "is locked, and the kernel lists no other process that holds the lock: if this persists, look for a \
+            None => format!(
+                "{LOCKED}, and the kernel lists no other process that holds the lock: if this persists, look for a \
                  stopped process, also in other containers"
-                    .to_owned()
-            }
+            ),
         }),
         Some(DiskFull) => unknown("the disk is full: make room".to_owned()),
         Some(_) => unknown(format!("{error}; if this persists, check the disk")),

@@ -1,16 +1,14 @@
-//! The claim: one term's right to change the document, and the document as it knows it.
+//! The claim: a term's right to change the document, and the document as the term knows it.
 //!
-//! All that this rests on is the conditional write. A write of unknown outcome is repeated as it is, until
-//! the store says that it succeeded or that its condition failed; only then is the document read, and a
-//! version is adopted from it only if this claim's own mark is on it. Any other mark means that the term
-//! is over.
+//! All safety rests on the conditional write. A write with an unknown outcome is repeated unchanged until the store
+//! says that it succeeded or that its condition failed. Only then is the document read. Its version is adopted only if
+//! it bears this claim's mark; any other mark means that the term is over.
 //!
-//! In a change-over nobody waits for the store between two instances: while the old one still runs, its process
-//! claims the document for the term that follows, as one more write on top of the last, and the old one's commits
-//! go on top of that. What the old one leaves is then the next one's.
+//! In a swap, no instance waits for the store. While the old instance still runs, its process claims the document for
+//! the next term, in one more write on top of the last. The old instance's commits go on top of that claim.
 //!
-//! A node that asks for the lease, or surveys what is given up, reads the document meanwhile, so that its first term finds
-//! it read. Should it have changed since, the claim's condition fails, and it is read again.
+//! A node that asks for the lease, or surveys a lease that is given up, reads the document meanwhile, for its first
+//! term. If the document changes after that, the claim's condition fails, and the document is read again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,49 +27,47 @@ use crate::{ObjectStore, Reading, VersionedObject};
 /// A host that claims an election's state.
 #[derive(Clone)]
 pub struct Claimant {
-    /// Where it is.
+    /// The store that has the state.
     pub store: Arc<dyn ObjectStore>,
-    /// Whose it is.
+    /// The election.
     pub election: ElectionName,
-    /// How large it may become.
+    /// The limits of the state.
     pub limits: Limits,
-    /// What the term before leaves.
+    /// The document that the previous term left.
     pub handover: Handover,
-    /// What was read before there was a term.
+    /// The document that was read before the term.
     pub read_ahead: ReadAhead,
-    /// Told once of each claim and commit that the store does not take at the first try.
+    /// Called once for each claim or commit that the store does not accept at the first try.
     pub tell: Arc<dyn Fn(&StoreError) + Send + Sync>,
 }
 
-/// What a term leaves to the one that follows it in the same process, where that was claimed ahead.
+/// The document that a term leaves to its successor in the same process, if the successor's claim was made ahead.
 #[derive(Clone, Default)]
 pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
 
-/// The document as it is read before there is a term: the next claim begins with it.
+/// The document as it was read before there was a term. The next claim begins with it.
 #[derive(Clone, Default)]
 pub struct ReadAhead(Arc<Mutex<JoinSet<Found>>>);
 
-/// The document as it is stored, with its version; nothing if there is none.
+/// The stored document and its version, if there is one.
 type Found = Result<Option<(Version, Bytes)>, StoreError>;
 
 struct HandoverOffer {
-    /// To whom.
     term: Term,
-    /// The claim for that term, made or tried.
+    /// The mark of the claim for `term`, made or tried.
     claim: Mark,
-    /// The document and its version, where both are known for certain.
+    /// The document and its version, if both are known for certain.
     document: Option<(Version, Arc<Document>)>,
 }
 
-/// One term's hold on its election's state. Dropping it leaves what is known to the term that follows in this process,
-/// where that was claimed ahead; nobody may be claiming or committing any more.
+/// One term's hold on its election's state. Dropping it offers the document to the next term in this process, if that
+/// term's claim was made ahead. No claim or commit may be running by then.
 pub struct Claim {
-    /// What the instance reads: its own commits, on top of what it began with.
     document: Arc<Document>,
     history: Arc<AsyncMutex<History>>,
 }
 
-/// Claims the state for the term that follows, while this one's instance still runs.
+/// A handle that claims the state for the next term, while this one's instance still runs.
 pub struct HandoverClaim(Arc<AsyncMutex<History>>);
 
 /// The document as one term knows it, and its writes: one after the other, each on top of the last.
@@ -81,9 +77,9 @@ struct History {
     gate: Arc<Gate>,
     document: Arc<Document>,
     version: Version,
-    /// A write that may have arrived, whose answer nobody waited for.
+    /// A write that may have arrived, but whose outcome is unknown.
     unsettled: Option<Arc<Document>>,
-    /// The term that follows, and the mark of its claim, once that was tried.
+    /// The next term and the mark of its claim, once that claim was tried.
     next: Option<(Term, Mark)>,
 }
 
@@ -96,13 +92,13 @@ pub enum Change {
     Delete(String),
 }
 
-/// Why a term could not claim the state: its instance is not started.
+/// The reason why a term could not claim the state. Its instance is not started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// A term as high as this one or higher has claimed it: the record of the election was lost or set back.
+    /// This term or a higher one has already claimed the state: the election's record was lost or set back.
     #[error("term {0} has already claimed the state")]
     Superseded(Term),
-    /// What is stored cannot be used.
+    /// The stored document cannot be used.
     #[error(transparent)]
     Document(#[from] DocumentError),
     /// The term ended first.
@@ -113,36 +109,34 @@ pub enum ClaimError {
     Store(String),
 }
 
-/// Why a commit was not saved.
+/// The reason why a commit was not saved.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommitError {
-    /// It breaks a rule. Nothing was saved.
+    /// A key is empty or too long. Nothing was saved.
     #[error("{0}")]
     InvalidKey(String),
-    /// It is larger than the limits allow. Nothing was saved.
+    /// The commit exceeds a limit. Nothing was saved.
     #[error("{0}")]
     TooLarge(String),
     /// The term's deadline has passed. Nothing was saved.
     #[error("the term is over: the host refuses this instance's effects")]
     Refused,
-    /// The store refuses it. Nothing was saved.
+    /// The store refuses the commit. Nothing was saved.
     #[error("the state cannot be saved: {0}")]
     Unavailable(String),
-    /// The term ended before the store answered: it may have been saved, or not.
+    /// The term ended before the store answered: the commit may or may not have been saved.
     #[error("the term ended before the store answered: the commit may or may not have been saved")]
     Unknown,
-    /// Another has claimed the state, or changed it for an operator: the term is over.
+    /// Another term has claimed the state, or an operator has changed it: this term is over.
     #[error("another term or an operator has claimed the state: this term is over")]
     Superseded(Term),
 }
 
 impl Claimant {
-    /// One try to read the document.
     async fn read(&self) -> Found {
         read(&*self.store, &self.election).await
     }
 
-    /// One try to write it.
     async fn write(&self, version: Option<&Version>, content: Bytes) -> Result<Version, StoreError> {
         tried(self.store.write(VersionedObject::State, &self.election, version, content)).await
     }
@@ -150,7 +144,7 @@ impl Claimant {
     /// Claims the state for `term`, whose effects pass `gate`.
     ///
     /// # Errors
-    /// [`ClaimError`] where there is no claim.
+    /// [`ClaimError`] if the state could not be claimed.
     pub async fn claim(self, term: Term, gate: Arc<Gate>) -> Result<Claim, ClaimError> {
         gate.pass().map_err(|_| ClaimError::TermOver)?;
         let left = self.handover.take().filter(|left| left.term == term);
@@ -164,7 +158,7 @@ impl Claimant {
         Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
     }
 
-    /// Writes the claim of `term`. The claim `ahead` is this term's own, but something else may still come on top.
+    /// Writes the claim of `term`. The claim `ahead` is this term's own, but a commit may still go on top of it.
     async fn write_claim(
         &self,
         term: Term,
@@ -190,7 +184,7 @@ impl Claimant {
             };
             let is_superseded =
                 |found: &Document| found.term > term || (found.term == term && Some(found.claim) != ahead);
-            // Nothing but a write follows from what was read a while ago: it may have been put right since.
+            // An old reading may lead to a write, but never to an error: the document may have been repaired since.
             if is_old && found.as_ref().map_or(true, is_superseded) {
                 continue;
             }
@@ -208,7 +202,7 @@ impl Claimant {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             match self.write(version.as_ref(), content).await {
                 Ok(version) => return Ok((version, document)),
-                // Somebody else wrote, or an earlier try of this did: the next reading tells.
+                // Another writer or an earlier try was faster: the next reading shows which.
                 Err(StoreError::Conflict) => {}
                 Err(error) => pace.wait(&error).await.map_err(ClaimError::Store)?,
             }
@@ -216,17 +210,16 @@ impl Claimant {
     }
 }
 
-/// One try to read the document.
 async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Found {
     Ok(match tried(store.read(VersionedObject::State, election, None)).await? {
         Reading::Found(version, content) => Some((version, content)),
-        // To a reader that knows no version nothing is unchanged.
+        // Without a known version, no store answers `Unchanged`.
         Reading::Nothing | Reading::Unchanged => None,
     })
 }
 
 impl ReadAhead {
-    /// Begins to read in that runtime, unless that was begun already.
+    /// Starts to read in the given runtime, unless a reading has already started.
     pub fn begin(&self, runtime: &Handle, store: Arc<dyn ObjectStore>, election: ElectionName) {
         let mut reading = self.lock();
         if reading.is_empty() {
@@ -234,12 +227,12 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets it: the lease is another's.
+    /// Forgets the reading, because another node has the lease.
     pub fn clear(&self) {
         drop(std::mem::take(&mut *self.lock()));
     }
 
-    /// What came of it, once something has; none if nothing was begun.
+    /// Waits for the result of the reading; none if no reading was started.
     async fn take(&self) -> Option<Found> {
         let mut reading = std::mem::take(&mut *self.lock());
         reading.join_next().await?.ok()
@@ -251,7 +244,7 @@ impl ReadAhead {
 }
 
 impl Handover {
-    /// Forgets it: nobody is there to take it.
+    /// Forgets the offer, because no term will take it.
     pub fn clear(&self) {
         drop(self.take());
     }
@@ -260,21 +253,21 @@ impl Handover {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn leave(&self, bequest: HandoverOffer) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(bequest);
+    fn leave(&self, offer: HandoverOffer) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(offer);
     }
 }
 
 impl Claim {
-    /// What is saved: this claim's own commits, on top of what it began with.
+    /// Returns the saved keys and values: this claim's own commits on top of what it began with.
     pub fn entries(&self) -> &BTreeMap<String, Bytes> {
         &self.document.entries
     }
 
-    /// Saves all changes, or none. Ends when the store has answered, or with the term.
+    /// Saves all changes, or none. Returns when the store has answered, or when the term has ended.
     ///
     /// # Errors
-    /// [`CommitError`] says why not, and whether it is known that nothing was saved.
+    /// [`CommitError`] says why the changes were not saved, and whether that is certain.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<(), CommitError> {
         let mut history = self.history.lock().await;
         let committed = history.commit(changes).await;
@@ -282,7 +275,7 @@ impl Claim {
         committed
     }
 
-    /// The way to claim the state for the term that follows.
+    /// Returns a handle that claims the state for the next term.
     pub fn succession(&self) -> HandoverClaim {
         HandoverClaim(Arc::clone(&self.history))
     }
@@ -292,7 +285,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let Ok(history) = self.history.try_lock() else { return };
         let Some((term, claim)) = history.next else { return };
-        // What is under way might still be saved after the next instance has begun to read.
+        // A write under way might still be saved after the next instance has begun to read.
         let is_known = history.unsettled.is_none() && history.document.claim == claim;
         let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
         history.home.handover.leave(HandoverOffer { term, claim, document });
@@ -300,10 +293,10 @@ impl Drop for Claim {
 }
 
 impl HandoverClaim {
-    /// Claims the state for `term`. Dropping this loses nothing: that term's own claim finds out how far it got.
+    /// Claims the state for `term`. Dropping the future is safe: the term's own claim finds out how far this one got.
     ///
     /// # Errors
-    /// [`CommitError`] as for a commit.
+    /// [`CommitError`], as for a commit.
     pub async fn claim(&self, term: Term) -> Result<(), CommitError> {
         let mut history = self.0.lock().await;
         history.settle_earlier().await?;
@@ -327,19 +320,12 @@ impl History {
             let (Change::Put(key, _) | Change::Delete(key)) = &change;
             check_key(key)?;
             match change {
-                Change::Put(key, value) if value.len() as u64 > self.home.limits.value => {
-                    return Err(CommitError::TooLarge(format!(
-                        "the value of {key:?} has {} bytes; the limit is {}, and `--max-state-value` raises it",
-                        value.len(),
-                        self.home.limits.value
-                    )));
-                }
                 Change::Put(key, value) => drop(document.entries.insert(key, value)),
                 Change::Delete(key) => drop(document.entries.remove(&key)),
             }
         }
         let (size, before) = (document.size(), self.document.size());
-        // What is too large already, because the limit was lowered, may still shrink.
+        // If the limit was lowered, a state that is too large may still shrink.
         if size > self.home.limits.total && size > before {
             return Err(CommitError::TooLarge(format!(
                 "the state would have {size} bytes; the limit is {}, and `--max-state` raises it",
@@ -365,8 +351,7 @@ impl History {
         self.settle(false).await
     }
 
-    /// Writes what is unsettled until it is known whether it was written. `in_doubt`: an earlier try may
-    /// have been.
+    /// Repeats the unsettled write until its outcome is known. `in_doubt`: an earlier try may have been saved.
     async fn settle(&mut self, mut in_doubt: bool) -> Result<(), CommitError> {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
         let content = next.encode_aside().await.map_err(|error| CommitError::Unavailable(error.to_string()))?;
@@ -394,13 +379,13 @@ impl History {
         }
     }
 
-    /// The document has another version: because an earlier try was written, or another's claim.
+    /// Finds out why the version has changed: an earlier try was saved, or another writer's claim.
     async fn after_conflict(&mut self, next: Arc<Document>, in_doubt: bool) -> Result<(), CommitError> {
         let tell = Arc::clone(&self.home.tell);
         let mut pace = Pace::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
-                // The document is another by now: it stays unsettled, so that nobody goes on with this one.
+                // The stored document has changed: the write stays unsettled, so that the next term does not adopt it.
                 return Err(if in_doubt { CommitError::Unknown } else { CommitError::Refused });
             }
             match self.home.read().await {
@@ -412,7 +397,7 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Nobody else claims it for the term that follows here: an operator has changed it.
+                            // Only this process claims the state for its next term: an operator has changed it.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
                             let term = if Some(term) == ours { self.term } else { term };
@@ -421,7 +406,7 @@ impl History {
                         }
                     };
                 }
-                // Nothing is lost by asking again: the condition has failed for good.
+                // Reading again is safe: the condition has failed for good.
                 Err(error) => drop(pace.wait(&error).await),
             }
         }
@@ -433,7 +418,7 @@ impl History {
         self.unsettled = None;
     }
 
-    /// What a commit ended with. One in doubt stays unsettled, and is not reported as failed.
+    /// Returns the final error of a commit. A commit in doubt stays unsettled, and is not reported as failed.
     fn end(&mut self, in_doubt: bool, error: CommitError) -> CommitError {
         match error {
             CommitError::Superseded(_) => error,

@@ -8,35 +8,31 @@ use baton_election::{HIGHEST_TERM, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What every document starts with.
+/// The first bytes of every document.
 const MAGIC: &[u8] = b"baton state ";
-/// How the rest is written: Postcard, <https://postcard.jamesmunns.com/wire-format>.
+/// The format of the rest: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
-/// As many bytes of a document as name its term: a number of Postcard's takes up to ten.
+/// The number of bytes that contain a document's term. A number in Postcard takes up to 10.
 pub const HEAD: usize = MAGIC.len() + 1 + 10;
 /// The longest key, in bytes.
 pub const KEY: usize = 512;
 
-/// The largest state that there may be, in bytes: each commit writes it whole.
+/// The largest possible state, in bytes: each commit writes it whole.
 pub const LARGEST: u64 = 64 << 20;
 
-/// How much a coordinator may save.
+/// The limits of a coordinator's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// All keys and values together, in bytes.
     pub total: u64,
-    /// One value, in bytes.
-    pub value: u64,
 }
 
-/// There may be one key for so many bytes of [`Limits::total`]: each costs the host memory and each commit time,
-/// however short it is.
+/// The bytes of [`Limits::total`] that allow one key: each costs memory and commit time, however short it is.
 const A_KEY: u64 = 64;
-/// So many keys there may always be.
+/// The number of keys that is always allowed.
 const FEW_KEYS: u64 = 1_000;
 
 impl Limits {
-    /// How many keys there may be.
     pub(super) fn keys(self) -> u64 {
         (self.total / A_KEY).max(FEW_KEYS)
     }
@@ -44,11 +40,11 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { total: 4 << 20, value: 1 << 20 }
+        Self { total: 4 << 20 }
     }
 }
 
-/// A random id of a claim or a commit: two are never alike.
+/// The random id of a claim or a commit. No two are alike.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mark(u128);
 
@@ -69,37 +65,35 @@ impl fmt::Debug for Mark {
 /// An election's state.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Document {
-    /// The term that claimed it last.
+    /// The term that claimed the state last.
     pub term: Term,
-    /// That claim.
+    /// The mark of that claim.
     pub claim: Mark,
-    /// The last commit, or the claim if there was none since.
+    /// The mark of the last commit, or of the claim if no commit followed.
     pub commit: Mark,
-    /// What the coordinator saved.
+    /// The keys and values that the coordinator saved.
     pub entries: BTreeMap<String, Bytes>,
 }
 
 /// A stored document that this version of Baton cannot use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// Somebody else wrote it, or it is damaged.
+    /// The document is damaged, or another program wrote it.
     #[error("the stored state is damaged, or was not written by Baton: restore it with `baton state import`")]
     Damaged,
-    /// It is of another version.
+    /// The document has another format.
     #[error("the stored state has format {0:?}, but this version of Baton reads '1': use the version that wrote it")]
     Format(char),
-    /// It cannot be put into bytes.
+    /// The document cannot be encoded.
     #[error("the state cannot be encoded: {0}")]
     Unwritable(postcard::Error),
 }
 
 impl Document {
-    /// The same, claimed.
     pub(super) fn claimed(self, term: Term, claim: Mark) -> Self {
         Self { term, claim, commit: claim, ..self }
     }
 
-    /// As it is stored.
     pub(super) fn encode(&self) -> Result<Bytes, DocumentError> {
         let size = usize::try_from(self.size()).unwrap_or(0);
         let mut content = Vec::with_capacity(size + self.entries.len() * 8 + 64);
@@ -108,10 +102,10 @@ impl Document {
         postcard::to_extend(self, content).map(Bytes::from).map_err(DocumentError::Unwritable)
     }
 
-    /// From what is stored.
+    /// Decodes a stored document.
     ///
     /// # Errors
-    /// [`DocumentError`] where it cannot be read.
+    /// [`DocumentError`] if it cannot be read.
     pub fn decode(content: &[u8]) -> Result<Self, DocumentError> {
         match postcard::from_bytes::<Self>(body(content)?) {
             Ok(document) if document.term < HIGHEST_TERM => Ok(document),
@@ -119,10 +113,10 @@ impl Document {
         }
     }
 
-    /// The term that claimed what is stored last, from its first [`HEAD`] bytes.
+    /// Reads the term of the last claim from the first [`HEAD`] bytes of a stored document.
     ///
     /// # Errors
-    /// [`DocumentError`] where they cannot be read.
+    /// [`DocumentError`] if it cannot be read.
     pub(crate) fn term_in(head: &[u8]) -> Result<Term, DocumentError> {
         match postcard::take_from_bytes::<Term>(body(head)?) {
             Ok((term, _)) if term < HIGHEST_TERM => Ok(term),
@@ -130,7 +124,7 @@ impl Document {
         }
     }
 
-    /// [`encode`](Self::encode), where other work of this thread must not wait for a large document.
+    /// Encodes the document. A large one must not delay other work of this thread.
     pub(super) async fn encode_aside(self: &Arc<Self>) -> Result<Bytes, DocumentError> {
         if self.size() < LARGE {
             return self.encode();
@@ -139,7 +133,7 @@ impl Document {
         aside(move || document.encode()).await
     }
 
-    /// [`decode`](Self::decode), where other work of this thread must not wait for a large document.
+    /// Decodes a document. A large one must not delay other work of this thread.
     pub(super) async fn decode_aside(content: Bytes) -> Result<Self, DocumentError> {
         if (content.len() as u64) < LARGE {
             return Self::decode(&content);
@@ -147,28 +141,26 @@ impl Document {
         aside(move || Self::decode(&content)).await
     }
 
-    /// The size that counts against [`Limits::total`]: all keys and values, in bytes.
+    /// Returns the size that counts against [`Limits::total`]: all keys and values, in bytes.
     pub fn size(&self) -> u64 {
         self.entries.iter().map(|(key, value)| key.len() as u64 + value.len() as u64).sum()
     }
 }
 
-/// A smaller document is encoded and decoded within a millisecond or two, in bytes.
+/// The size in bytes from which a document is large. A smaller one is encoded or decoded within 1–2 ms.
 const LARGE: u64 = 256 << 10;
 
-/// Runs `work` on a thread that may block.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and this with it.
+            // The runtime is shutting down, and drops this future.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// What follows the format.
 fn body(content: &[u8]) -> Result<&[u8], DocumentError> {
     let rest = content.strip_prefix(MAGIC).ok_or(DocumentError::Damaged)?;
     match rest.split_first() {
@@ -185,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_bytes_name_the_term() {
+    fn first_bytes_name_the_term() {
         for term in [0, 1, 127, 128, 1 << 40, HIGHEST_TERM - 1] {
             for entries in [BTreeMap::new(), BTreeMap::from([("k".repeat(100), Bytes::from_static(&[0xff; 1000]))])] {
                 let stored = Document { term, entries, ..Document::default() }.encode().unwrap();
@@ -196,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_names_no_term() {
+    fn unreadable_state_names_no_term() {
         let highest = Document { term: HIGHEST_TERM, ..Document::default() }.encode().unwrap();
         for damaged in [&b""[..], b"baton state ", b"baton state 1", b"baton state 1\xff\xff", b"{}", &highest] {
             assert_eq!(Document::term_in(damaged), Err(DocumentError::Damaged), "{damaged:?}");

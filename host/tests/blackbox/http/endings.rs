@@ -1,4 +1,4 @@
-//! What becomes of a request when its term ends.
+//! Requests in flight when their term ends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::frozen::freeze;
 use crate::http::{fleet, launch, launch_with_lease};
 use crate::node::{GUARD, Node, until};
 
-/// A server that takes connections, and nothing else.
+/// A listener that does not answer, and its URL.
 fn listen() -> (TcpListener, String) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -21,7 +21,7 @@ fn listen() -> (TcpListener, String) {
 fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let (stream, _) = until("a connection", || {
-        // Nothing wakes a thread that waits for a connection with a limit; this only paces the question.
+        // `accept` has no timeout, so this polls.
         std::thread::sleep(Duration::from_millis(1));
         listener.accept()
     });
@@ -30,7 +30,6 @@ fn accept(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// Reads until this has arrived.
 fn read_until(stream: &mut TcpStream, text: &str) -> String {
     let mut read = String::new();
     let mut buffer = [0; 4096];
@@ -42,7 +41,7 @@ fn read_until(stream: &mut TcpStream, text: &str) -> String {
     read
 }
 
-/// Reads to the end, which must be a reset.
+/// Reads until the connection is reset. Panics if it ends in another way.
 fn read_to_reset(stream: &mut TcpStream) -> String {
     let mut read = Vec::new();
     let ended = stream.read_to_end(&mut read);
@@ -50,14 +49,14 @@ fn read_to_reset(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&read).into_owned()
 }
 
-/// The request is reset by a kill: while it waits for its answer, and while it sends.
+/// Checks that killing the instance resets its request once `begun` has arrived.
 fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
     let fleet = fleet();
     let (listener, url) = listen();
     let mut node = launch(&fleet, "alpha", behaviour, &url).flag("--allow-http", &url).start();
     let mut stream = accept(&listener);
     read_until(&mut stream, begun);
-    // It does not look at the stop: after the grace it is killed.
+    // The guest ignores the stop request, so the host kills it after the grace.
     assert_eq!(node.terminate().code(), Some(0));
     read_to_reset(&mut stream);
     assert_eq!(node.after(0, "ended").text("outcome"), "killed");
@@ -65,16 +64,16 @@ fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
 }
 
 #[test]
-fn a_request_that_waits_is_reset_by_a_kill() {
+fn waiting_request_is_reset_by_kill() {
     is_reset_by_a_kill("hang", "\r\n\r\n");
 }
 
 #[test]
-fn a_request_that_sends_is_reset_by_a_kill() {
+fn sending_request_is_reset_by_kill() {
     is_reset_by_a_kill("upload", "line 10 of term 1\n");
 }
 
-/// What the kernel has taken from this process for that connection, and has not sent: bytes in its send queue.
+/// The number of bytes in the send queue of the connection's other end.
 fn unsent(stream: &TcpStream) -> u64 {
     let hex = |address: std::net::SocketAddr| match address.ip() {
         std::net::IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()),
@@ -90,26 +89,26 @@ fn unsent(stream: &TcpStream) -> u64 {
 }
 
 #[test]
-fn a_host_that_is_killed_leaves_nothing_for_the_kernel_to_send() {
+fn killed_host_leaves_no_data_for_kernel_to_send() {
     let fleet = fleet();
     let (listener, url) = listen();
     let mut node = launch(&fleet, "alpha", "flood", &url).flag("--allow-http", &url).start();
     let mut stream = accept(&listener);
     read_until(&mut stream, "\r\n\r\n");
-    // Nobody reads: what cannot be taken any more waits on its side.
+    // The server does not read, so data waits in the host's send queue.
     until("a full queue", || match unsent(&stream) {
-        0 => Err("nothing waits"),
+        0 => Err("an empty queue"),
         _ => Ok(()),
     });
     node.signal(Signal::KILL);
     node.wait();
-    // What had arrived is there to be read, and then comes the reset.
+    // Data that had arrived is still readable, and then the reset follows.
     read_to_reset(&mut stream);
     fleet.check_promises();
 }
 
 #[test]
-fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
+fn paused_leader_writes_nothing_when_it_resumes() {
     let fleet = fleet();
     let (listener, url) = listen();
     let start = |name: &str| launch(&fleet, name, "upload", &url).flag("--allow-http", &url).start();
@@ -121,7 +120,7 @@ fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     a.pause();
     let mut new = accept(&listener);
     read_until(&mut new, "line 10 of term 2\n");
-    // Reads all that the kernel had of the old one.
+    // Reads all data of the old leader that was in the kernel's buffers.
     old.set_nonblocking(true).unwrap();
     let mut buffer = [0; 4096];
     until("an empty queue", || {
@@ -132,15 +131,15 @@ fn a_leader_that_was_paused_writes_nothing_when_it_wakes() {
     });
     old.set_nonblocking(false).unwrap();
     a.resume();
-    assert_eq!(read_to_reset(&mut old), "", "a write of a term that is over");
-    let gone = a.event("ended", |event| event.name == "ended" && event.term == 1);
-    assert_eq!(gone.text("outcome"), "killed");
+    assert_eq!(read_to_reset(&mut old), "", "the paused leader wrote after its term");
+    let ended = a.event("ended", |event| event.name == "ended" && event.term == 1);
+    assert_eq!(ended.text("outcome"), "killed");
     read_until(&mut new, "of term 2\n");
     fleet.check_promises();
 }
 
-/// How long it waited in milliseconds, and for what.
-fn waited(node: &Node) -> (u64, String) {
+/// The duration of the guest's wait in milliseconds, and its result.
+fn wait_result(node: &Node) -> (u64, String) {
     let line = node.event("the end of the wait", |event| event.text("line").starts_with("after"));
     let mut words = line.text("line").splitn(4, ' ').skip(1);
     let took = words.next().unwrap().parse().unwrap();
@@ -148,26 +147,26 @@ fn waited(node: &Node) -> (u64, String) {
 }
 
 #[test]
-fn a_guest_says_how_long_it_waits() {
+fn request_timeout_of_guest_is_applied() {
     let fleet = fleet();
     let (listener, url) = listen();
     let node = launch(&fleet, "alpha", "hang", &url).flag("--allow-http", &url);
     let node = node.flag("--env", "TIMEOUT_MS=300").start();
     let _stream = accept(&listener);
-    let (took, what) = waited(&node);
+    let (took, result) = wait_result(&node);
     assert!(took >= 300, "{took} ms");
-    assert!(what.contains("ReadTimeout"), "{what}");
+    assert!(result.contains("ReadTimeout"), "{result}");
 }
 
 #[test]
-fn a_wait_outlasts_the_lease_while_that_is_renewed() {
-    // A busy machine may cost a lease: then a longer one is tried.
-    let lasts = [4, 8, 16, 32].map(Duration::from_secs).into_iter().any(a_wait_outlasts);
-    assert!(lasts, "no wait outlasts its lease");
+fn response_wait_may_outlast_a_renewed_lease() {
+    // If a busy machine loses the lease, the test tries a longer lease.
+    let outlasts = [4, 8, 16, 32].map(Duration::from_secs).into_iter().any(wait_outlasts);
+    assert!(outlasts, "no wait outlasted its lease");
 }
 
-/// Returns true if the guest waits for longer than a lease of that length, and then gets its answer.
-fn a_wait_outlasts(lease: Duration) -> bool {
+/// Returns true if the guest waits for longer than the lease, and then gets its answer.
+fn wait_outlasts(lease: Duration) -> bool {
     let fleet = fleet();
     let (listener, url) = listen();
     let longer = lease + lease / 2;
@@ -191,20 +190,20 @@ fn a_wait_outlasts(lease: Duration) -> bool {
 }
 
 #[test]
-fn from_the_deadline_on_nothing_is_written_even_if_nobody_kills() {
+fn nothing_is_written_after_deadline_without_a_kill() {
     let fleet = fleet();
     let (listener, url) = listen();
     let node = launch(&fleet, "alpha", "upload", &url).flag("--allow-http", &url).start();
     let mut stream = accept(&listener);
     read_until(&mut stream, "line 10 of term 1\n");
-    // From here on nobody renews, nobody kills and nobody ends the host.
+    // From here on, no thread renews the lease, kills the instance or ends the host.
     freeze(&node, "control");
     freeze(&node, "watchdog");
     let frozen = OffsetDateTime::now_utc();
     let mut buffer = [0; 4096];
     let ended = loop {
         match stream.read(&mut buffer) {
-            Ok(1..) => assert!(OffsetDateTime::now_utc() < frozen + fleet.lease(), "it is still written to"),
+            Ok(1..) => assert!(OffsetDateTime::now_utc() < frozen + fleet.lease(), "the host still writes"),
             ended => break ended,
         }
     };

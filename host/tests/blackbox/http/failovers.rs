@@ -12,20 +12,19 @@ use crate::scenarios;
 
 scenarios! {
     on_sqlite: [
-        a_server_that_refuses_lower_terms_never_has_to_over_200_failovers,
+        fencing_server_sees_no_lower_term_over_200_failovers,
     ],
 }
 
-/// How often another node takes over.
 const FAILOVERS: usize = 200;
 
-/// One in so many leaders is killed, and has to be waited out. The others end in order.
-const KILLED: usize = 100;
+/// Every 100th leader is killed, so its lease must expire. The others shut down cleanly.
+const KILL_EVERY: usize = 100;
 
-/// So many that one of them looks soon after a lease is free.
+/// The nodes: so many that one of them polls soon after the lease is free.
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
-fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Fleet) {
+fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
     let highest = Arc::new(Mutex::new(0));
     let fence = Arc::clone(&highest);
     let server = Server::start(move |request| {
@@ -36,25 +35,25 @@ fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Flee
         *highest = request.term();
         Reply::ok("")
     });
-    // Where nobody waited for it, the next one's request could be there before the server has read the last one's.
-    // What is under way when it is asked to stop is answered before its end, however busy the machine.
+    // With reclaim, the next leader's request could arrive before the server has read the killed leader's last request.
+    // The grace is long, so that a request in flight at a stop is answered even on a busy machine.
     let start = |name: &str| {
         let launch = launch_with_times(fleet.lease(), "10s", &fleet, name, "report", &server.url());
         launch.arg("--reclaim=false").flag("--allow-http", server.url()).start()
     };
     let mut nodes: Vec<Node> = NODES.map(start).into();
-    server.wait("a leader", |requests| (reported(requests) > 0).then_some(()));
+    server.wait("a leader", |requests| (highest_term(requests) > 0).then_some(()));
     for failover in 1..=FAILOVERS {
         let leader = leader(&fleet.journal, &server);
-        let at = nodes.iter().position(|node| node.name == leader).expect("it leads");
+        let at = nodes.iter().position(|node| node.name == leader).expect("the leader");
         let mut old = nodes.remove(at);
-        old.signal(if failover % KILLED == 0 { Signal::KILL } else { Signal::TERM });
+        old.signal(if failover % KILL_EVERY == 0 { Signal::KILL } else { Signal::TERM });
         nodes.push(start(&format!("node-{failover}")));
         old.wait();
         let last = *highest.lock().unwrap();
         server.wait("another to lead", |requests| {
-            let is_anothers = |request: &Request| request.header("baton-node") != [&*old.name];
-            requests.iter().any(|request| request.term() > last && is_anothers(request)).then_some(())
+            let is_by_another = |request: &Request| request.header("baton-node") != [&*old.name];
+            requests.iter().any(|request| request.term() > last && is_by_another(request)).then_some(())
         });
     }
     let requests = server.requests();
@@ -67,15 +66,14 @@ fn a_server_that_refuses_lower_terms_never_has_to_over_200_failovers(fleet: Flee
     fleet.check_promises();
 }
 
-/// The highest term that was heard of.
-fn reported(requests: &[Request]) -> u64 {
+fn highest_term(requests: &[Request]) -> u64 {
     requests.iter().map(Request::term).max().unwrap_or(0)
 }
 
-/// Who made the last request.
+/// The node that made the last request.
 fn leader(journal: &Journal, server: &Server) -> String {
     match server.requests().last().map(|request| request.header("baton-node").concat()) {
         Some(node) => node,
-        None => journal.fail("nobody has asked the server"),
+        None => journal.fail("the server received no request"),
     }
 }

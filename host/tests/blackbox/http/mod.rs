@@ -1,4 +1,4 @@
-//! HTTP out: a real guest asks real servers on loopback, from a real host.
+//! Outgoing HTTP: a real guest in a real host sends requests to real servers on loopback.
 
 mod endings;
 mod failovers;
@@ -14,22 +14,19 @@ use crate::guests::asks_over_http;
 use crate::node::{Event, Launch, Node};
 use crate::store::Store;
 
-/// A fleet on the embedded store.
 fn fleet() -> Fleet {
     Fleet::new(Store::sqlite())
 }
 
-/// A node that is about to start, whose guest asks these URLs in that way. Nothing is granted yet.
+/// Prepares a node whose guest requests the URLs with a behavior. Nothing is granted yet.
 pub fn launch(fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
     launch_with_lease(fleet.lease(), fleet, name, behaviour, url)
 }
 
-/// The same, with a lease of that length.
 pub fn launch_with_lease(lease: Duration, fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
     launch_with_times(lease, "300ms", fleet, name, behaviour, url)
 }
 
-/// The same, and with that grace.
 fn launch_with_times(lease: Duration, grace: &str, fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
     Launch::run(name, fleet.home.path(), &fleet.journal)
         .arg(asks_over_http())
@@ -42,18 +39,17 @@ fn launch_with_times(lease: Duration, grace: &str, fleet: &Fleet, name: &str, be
         .flag("--env", format!("URL={url}"))
 }
 
-/// What the guest of a node has said before it rests.
-fn said(fleet: &Fleet, node: &Node) -> Vec<String> {
+/// Waits until the guest of a node rests, and returns its results.
+fn results(fleet: &Fleet, node: &Node) -> Vec<String> {
     let lines = fleet.journal.wait(&format!("{} to rest", node.name), |events| {
         let own = |event: &&Event| event.from == node.name && event.name == "output";
         let lines: Vec<&str> = events.iter().filter(own).map(|event| event.text("line")).collect();
-        let [.., said, "rests"] = lines[..] else { return None };
-        Some(said.to_owned())
+        let [.., results, "rests"] = lines[..] else { return None };
+        Some(results.to_owned())
     });
     lines.split('\t').map(str::to_owned).collect()
 }
 
-/// The events of that name so far.
 pub fn events(fleet: &Fleet, name: &str) -> Vec<Event> {
     fleet.journal.events().into_iter().filter(|event| event.name == name).collect()
 }

@@ -1,4 +1,4 @@
-//! A real server on loopback that keeps what it was asked, to the byte.
+//! An HTTP server on loopback that records its requests byte by byte.
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
@@ -10,92 +10,88 @@ use std::thread::JoinHandle;
 
 use crate::patience::{LOOK, Patience};
 
-/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Which connection it came on, from 1.
+    /// The number of the connection, from 1.
     pub connection: usize,
-    /// The first line.
     pub line: String,
-    /// The headers' lines.
     pub headers: Vec<String>,
-    /// The body, with its chunks' sizes and trailers if it has such.
+    /// The body. If it is chunked, with the chunk sizes and trailers.
     pub body: String,
-    /// The body's bytes, where it has a length.
+    /// The bytes of the body if the request has a `Content-Length`.
     pub bytes: Vec<u8>,
 }
 
 impl Request {
-    /// The values of a header, whatever the case of its name.
+    /// The values of a header. The case of the name is ignored.
     pub fn header(&self, name: &str) -> Vec<&str> {
         let pairs = self.headers.iter().filter_map(|line| line.split_once(':'));
         pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
     }
 
-    /// The path with its query.
     pub fn path(&self) -> &str {
         self.line.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The number of the term that it carries.
+    /// The term in the `Baton-Term` header.
     pub fn term(&self) -> u64 {
         match self.header("baton-term")[..] {
             [term] => term.parse().expect("a number"),
-            _ => panic!("not one term: {self:?}"),
+            _ => panic!("not exactly one term: {self:?}"),
         }
     }
 }
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 pub enum Reply {
-    /// Answers with this status line and headers, and this body.
+    /// Answers with a status line, which headers may follow, and a body.
     Answer(String, String),
-    /// Does not answer, and keeps the connection.
+    /// Does not answer, and keeps the connection open.
     Hang,
-    /// Answers, and closes the connection without having said so.
+    /// Answers, and closes the connection without announcing it.
     AnswerAndClose,
 }
 
 impl Reply {
-    /// 200 and a body.
+    /// Answers with status 200 and a body.
     pub fn ok(body: impl Into<String>) -> Self {
         Self::Answer("200 OK".to_owned(), body.into())
     }
 }
 
 #[derive(Default)]
-struct Seen {
+struct Shared {
     requests: Mutex<Vec<Request>>,
     changed: Condvar,
-    ended: AtomicBool,
+    stopped: AtomicBool,
 }
 
-/// The server; it ends with this value.
+/// A running server, which stops when this value is dropped.
 pub struct Server {
-    /// Where it is.
+    /// The port on loopback.
     pub port: u16,
-    seen: Arc<Seen>,
+    shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts a server that answers as it is told.
+    /// Starts a server that replies to each request with the result of `answer`.
     pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound address").port();
-        let seen = Arc::new(Seen::default());
-        let (its, answer) = (Arc::clone(&seen), Arc::new(answer));
+        let shared = Arc::new(Shared::default());
+        let (for_acceptor, answer) = (Arc::clone(&shared), Arc::new(answer));
         let acceptor = std::thread::spawn(move || {
             let mut connections = Vec::new();
             for stream in listener.incoming() {
-                if its.ended.load(Ordering::Acquire) {
+                if for_acceptor.stopped.load(Ordering::Acquire) {
                     break;
                 }
                 let stream = stream.expect("a connection");
                 stream.set_nodelay(true).expect("a connection");
-                let (seen, answer, number) = (Arc::clone(&its), Arc::clone(&answer), connections.len() + 1);
+                let (shared, answer, number) = (Arc::clone(&for_acceptor), Arc::clone(&answer), connections.len() + 1);
                 let own = stream.try_clone().expect("a descriptor");
-                let thread = std::thread::spawn(move || serve(stream, number, &seen, &*answer));
+                let thread = std::thread::spawn(move || serve(stream, number, &shared, &*answer));
                 connections.push((own, thread));
             }
             for (stream, thread) in connections {
@@ -103,36 +99,35 @@ impl Server {
                 thread.join().expect("the server does not panic");
             }
         });
-        Self { port, seen, acceptor: Some(acceptor) }
+        Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// Its URL by address, without a path.
+    /// The server's URL by address, without a path.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// What it was asked so far.
     pub fn requests(&self) -> Vec<Request> {
-        self.seen.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until what it was asked passes the test.
+    /// Waits until the requests pass the test.
     pub fn wait<T>(&self, what: &str, mut test: impl FnMut(&[Request]) -> Option<T>) -> T {
-        let mut requests = self.seen.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut patience = Patience::default();
         loop {
             if let Some(found) = test(&requests) {
                 return found;
             }
             assert!(patience.lasts(), "waited in vain for {what}: {requests:?}");
-            requests = self.seen.changed.wait_timeout(requests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            requests = self.shared.changed.wait_timeout(requests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.seen.ended.store(true, Ordering::Release);
+        self.shared.stopped.store(true, Ordering::Release);
         // Wakes the acceptor.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(acceptor) = self.acceptor.take() {
@@ -141,12 +136,12 @@ impl Drop for Server {
     }
 }
 
-fn serve(mut stream: TcpStream, connection: usize, seen: &Seen, answer: &dyn Fn(&Request) -> Reply) {
+fn serve(mut stream: TcpStream, connection: usize, shared: &Shared, answer: &dyn Fn(&Request) -> Reply) {
     let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
     while let Some(request) = read(&mut reader, connection) {
         let reply = answer(&request);
-        seen.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
-        seen.changed.notify_all();
+        shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        shared.changed.notify_all();
         let (head, body, is_last) = match reply {
             Reply::Answer(head, body) => (head, body, false),
             Reply::AnswerAndClose => ("200 OK".to_owned(), String::new(), true),
@@ -160,7 +155,7 @@ fn serve(mut stream: TcpStream, connection: usize, seen: &Seen, answer: &dyn Fn(
     }
 }
 
-/// The next request; none if the connection ends before it is whole.
+/// Reads the next request. Returns `None` if the connection ends before the request is complete.
 fn read(reader: &mut BufReader<TcpStream>, connection: usize) -> Option<Request> {
     let line = read_line(reader)?;
     let mut headers = Vec::new();

@@ -1,4 +1,4 @@
-//! https: who is believed to be whom.
+//! HTTPS: trust in certificates.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,16 +12,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::guests::asks_over_http;
-use crate::http::{fleet, launch, said};
+use crate::http::{fleet, launch, results};
 use crate::node::{baton, finish};
 
-/// A file beside this one: the certificate of an authority of the tests', and what it has signed for `localhost`.
+/// The path of a file in `tls/`: the certificate of the tests' authority, or a certificate or key for `localhost`.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls").join(name)
 }
 
-/// A server for `localhost` that serves so many connections, a request on each, and gives the headers' lines of those
-/// that came through.
+/// Starts a server for `localhost` that serves `connections` connections with one request each. Returns the port, and a
+/// thread that returns the lines of the requests that arrived.
 fn serve(connections: usize) -> (u16, JoinHandle<Vec<String>>) {
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -36,7 +36,7 @@ fn serve(connections: usize) -> (u16, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for stream in listener.incoming().take(connections) {
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = BufReader::new(StreamOwned::new(connection, stream.unwrap()));
@@ -46,22 +46,22 @@ fn serve(connections: usize) -> (u16, JoinHandle<Vec<String>>) {
                 lines.push(std::mem::take(&mut line).trim_end().to_owned());
             }
             if line == "\r\n" {
-                heard.append(&mut lines);
+                received.append(&mut lines);
                 let _ = stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecure");
             }
         }
-        heard
+        received
     });
     (port, thread)
 }
 
 #[test]
-fn a_server_must_be_certified_by_somebody_who_is_trusted() {
+fn server_needs_a_trusted_certificate() {
     let fleet = fleet();
     let (port, server) = serve(3);
     let [name, address] = ["localhost", "127.0.0.1"].map(|host| format!("https://{host}:{port}"));
     let node = launch(&fleet, "alpha", "get", &name).flag("--allow-http", &name).start();
-    let lines = said(&fleet, &node);
+    let lines = results(&fleet, &node);
     assert!(lines[0].contains("the TLS connection") && lines[0].contains("UnknownIssuer"), "{lines:?}");
     drop(node);
 
@@ -69,16 +69,16 @@ fn a_server_must_be_certified_by_somebody_who_is_trusted() {
         .flag("--allow-http", format!("{name} {address}"))
         .flag("--http-ca", file("ca.pem"))
         .start();
-    let lines = said(&fleet, &node);
+    let lines = results(&fleet, &node);
     assert!(lines[0].contains("the TLS connection") && lines[0].contains("not valid for name"), "{lines:?}");
     assert_eq!(lines[1], format!("{name}/x: 200 secure"));
-    let heard = server.join().unwrap();
-    assert_eq!(heard[0], "GET /x HTTP/1.1", "only what was secure: {heard:?}");
-    assert!(heard.contains(&"baton-node: beta".to_owned()), "{heard:?}");
+    let received = server.join().unwrap();
+    assert_eq!(received[0], "GET /x HTTP/1.1", "only the secure request arrives: {received:?}");
+    assert!(received.contains(&"baton-node: beta".to_owned()), "{received:?}");
 }
 
 #[test]
-fn a_file_without_certificates_is_told_of() {
+fn invalid_ca_file_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let broken = home.path().join("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").unwrap();
@@ -86,7 +86,7 @@ fn a_file_without_certificates_is_told_of() {
         (Path::new("missing.pem"), "No such file"),
         (&file("key.pem"), "contains no certificate"),
         (&broken, ""),
-        // Neither is read for ever.
+        // Reading this device would never end.
         (Path::new("/dev/zero"), "not a regular file"),
     ] {
         let mut command = baton(home.path());

@@ -1,7 +1,6 @@
 //! The scheduler of `examples/scheduler`, in each language, on the real binary across a crash and a hand-off.
-
 //!
-//! `make examples` builds the components. Its workers are this process's: they write down what they are offered.
+//! `make examples` builds the components. This process runs the workers, which record each offer.
 mod swaps;
 mod workers;
 
@@ -20,12 +19,12 @@ use workers::{Offer, Workers};
 
 const ELECTION: &str = "partitions";
 const PARTITIONS: u64 = 12;
-/// Longer than an orderly end takes on any machine.
+/// Longer than a clean shutdown takes on any machine.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// The worker takes this partition and the leader crashes before it hears of it.
+/// A worker takes this partition, and the leader crashes before the answer arrives.
 const LOST_IN_THE_CRASH: u64 = 4;
-/// The same, but the leader is asked to stop.
+/// A worker takes this partition, and the leader is asked to stop before the answer arrives.
 const CUT_OFF_BY_THE_STOP: u64 = 8;
 
 macro_rules! languages {
@@ -49,7 +48,7 @@ fn on_azurite() {
     survives_a_crash_and_a_hand_off("rust", &Fleet::on_azurite("rust"));
 }
 
-/// What is saved under `partitions/N`.
+/// The value saved under `partitions/N`.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 struct Acknowledgement {
@@ -60,7 +59,7 @@ struct Acknowledgement {
 fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     let mut nodes: Vec<Node> = ["node-1", "node-2", "node-3"].map(|name| fleet.launch(name).start()).into();
 
-    // The first term ends with a crash, in the middle of an offer, once the others stand by.
+    // Once the other nodes are standbys, the first term ends with a crash, during an offer.
     let first = fleet.started(0);
     for node in nodes.iter().filter(|node| node.name != first.from) {
         let follows = |event: &Event| event.from == node.name && event.name == "standby";
@@ -71,7 +70,7 @@ fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     fleet.workers.held(LOST_IN_THE_CRASH);
     drop(take(&mut nodes, &first.from));
 
-    // The second with an orderly stop, in the middle of an offer.
+    // The second term ends with a clean shutdown, during an offer.
     let second = fleet.started(first.term);
     fleet.workers.held(CUT_OFF_BY_THE_STOP);
     let mut leader = take(&mut nodes, &second.from);
@@ -79,14 +78,14 @@ fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     assert!(leader.wait().success());
     fleet.obeyed_within_the_grace(&second);
 
-    // The third with the last acknowledgement.
+    // The third term ends when all partitions are acknowledged.
     let third = fleet.started(second.term);
     let mut leader = take(&mut nodes, &third.from);
     leader.event("to finish", |event| event.name == "finished");
     assert!(leader.terminate().success());
 
     let terms = [&first, &second, &third];
-    let took = terms.map(|event| event.fields["took_s"].as_f64().expect("it is a number"));
+    let took = terms.map(|event| event.fields["took_s"].as_f64().expect("a number"));
     println!("{language}: started after {took:?} s");
     terms.iter().for_each(|started| fleet.was_compiled_before(started));
     let offers = fleet.workers.offers();
@@ -95,7 +94,7 @@ fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     each_is_acknowledged_as_it_was_taken(&fleet.saved(), &offers, &fleet.workers);
 }
 
-/// Every partition is offered once, but for those whose acknowledgement got lost: these twice, to the same worker.
+/// Checks that every partition is offered once. The 2 whose acknowledgement was lost are offered twice, to one worker.
 fn each_is_offered_until_it_is_acknowledged(offers: &[Offer], terms: &[&Event]) {
     let [first, second, third] = *terms else { panic!("there are three terms") };
     for partition in 0..PARTITIONS {
@@ -106,8 +105,8 @@ fn each_is_offered_until_it_is_acknowledged(offers: &[Offer], terms: &[&Event]) 
             _ if partition < CUT_OFF_BY_THE_STOP => &[second],
             _ => &[third],
         };
-        let its = offers.iter().filter(|offer| offer.partition == partition);
-        let offered: Vec<_> = its.map(|offer| (offer.term, offer.node.as_str(), offer.worker)).collect();
+        let of_partition = offers.iter().filter(|offer| offer.partition == partition);
+        let offered: Vec<_> = of_partition.map(|offer| (offer.term, offer.node.as_str(), offer.worker)).collect();
         let expected: Vec<_> =
             expected.iter().map(|event| (event.term, event.from.as_str(), usize::from(partition % 2 == 1))).collect();
         assert_eq!(offered, expected, "the offers of partition {partition} in {offers:?}");
@@ -120,7 +119,7 @@ fn no_lower_term_after_a_higher(offers: &[Offer]) {
     assert!(offers.iter().all(|offer| !offer.was_refused), "a worker refused a lower term: {offers:?}");
 }
 
-/// The final state has each partition once, by the worker and in the term in which that first took it.
+/// Checks that the final state has each partition once, with its worker and the term in which the worker first took it.
 fn each_is_acknowledged_as_it_was_taken(
     saved: &BTreeMap<String, Acknowledgement>,
     offers: &[Offer],
@@ -135,7 +134,6 @@ fn each_is_acknowledged_as_it_was_taken(
     assert_eq!(*saved, expected);
 }
 
-/// One scenario's store, workers and nodes.
 struct Fleet {
     component: PathBuf,
     home: TempDir,
@@ -143,7 +141,7 @@ struct Fleet {
     lease: &'static str,
     /// False if no node learns of another's death from the kernel, as between machines.
     has_witness: bool,
-    /// Runs for as long as it is needed.
+    /// Keeps the emulator running while nodes use it.
     azurite: Option<Azurite>,
     journal: Journal,
     workers: Workers,
@@ -153,7 +151,7 @@ impl Fleet {
     fn on_sqlite(language: &str) -> Self {
         let mut fleet = Self::new(language);
         fleet.store = format!("sqlite:{}", fleet.home.path().join("store").display());
-        // The kernel reports the crash, so nothing waits for this lease to expire.
+        // The kernel reports the crash, so no node waits for this lease to expire.
         fleet.lease = "60s";
         fleet
     }
@@ -173,8 +171,8 @@ impl Fleet {
     }
 
     fn new(language: &str) -> Self {
-        // The target folder's `tmp` is cargo's to name, and `examples` is beside it.
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is inside the target folder");
+        // Only cargo knows the target folder: its `tmp` and `examples` are siblings.
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
         let component = target.join(format!("examples/scheduler-{language}.wasm"));
         assert!(component.is_file(), "{} is not there: `make examples` builds it", component.display());
         let home = tempfile::tempdir().expect("a folder");
@@ -192,7 +190,7 @@ impl Fleet {
         let launch = Launch::run(name, self.home.path(), &self.journal).arg(component).arg("--create");
         let launch = if self.has_witness { launch } else { launch.arg("--reclaim=false") };
         let launch = launch.flag("--env", format!("WORKERS={}", urls.join(",")));
-        // A worker that does not answer is waited for until the node is killed or asked to stop.
+        // With this timeout, the scheduler waits for a silent worker until its node is killed or asked to stop.
         let settings = [("PARTITIONS", partitions), ("PAUSE_MS", 100), ("TIMEOUT_MS", 100_000)];
         let launch =
             settings.iter().fold(launch, |launch, (key, value)| launch.flag("--env", format!("{key}={value}")));
@@ -207,20 +205,20 @@ impl Fleet {
         flags.iter().fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
 
-    /// Waits for the start of an instance in a term above `above`.
     fn started(&self, above: u64) -> Event {
         let is_it = |event: &&Event| event.name == "started" && event.term > above;
         self.journal.wait(&format!("an instance above term {above}"), |events| events.iter().find(is_it).cloned())
     }
 
-    /// Waits for the start of an instance of that version in a term above `above`.
+    /// Waits for the start of an instance of `version` in a term above `above`.
     fn started_of(&self, version: &str, above: u64) -> Event {
         let is_it = |event: &&Event| event.name == "started" && event.term > above && event.text("module") == version;
         let what = format!("an instance of {version} above term {above}");
         self.journal.wait(&what, |events| events.iter().find(is_it).cloned())
     }
 
-    /// Compiling takes seconds, and was done while the node stood by: no takeover waited for it.
+    /// Checks that the node compiled the module while it was a standby. Compiling takes seconds, and no takeover may
+    /// wait for it.
     fn was_compiled_before(&self, started: &Event) {
         let (mut is_ready, mut is_elected) = (false, false);
         for event in self.journal.events().iter().filter(|event| event.from == started.from) {
@@ -237,19 +235,19 @@ impl Fleet {
         }
     }
 
-    /// The instance of this term has returned by itself, within the grace.
+    /// Checks that the instance of this term returned by itself, within the grace.
     fn obeyed_within_the_grace(&self, started: &Event) {
         let find = |name: &str| {
             let is_it = |event: &&Event| event.name == name && event.term == started.term;
             self.journal.events().into_iter().find(|event| is_it(&event))
         };
-        let (stopping, gone) = (find("stopping").expect("it was asked"), find("ended").expect("it is gone"));
-        if gone.text("outcome") != "done" || find("killed").is_some() || gone.ts < stopping.ts {
+        let (stopping, ended) = (find("stopping").expect("a stop request"), find("ended").expect("an ended instance"));
+        if ended.text("outcome") != "done" || find("killed").is_some() || ended.ts < stopping.ts {
             self.journal.fail("the stop was not obeyed within the grace");
         }
     }
 
-    /// The final state, as an operator sees it.
+    /// Returns the final state, as `baton state export` prints it.
     fn saved(&self) -> BTreeMap<String, Acknowledgement> {
         #[derive(Deserialize)]
         struct Exported {
@@ -268,8 +266,8 @@ impl Fleet {
     }
 }
 
-/// The node of that name. Dropping it is a SIGKILL.
+/// Removes the node of that name from the list. Dropping it sends SIGKILL.
 fn take(nodes: &mut Vec<Node>, name: &str) -> Node {
-    let index = nodes.iter().position(|node| node.name == name).expect("it is one of the nodes");
+    let index = nodes.iter().position(|node| node.name == name).expect("a node of that name");
     nodes.remove(index)
 }

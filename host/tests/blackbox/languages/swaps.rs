@@ -1,4 +1,4 @@
-//! One version of a coordinator in JavaScript takes over from another, in the middle of its work.
+//! Swaps from one version of a coordinator in JavaScript to another, in the middle of its work.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,13 +7,9 @@ use super::{Fleet, no_lower_term_after_a_higher};
 use baton_store::Digest;
 use baton_test_support::modules::numbered;
 
-/// As often one version takes over from the other.
 const SWAPS: usize = 15;
-/// More than are handed over meanwhile.
+/// More partitions than the coordinator can offer during the test.
 const PARTITIONS: u64 = 100_000;
-/// The runtime of JavaScript keeps some for each request until its collector runs, and one version makes requests for as
-/// long as the next one is compiled.
-const HANDLES: u64 = 1_000_000;
 
 #[test]
 fn js_versions_take_over_from_one_another() {
@@ -27,7 +23,7 @@ fn on_azurite() {
 }
 
 fn take_over_from_one_another(mut fleet: Fleet) {
-    // Longer than a busy machine delays a renewal: an instance that is stopped for that is not swapped.
+    // Longer than a busy machine delays a renewal: an instance that stops for a late renewal is not swapped.
     fleet.lease = "60s";
     let file = fleet.home.path().join("current.wasm");
     let put = |label: usize| {
@@ -39,8 +35,8 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     let first = put(0);
     let cache = tempfile::tempdir().expect("a folder");
     let leader = fleet.launch_from("node-1", &file, PARTITIONS).flag("--cache", cache.path());
-    let mut leader = leader.flag("--max-handles", HANDLES.to_string()).start();
-    // On a busy machine an instance may fail for once, and then another one of the same version follows.
+    let mut leader = leader.start();
+    // On a busy machine, an instance may fail. Another instance of the same version follows.
     let runs = |version: &str, above: u64| {
         let term = fleet.started_of(version, above).term;
         fleet.workers.offered_since(term);
@@ -55,32 +51,32 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     let events = fleet.journal.events();
     let named = |name: &'static str| events.iter().filter(move |event| event.name == name);
     let swapped = named("swapped").count();
-    // Where one had failed, the next version took over from none that ran.
-    let failed = named("ended").filter(|gone| gone.text("outcome") != "done").count();
+    // If an instance failed, the next version may have started without a swap.
+    let failed = named("ended").filter(|ended| ended.text("outcome") != "done").count();
     if !(SWAPS.saturating_sub(failed)..=SWAPS).contains(&swapped) {
         fleet.journal.fail(&format!("{swapped} of {SWAPS} versions took over from one that ran, and {failed} failed"));
     }
     assert_eq!(
         (named("released").count(), named("leadership_lost").count()),
         (1, 0),
-        "the lease is given up once, in the end"
+        "the lease is released once, at the end"
     );
-    assert_eq!(named("killed").count(), 0, "each has heeded the stop");
+    assert_eq!(named("killed").count(), 0, "each instance obeys the stop request");
 
     let offers = fleet.workers.offers();
     no_lower_term_after_a_higher(&offers);
-    // Each partition is offered by the next version again if its acknowledgement was not saved, and then no more. In one
-    // term it is offered again only where an answer took too long, and then to the other worker.
+    // The next version offers a partition again only if its acknowledgement was not saved. Within a term, a partition
+    // is offered again only if the answer was late, and then to the other worker.
     let mut taken: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();
     for offer in &offers {
-        let its = taken.entry(format!("partitions/{}", offer.partition)).or_default();
-        its.entry(fleet.workers.url(offer.worker)).or_insert(offer.term);
+        let terms = taken.entry(format!("partitions/{}", offer.partition)).or_default();
+        terms.entry(fleet.workers.url(offer.worker)).or_insert(offer.term);
     }
     let saved = fleet.saved();
     let unsaved: Vec<&String> = taken.keys().filter(|key| !saved.contains_key(*key)).collect();
     assert!(unsaved.len() <= 1, "only the last one may be on its way: {unsaved:?}");
     for (key, by) in &saved {
-        let was_taken = taken.get(key).and_then(|its| its.get(&*by.worker)) == Some(&by.term);
+        let was_taken = taken.get(key).and_then(|terms| terms.get(&*by.worker)) == Some(&by.term);
         assert!(was_taken, "{key} is saved as {by:?} and was taken as {:?}", taken.get(key));
     }
     let again = offers.windows(2).filter(|pair| pair[0].partition == pair[1].partition);
@@ -88,10 +84,10 @@ fn take_over_from_one_another(mut fleet: Fleet) {
     assert!(late.iter().all(|pair| pair[0].worker != pair[1].worker), "offered twice in one term: {late:?}");
     assert!(by_the_next.len() <= SWAPS + failed, "offered again without need: {by_the_next:?}");
     let all = saved.len() + unsaved.len() + by_the_next.len() + late.len();
-    assert_eq!(offers.len(), all, "what is saved is offered no more");
+    assert_eq!(offers.len(), all, "a saved partition is not offered again");
 }
 
-/// The component with another section of no meaning at its end: the same code, another digest.
+/// Returns the component with a custom section at its end: the same code with another digest.
 fn relabelled(component: &Path, label: usize) -> Vec<u8> {
     numbered(std::fs::read(component).expect("the component is there"), label)
 }

@@ -1,4 +1,4 @@
-// A browser that does as it is told: each line of standard input is an order, and each is answered by a line.
+// Drives a browser: each line of standard input is a command, and each is answered by a line.
 import { createInterface } from 'node:readline';
 import { createRequire } from 'node:module';
 
@@ -7,7 +7,7 @@ const { chromium } = createRequire(import.meta.url)(core);
 const options = {
   executablePath: program,
   headless: true,
-  // Nothing here knows how fast the machine is: who gives the orders has the patience.
+  // The test limits the time of a command.
   timeout: 0,
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
@@ -15,7 +15,7 @@ const options = {
   ],
 };
 
-// Chromium may crash while it starts (SIGSEGV, seen once). The page has no part in that.
+// Chromium may crash while it starts (SIGSEGV, seen once), for reasons outside of the page.
 async function launch(tries) {
   try {
     return await chromium.launchPersistentContext(profile, options);
@@ -28,18 +28,18 @@ async function launch(tries) {
 const context = await launch(3);
 context.setDefaultTimeout(0);
 const pages = new Map();
-const said = new Map();
+const consoles = new Map();
 
 const does = {
   async open({ page, url, width = 1440, height = 1000, scheme = 'light' }) {
     const opened = await context.newPage();
     pages.set(page, opened);
-    const heard = [];
-    said.set(page, heard);
-    opened.on('console', (message) => heard.push(`${message.type()}: ${message.text()}`));
-    opened.on('pageerror', (error) => heard.push(`error: ${error}`));
-    opened.on('request', (request) => { if (new URL(request.url()).origin !== new URL(url).origin && !request.url().startsWith('data:')) heard.push(`asks ${request.url()}`); });
-    // Bars that glide would keep a processor busy that the hosts need.
+    const lines = [];
+    consoles.set(page, lines);
+    opened.on('console', (message) => lines.push(`${message.type()}: ${message.text()}`));
+    opened.on('pageerror', (error) => lines.push(`error: ${error}`));
+    opened.on('request', (request) => { if (new URL(request.url()).origin !== new URL(url).origin && !request.url().startsWith('data:')) lines.push(`asks ${request.url()}`); });
+    // Animations would take CPU time that the hosts need.
     await opened.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
     await opened.setViewportSize({ width, height });
     await opened.goto(url);
@@ -64,15 +64,15 @@ const does = {
     if (width) await one.setViewportSize({ width, height });
     await one.screenshot({ path: file, fullPage: !height });
   },
-  said: ({ page }) => said.get(page),
+  console: ({ page }) => consoles.get(page),
   close: ({ page }) => pages.get(page).close(),
 };
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const order = JSON.parse(line);
+  const command = JSON.parse(line);
   let answer;
   try {
-    answer = { did: (await does[order.do](order)) ?? null };
+    answer = { did: (await does[command.do](command)) ?? null };
   } catch (error) {
     answer = { failed: String(error) };
   }

@@ -1,4 +1,4 @@
-//! Modules that may not run, from each source: none of them does, and none of them stops the one that does.
+//! Modules that must not run, from each source. None of them runs, and none of them stops the running version.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -18,31 +18,31 @@ use crate::store::Store;
 
 scenarios! {
     on_sqlite: [
-        nothing_bad_that_is_pushed_runs_or_stops_anything,
+        bad_modules_in_the_store_neither_run_nor_stop_another,
     ],
 }
 
-/// Enough for the guest, and no long wait for what takes minutes.
+/// Enough to compile the guest, and a short wait for a module that would take minutes.
 const COMPILE_TIMEOUT: &str = "6s";
 
-fn nothing_bad_that_is_pushed_runs_or_stops_anything(fleet: Fleet) {
-    nothing_bad_runs_or_stops_anything(&fleet, &Source::Store);
+fn bad_modules_in_the_store_neither_run_nor_stop_another(fleet: Fleet) {
+    bad_modules_neither_run_nor_stop_another(&fleet, &Source::Store);
 }
 
 #[test]
-fn nothing_bad_in_a_file_runs_or_stops_anything() {
+fn bad_modules_in_a_file_neither_run_nor_stop_another() {
     let fleet = Fleet::new(Store::sqlite());
     let file = Source::File(fleet.home.path().join("current"));
-    nothing_bad_runs_or_stops_anything(&fleet, &file);
+    bad_modules_neither_run_nor_stop_another(&fleet, &file);
 }
 
 #[test]
-fn nothing_bad_in_a_registry_runs_or_stops_anything() {
-    nothing_bad_runs_or_stops_anything(&Fleet::new(Store::sqlite()), &Source::Registry(Registry::start()));
+fn bad_modules_in_a_registry_neither_run_nor_stop_another() {
+    bad_modules_neither_run_nor_stop_another(&Fleet::new(Store::sqlite()), &Source::Registry(Registry::start()));
 }
 
 #[test]
-fn what_is_not_pinned_is_not_run() {
+fn unpinned_version_is_not_run() {
     let fleet = Fleet::new(Store::sqlite());
     let [first, other, next] = ["works 1", "works 2", "works 3"].map(|name| fleet.version(name));
     fleet.push(&first);
@@ -50,7 +50,7 @@ fn what_is_not_pinned_is_not_run() {
     let node = fleet.launch_pushed("alpha", &pinned).start();
     let term = fleet.runs(&first, 0).term;
     fleet.push(&other);
-    let refused = node.event("to refuse it", |event| event.name == "module_refused");
+    let refused = node.event("the refusal", |event| event.name == "module_refused");
     assert_eq!(refused.text("module"), other.digest, "{refused:?}");
     assert!(refused.text("error").contains(&format!("--pin {}", other.digest)), "{refused:?}");
     fleet.push(&next);
@@ -62,7 +62,7 @@ fn what_is_not_pinned_is_not_run() {
     fleet.check_the_count();
 }
 
-fn nothing_bad_runs_or_stops_anything(fleet: &Fleet, source: &Source) {
+fn bad_modules_neither_run_nor_stop_another(fleet: &Fleet, source: &Source) {
     let signer = Signer::with_new_key();
     let [first, next] = ["works 1", "works 2"].map(|name| {
         let version = fleet.version(name);
@@ -85,20 +85,20 @@ fn nothing_bad_runs_or_stops_anything(fleet: &Fleet, source: &Source) {
         assert!(refused.text("error").contains(why), "not {why:?}: {refused:?}");
         let now = OffsetDateTime::now_utc();
         let beat = fleet.beat("the old version to go on", |event| event.ts > now);
-        assert!(beat.term == term && first.said(beat.text("line")), "{beat:?}");
+        assert!(beat.term == term && first.printed(beat.text("line")), "{beat:?}");
     }
     source.publish(fleet, &next);
     let between = fleet.between(term, fleet.runs(&next, term).term);
     assert!(between <= fleet.failures(&first) + fleet.failures(&next), "{between} ran in between");
     assert_eq!(fleet.starts(&first) + fleet.starts(&next), fleet.events("started").len(), "nothing else ran");
     let refused = fleet.events("module_refused");
-    assert_eq!(refused.len(), bad.len(), "each is refused once: {refused:?}");
+    assert_eq!(refused.len(), bad.len(), "each module is refused once: {refused:?}");
     fleet.check_that_it_led_throughout(&node);
     fleet.check_swaps();
     fleet.check_the_count();
 }
 
-/// What a source has, and a part of why it is refused. None of them would do anything good.
+/// Returns bad modules, each with a part of the error that refuses it.
 fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offered, &'static str)> {
     let stranger = Signer::with_new_key();
     let damaged = |name: &str, damage: &dyn Fn(&mut Vec<u8>)| {
@@ -107,39 +107,38 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         damage(&mut bytes);
         Offered { whole, bytes, signature }
     };
-    let as_it_is = |bytes: Vec<u8>, signature| Offered { whole: bytes.clone(), bytes, signature };
+    let undamaged = |bytes: Vec<u8>, signature| Offered { whole: bytes.clone(), bytes, signature };
     let signed = |bytes: Vec<u8>| {
         let signature = Some(signer.sign(&bytes));
-        as_it_is(bytes, signature)
+        undamaged(bytes, signature)
     };
     let (half, others) = (component("works 3").len() / 2, component("works 1"));
     let mut bad = vec![
-        (damaged("works 3", &|bytes| bytes.truncate(half)), source.says_of_damage()),
-        (damaged("works 4", &|bytes| bytes[half] ^= 1), source.says_of_damage()),
+        (damaged("works 3", &|bytes| bytes.truncate(half)), source.damage_error()),
+        (damaged("works 4", &|bytes| bytes[half] ^= 1), source.damage_error()),
         (signed(component("works 5")[..half].to_vec()), "cannot be compiled"),
-        (as_it_is(component("works 6"), None), "is not signed,"),
-        (as_it_is(component("works 7"), Some(stranger.sign(&component("works 7")))), "a key that this host trusts"),
-        (as_it_is(component("works 8"), Some(signer.sign(&others))), "does not match the module"),
+        (undamaged(component("works 6"), None), "is not signed,"),
+        (undamaged(component("works 7"), Some(stranger.sign(&component("works 7")))), "a key that this host trusts"),
+        (undamaged(component("works 8"), Some(signer.sign(&others))), "does not match the module"),
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
-        (signed(vec![0; (64 << 20) + 1]), source.says_of_size()),
+        (signed(vec![0; (64 << 20) + 1]), source.size_error()),
     ];
-    // Each costs a processor so much time, and where it comes from makes no difference to it.
+    // This module costs 6 s of CPU time, and the store's kind makes no difference, so it is only tested on SQLite.
     if with_slow {
         bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }
     bad
 }
 
-/// What a source has. Its bytes may be damaged.
+/// A module in a source. `bytes` may be a damaged copy of `whole`.
 struct Offered {
     whole: Vec<u8>,
     bytes: Vec<u8>,
     signature: Option<String>,
 }
 
-/// Where modules come from.
 enum Source {
-    /// In the folder that this link leads to, so that it changes at once with its signature.
+    /// A link to the module's folder. Replacing the link changes the module and its signature at the same moment.
     File(PathBuf),
     Store,
     Registry(Registry),
@@ -154,17 +153,17 @@ impl Source {
         }
     }
 
-    /// Puts a version that is as it should be into the source.
+    /// Puts a good version into the source.
     fn publish(&self, fleet: &Fleet, version: &Version) {
         if matches!(self, Self::Store) {
             return fleet.push(version);
         }
-        let (bytes, beside) = (version.bytes(), format!("{}.minisig", version.path.display()));
-        let signature = Some(std::fs::read_to_string(beside).expect("it is signed"));
+        let (bytes, signature) = (version.bytes(), format!("{}.minisig", version.path.display()));
+        let signature = Some(std::fs::read_to_string(signature).expect("a signature"));
         self.offer(fleet, &Offered { whole: bytes.clone(), bytes, signature });
     }
 
-    /// Puts a module into the source, as anybody can who may write to the source.
+    /// Puts a module into the source, as any client can that may write to the source.
     fn offer(&self, fleet: &Fleet, Offered { whole, bytes, signature }: &Offered) {
         let digest = Digest::of(whole);
         match self {
@@ -195,14 +194,14 @@ impl Source {
         }
     }
 
-    fn says_of_size(&self) -> &'static str {
+    fn size_error(&self) -> &'static str {
         match self {
             Self::File(_) | Self::Store => "the limit is 64 MiB",
             Self::Registry(_) => "at most 67108864 bytes",
         }
     }
 
-    fn says_of_damage(&self) -> &'static str {
+    fn damage_error(&self) -> &'static str {
         match self {
             Self::File(_) => "does not match the module",
             Self::Store => "has different content",

@@ -1,4 +1,4 @@
-//! A push while a leader crashes, while nobody leads, and while the store is away.
+//! A push while a leader crashes, while no node leads, and while the store is away.
 
 use rustix::process::Signal;
 
@@ -10,23 +10,23 @@ use crate::scenarios;
 
 scenarios! {
     on_sqlite: [
-        what_is_pushed_during_a_hand_off_runs_on_the_next_leader,
-        nothing_is_replaced_while_the_store_is_away,
-        what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads,
+        version_pushed_during_hand_off_runs_on_next_leader,
+        no_version_is_replaced_while_store_is_away,
+        version_pushed_during_lease_loss_runs_on_next_leader,
     ],
     with_crashes: [
-        what_is_pushed_before_a_crash_runs_on_the_next_leader,
-        what_is_pushed_while_nobody_leads_runs_first,
+        version_pushed_before_crash_runs_on_next_leader,
+        version_pushed_while_no_node_leads_runs_first,
     ],
 }
 
-fn what_is_pushed_before_a_crash_runs_on_the_next_leader(fleet: Fleet) {
+fn version_pushed_before_crash_runs_on_next_leader(fleet: Fleet) {
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     let (alpha, beta, term) = pair(&fleet, &first, &[]);
     fleet.push(&next);
     alpha.signal(Signal::KILL);
     let runs = fleet.runs(&next, term);
-    // The leader may have been faster than the signal, but not for long.
+    // The leader may have started the new version just before the signal.
     if runs.from != beta.name {
         let again = fleet.runs(&next, runs.term);
         assert_eq!(again.from, beta.name);
@@ -36,7 +36,7 @@ fn what_is_pushed_before_a_crash_runs_on_the_next_leader(fleet: Fleet) {
     fleet.check_the_count_after_crashes();
 }
 
-fn what_is_pushed_while_nobody_leads_runs_first(fleet: Fleet) {
+fn version_pushed_while_no_node_leads_runs_first(fleet: Fleet) {
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     fleet.push(&first);
     let mut alpha = fleet.launch_pushed("alpha", &[]).start();
@@ -53,7 +53,7 @@ fn what_is_pushed_while_nobody_leads_runs_first(fleet: Fleet) {
     fleet.check_swaps();
 }
 
-fn what_is_pushed_during_a_hand_off_runs_on_the_next_leader(fleet: Fleet) {
+fn version_pushed_during_hand_off_runs_on_next_leader(fleet: Fleet) {
     let (first, next) = (fleet.version("lingers 2"), fleet.version("works 2"));
     let (mut alpha, beta, term) = pair(&fleet, &first, &[LONG_LEASE, LONG_GRACE]);
     alpha.signal(Signal::TERM);
@@ -66,14 +66,15 @@ fn what_is_pushed_during_a_hand_off_runs_on_the_next_leader(fleet: Fleet) {
     fleet.check_the_count();
 }
 
-fn nothing_is_replaced_while_the_store_is_away(fleet: Fleet) {
+fn no_version_is_replaced_while_store_is_away(fleet: Fleet) {
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     fleet.push(&first);
     let alpha = fleet.launch_pushed("alpha", &[LONG_LEASE]).start();
     let term = fleet.runs(&first, 0).term;
     let outage = fleet.store.hang();
     fleet.push_around(&next);
-    // What is pushed is in another file than the leases, so only one of the stores has it within reach.
+    // The embedded store keeps modules and leases in different files, so its node can fetch the module during the
+    // outage of the leases.
     if fleet.store.is_sqlite() {
         fleet.is_ready(&alpha, &next);
     }
@@ -84,7 +85,7 @@ fn nothing_is_replaced_while_the_store_is_away(fleet: Fleet) {
     drop(outage);
     let runs = fleet.runs(&next, term);
     assert_eq!(runs.from, "alpha", "{runs:?}");
-    // On a busy machine all of this may take longer than a lease is safe without a renewal.
+    // On a busy machine, the outage may take so long that the leader stops for its lease.
     if fleet.events("stopping").iter().all(|event| event.text("reason") == "replaced") {
         fleet.check_that_it_led_throughout(&alpha);
         fleet.check_the_count();
@@ -94,22 +95,22 @@ fn nothing_is_replaced_while_the_store_is_away(fleet: Fleet) {
     fleet.check_swaps();
 }
 
-fn what_is_pushed_while_the_lease_is_lost_runs_on_whoever_leads(fleet: Fleet) {
+fn version_pushed_during_lease_loss_runs_on_next_leader(fleet: Fleet) {
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     let (alpha, _beta, term) = pair(&fleet, &first, &[]);
     let outage = fleet.store.cut();
     let stopping = alpha.event("a stop", |event| event.name == "stopping");
     assert_eq!(stopping.text("reason"), "lease-at-risk", "{stopping:?}");
     fleet.push_around(&next);
-    let gone = alpha.event("the end", |event| event.name == "ended" && event.term == term);
+    let ended = alpha.event("the end", |event| event.name == "ended" && event.term == term);
     drop(outage);
     let runs = fleet.runs(&next, term);
-    assert!(runs.ts > gone.ts, "{runs:?} before {gone:?}");
-    assert!(fleet.events("version_rejected").is_empty(), "no version is to blame for the store");
+    assert!(runs.ts > ended.ts, "{runs:?} before {ended:?}");
+    assert!(fleet.events("version_rejected").is_empty(), "an outage rejects no version");
     fleet.check_swaps();
 }
 
-/// Alpha, which leads with this version; beta, which has it ready; and alpha's term.
+/// Starts alpha, which leads with this version, and beta, which has the version ready. Returns both and alpha's term.
 fn pair(fleet: &Fleet, first: &Version, flags: &[(&str, &str)]) -> (Node, Node, u64) {
     fleet.push(first);
     let alpha = fleet.launch_pushed("alpha", flags).start();

@@ -1,4 +1,4 @@
-//! A module in a file, which is replaced in the ways in which files are, under a running host.
+//! A module in a file that is replaced in different ways under a running host.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,24 +13,23 @@ use crate::node::Node;
 use crate::store::Store;
 
 #[test]
-fn a_file_is_followed_however_it_is_replaced() {
+fn file_is_followed_when_renamed_overwritten_or_restored() {
     let (fleet, file, leader, mut term) = running("works 1");
     let versions: Vec<Version> = (2..=4).map(|number| fleet.version(&format!("works {number}"))).collect();
     let first = fleet.version("works 1");
     let failed = || versions.iter().chain([&first]).map(|version| fleet.failures(version)).sum::<usize>();
     let mut runs = |version: &Version| {
         let runs = fleet.runs(version, term);
-        assert!(fleet.between(term, runs.term) <= failed(), "one change-over for one version: {runs:?}");
+        assert!(fleet.between(term, runs.term) <= failed(), "one swap for each version: {runs:?}");
         term = runs.term;
     };
 
-    // By a rename,
+    // Replaced by a rename.
     put(&file, &versions[0]);
     runs(&versions[0]);
-    // in place, as `cp` does,
+    // Overwritten in place, as `cp` does.
     std::fs::copy(&versions[1].path, &file).expect("the file is copied");
     runs(&versions[1]);
-    // and back to what it was before.
     put(&file, &versions[0]);
     runs(&versions[0]);
 
@@ -40,10 +39,11 @@ fn a_file_is_followed_however_it_is_replaced() {
 }
 
 #[test]
-fn a_config_map_is_followed() {
+fn config_map_is_followed() {
     let fleet = Fleet::new(Store::sqlite());
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
-    // As the kubelet does it: MODULE is a link to ..data/MODULE, and ..data a link to a folder of the version.
+    // As in a kubelet's volume, `module.wasm` is a link to `..data/module.wasm`, and `..data` is a link to a version's
+    // folder.
     let mount = fleet.home.path().join("mount");
     let version = |folder: &str, version: &Version| {
         std::fs::create_dir_all(mount.join(folder)).expect("a folder");
@@ -65,14 +65,13 @@ fn a_config_map_is_followed() {
 }
 
 #[test]
-fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
+fn missing_or_half_written_file_stops_no_instance() {
     let (fleet, file, leader, term) = running("works 1");
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     std::fs::remove_file(&file).expect("the file was there");
     let refused = leader.event("to miss the file", |event| event.name == "module_refused");
     assert!(refused.text("error").contains("there is no module"), "{refused:?}");
 
-    // Something comes in its place, and its writer takes a long time, or is killed.
     let bytes = next.bytes();
     let mut half = File::create(&file).expect("a file");
     half.write_all(&bytes[..bytes.len() / 2]).expect("written");
@@ -80,14 +79,14 @@ fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
     leader.event("to see half of it", |event| event.name == "module_refused" && half_written(event.text("error")));
     let beat = fleet.beat_above(0);
     assert_eq!(beat.term, term, "{beat:?}");
-    assert!(fleet.events("stopping").is_empty(), "a file that is not there stops nothing");
+    assert!(fleet.events("stopping").is_empty(), "a missing file stops no instance");
 
-    // It goes on writing after all.
     half.write_all(&bytes[bytes.len() / 2..]).expect("written");
     drop(half);
     let runs = fleet.runs(&next, term);
     assert!(fleet.between(term, runs.term) <= fleet.failures(&first) + fleet.failures(&next), "{runs:?}");
-    assert_eq!(fleet.events("module_refused").len(), 2, "each is said once: {:?}", fleet.events("module_refused"));
+    let refused = fleet.events("module_refused");
+    assert_eq!(refused.len(), 2, "one report of each problem: {refused:?}");
     let ready = fleet.journal.events().iter().filter(|event| is(event, "module_ready", &next)).count();
     assert_eq!(ready, 1);
     fleet.check_that_it_led_throughout(&leader);
@@ -96,7 +95,7 @@ fn a_file_that_vanishes_or_is_half_written_stops_nothing() {
 }
 
 #[test]
-fn a_bad_file_is_undone_until_it_is_replaced_and_other_nodes_are_told() {
+fn bad_version_in_a_file_is_rolled_back_on_all_nodes() {
     let (fleet, file, mut alpha, _) = running("works 1");
     let (good, bad, next) = (fleet.version("works 1"), fleet.version("traps 2"), fleet.version("works 3"));
     put(&file, &bad);
@@ -108,7 +107,7 @@ fn a_bad_file_is_undone_until_it_is_replaced_and_other_nodes_are_told() {
     });
     fleet.check_that_it_led_throughout(&alpha);
 
-    // Who is started anew has nothing else, and says so instead of trying it.
+    // A node that starts now has no other version. It reports the rejection instead of running the bad version.
     let beta = fleet.launch_from("beta", &file, &[LONG_LEASE]).start();
     fleet.rejected(&beta, &bad);
     assert_eq!(alpha.terminate().code(), Some(0));
@@ -119,7 +118,7 @@ fn a_bad_file_is_undone_until_it_is_replaced_and_other_nodes_are_told() {
     fleet.check_the_count_after_crashes();
 }
 
-/// A node that runs a version from a file, and its term.
+/// Starts a node that runs a version from a file. Returns the fleet, the file, the node and its term.
 fn running(name: &str) -> (Fleet, PathBuf, Node, u64) {
     let fleet = Fleet::new(Store::sqlite());
     let first = fleet.version(name);

@@ -1,4 +1,4 @@
-//! Many versions, one after the other, under a stream of effects.
+//! Many swaps in a row, under a stream of effects.
 
 use std::path::Path;
 
@@ -11,21 +11,21 @@ use crate::scenarios;
 
 scenarios! {
     on_both_stores: [
-        what_is_pushed_runs_within_seconds,
+        pushed_versions_are_swapped_in_turn,
     ],
     on_sqlite: [
-        a_hundred_versions_take_over_from_one_another,
-        of_ten_pushes_in_a_row_the_last_one_runs,
-        a_push_during_a_change_over_is_not_lost,
+        hundred_versions_are_swapped_from_a_file,
+        last_of_ten_pushes_in_a_row_runs,
+        push_during_a_swap_is_not_lost,
     ],
 }
 
-/// How often one version takes over from another.
+/// Number of swaps from a file.
 const SWAPS: usize = 100;
-/// How often where each version has to be noticed in the store first.
+/// Number of swaps from the store, which take longer because nodes poll the store for each version.
 const PUSHES: usize = 8;
 
-fn a_hundred_versions_take_over_from_one_another(fleet: Fleet) {
+fn hundred_versions_are_swapped_from_a_file(fleet: Fleet) {
     let scene = Scene::new(fleet);
     let file = scene.fleet.home.path().join("current.wasm");
     let first = scene.fleet.version("works 0");
@@ -40,10 +40,10 @@ fn a_hundred_versions_take_over_from_one_another(fleet: Fleet) {
         std::fs::remove_file(next.path).expect("the file was there");
     }
     let (swaps, failed) = scene.end(leader);
-    assert!(swaps.abs_diff(SWAPS) <= failed, "{swaps} change-overs, and {failed} failed");
+    assert!(swaps.abs_diff(SWAPS) <= failed, "{swaps} swaps, and {failed} failed");
 }
 
-fn what_is_pushed_runs_within_seconds(fleet: Fleet) {
+fn pushed_versions_are_swapped_in_turn(fleet: Fleet) {
     let scene = Scene::new(fleet);
     let first = scene.fleet.version("works 0");
     scene.fleet.push(&first);
@@ -54,14 +54,14 @@ fn what_is_pushed_runs_within_seconds(fleet: Fleet) {
         let next = scene.fleet.version(&format!("works {number}"));
         scene.fleet.push(&next);
         last = scene.fleet.runs(&next, last.term);
-        // The standby is as far.
+        // The standby has the version ready, too.
         scene.fleet.is_ready(&standby, &next);
     }
     let (swaps, failed) = scene.end(leader);
-    assert!(swaps.abs_diff(PUSHES) <= failed, "{swaps} change-overs, and {failed} failed");
+    assert!(swaps.abs_diff(PUSHES) <= failed, "{swaps} swaps, and {failed} failed");
 }
 
-fn of_ten_pushes_in_a_row_the_last_one_runs(fleet: Fleet) {
+fn last_of_ten_pushes_in_a_row_runs(fleet: Fleet) {
     let scene = Scene::new(fleet);
     let versions: Vec<Version> = (0..=10).map(|number| scene.fleet.version(&format!("works {number}"))).collect();
     scene.fleet.push(&versions[0]);
@@ -73,12 +73,12 @@ fn of_ten_pushes_in_a_row_the_last_one_runs(fleet: Fleet) {
         .fleet
         .row_until(&versions[10], "to run and to be current", |row| row["current"] == true && runs_on(row, "alpha"));
     let (swaps, failed) = scene.end(leader);
-    assert!((1..=10 + failed).contains(&swaps), "some may have come together: {swaps}, and {failed} failed");
+    assert!((1..=10 + failed).contains(&swaps), "the leader may skip versions: {swaps} swaps, and {failed} failed");
 }
 
-fn a_push_during_a_change_over_is_not_lost(fleet: Fleet) {
+fn push_during_a_swap_is_not_lost(fleet: Fleet) {
     let scene = Scene::new(fleet);
-    // The first one takes so many seconds to stop that what is pushed meanwhile is noticed meanwhile.
+    // The first version takes 7 s to stop, so the leader notices a push during its stop.
     let versions = ["lingers 7", "lingers 0", "works 2"].map(|name| scene.fleet.version(name));
     let [slow, next, last] = &versions;
     scene.fleet.push(slow);
@@ -89,10 +89,10 @@ fn a_push_during_a_change_over_is_not_lost(fleet: Fleet) {
     scene.fleet.push(last);
     scene.fleet.runs(last, term);
     let (swaps, failed) = scene.end(leader);
-    assert!((1..=2 + failed).contains(&swaps), "{swaps} change-overs, and {failed} failed");
+    assert!((1..=2 + failed).contains(&swaps), "{swaps} swaps, and {failed} failed");
 }
 
-/// A fleet on which all is counted that instances do, by themselves and by a server.
+/// A fleet whose instances count their effects, as does a server.
 struct Scene {
     fleet: Fleet,
     server: Server,
@@ -109,45 +109,44 @@ impl Scene {
         launch.flag("--env", format!("URL={url}"))
     }
 
-    /// Ends the leader, and checks what all of its instances have done. Returns how many change-overs there were, and how many
-    /// instances have failed: of each there may have been one more, to the version before, or one less.
+    /// Terminates the leader, and checks the effects of all its instances. Returns the number of swaps and the number
+    /// of failed instances. Each failure may add a swap, back to the previous version, or remove one.
     fn end(self, mut leader: Node) -> (usize, usize) {
         let Self { fleet, server } = self;
         fleet.check_that_it_led_throughout(&leader);
         assert_eq!(leader.terminate().code(), Some(0));
         fleet.check_swaps();
         let (starts, swapped) = (fleet.events("started"), fleet.events("swapped"));
-        // On a busy machine an instance may fail for once, and then another one of the same version follows.
+        // On a busy machine, an instance may fail. Another instance of the same version follows.
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
-        let told: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
-        // Where an instance had failed or was killed, or was stopped for another reason, the next version followed without a
-        // swap.
-        let failed = fleet.events("ended").iter().filter(|gone| gone.text("outcome") != "done").count();
+        let reported: Vec<_> = swapped.iter().map(|swap| [swap.text("previous"), swap.text("module")]).collect();
+        // If an instance failed, was killed or was stopped for another reason, the next version started without a swap.
+        let failed = fleet.events("ended").iter().filter(|ended| ended.text("outcome") != "done").count();
         let failed = failed + fleet.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
         let mut rest = changes.iter();
-        assert!(told.iter().all(|swap| rest.any(|change| change == swap)), "{told:?} of {changes:?}");
-        assert!(changes.len() - told.len() <= failed, "{failed} failed; {told:?} of {changes:?}");
+        assert!(reported.iter().all(|swap| rest.any(|change| change == swap)), "{reported:?} of {changes:?}");
+        assert!(changes.len() - reported.len() <= failed, "{failed} failed; {reported:?} of {changes:?}");
         for event in &swapped {
-            // How long it takes is the bench's to say.
+            // The benchmark measures the gap.
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("previous"), "{event:?}");
         }
         fleet.check_the_count();
-        // What left each instance has arrived once, in its order, under its term.
+        // The server received each request once, in order, under its term.
         let requests = server.requests();
         let counts: Vec<u64> = requests.iter().map(|request| request.path()[1..].parse().expect("a count")).collect();
         assert!(counts.iter().copied().eq(1..=counts.len() as u64), "each count is reported once: {counts:?}");
         let terms: Vec<u64> = requests.iter().map(Request::term).collect();
         assert!(terms.is_sorted(), "a lower term came after a higher one: {terms:?}");
         let terms: std::collections::BTreeSet<u64> = terms.into_iter().collect();
-        assert!(terms.len() > swapped.len(), "each version has asked the server: {terms:?}");
+        assert!(terms.len() > swapped.len(), "each version has sent a request: {terms:?}");
         (swapped.len(), failed)
     }
 }
 
 impl Fleet {
-    /// A node that runs what a file or the store has, and knows that `leader` leads.
+    /// Starts a node with this source, and waits until it follows `leader`.
     fn standby_from(&self, name: &str, source: impl AsRef<std::ffi::OsStr>, leader: &Node) -> Node {
         let node = self.launch_from(name, source, &[LONG_LEASE]).start();
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
@@ -156,7 +155,7 @@ impl Fleet {
     }
 }
 
-/// Puts a version in the place of a file, as a deployment does.
+/// Replaces a file by a version with a rename, as a deployment does.
 pub(super) fn put(file: &Path, version: &Version) {
     let new = file.with_extension("new");
     std::fs::copy(&version.path, &new).expect("the file is copied");

@@ -14,55 +14,54 @@ use crate::scenarios;
 
 scenarios! {
     with_crashes: [
-        after_fifty_pushes_with_crashes_all_nodes_agree,
+        all_nodes_agree_after_fifty_pushes_with_crashes,
     ],
 }
 
 const PUSHES: usize = 50;
 const NODES: [&str; 3] = ["alpha", "beta", "gamma"];
-/// Another one gives other moments.
+/// Seed of the random moments.
 const SEED: u64 = 0x5eed_ba70;
 
-fn after_fifty_pushes_with_crashes_all_nodes_agree(fleet: Fleet) {
+fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
     let mut random = Random(SEED);
     let first = fleet.version("works 0");
     fleet.push(&first);
     let mut versions = vec![first];
     let mut nodes: Vec<Node> = NODES.map(|name| fleet.launch_pushed(name, &[]).start()).into();
     fleet.runs(&versions[0], 0);
-    // The last one that is known to have been named.
-    let mut named = 0;
+    // The last version whose push is known to have succeeded.
+    let mut pushed = 0;
     for number in 1..=PUSHES {
         let version = fleet.version(&format!("works {number}"));
-        let mut pusher = fleet.pushing(&version);
+        let mut pusher = fleet.push_command(&version);
         let mut pusher = pusher.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary starts");
         if random.one_in(3) {
             random.sleep(200);
-            pusher.kill().expect("it can be killed");
+            pusher.kill().expect("a child");
         }
-        if pusher.wait().expect("it ends").success() {
-            named = number;
+        if pusher.wait().expect("a child").success() {
+            pushed = number;
         }
         versions.push(version);
         if random.one_in(crashes(&fleet)) {
             random.sleep(1000);
             let leader = fleet.events("elected").last().map(|event| event.from.clone());
-            // At times nobody leads.
             if let Some(at) = nodes.iter().position(|node| Some(&node.name) == leader.as_ref()) {
                 nodes[at].signal(Signal::KILL);
                 nodes[at].wait();
                 nodes[at] = fleet.launch_pushed(&format!("node-{number}"), &[]).start();
             }
         }
-        // So that many are noticed.
+        // Gives the nodes time to notice many of the versions.
         random.sleep(2000);
     }
     assert!(nodes.iter_mut().all(Node::is_running), "no host has ended by itself");
     let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-    all_agree(&fleet, &names, &versions, named);
+    all_agree(&fleet, &names, &versions, pushed);
     let ends: Vec<_> = nodes.iter_mut().map(|node| node.terminate().code()).collect();
     assert_eq!(ends, [Some(0); 3]);
-    assert!(fleet.events("version_rejected").is_empty(), "no version is to blame for crashes");
+    assert!(fleet.events("version_rejected").is_empty(), "a crash rejects no version");
     fleet.check_swaps();
     fleet.check_the_count_after_crashes();
 }
@@ -72,8 +71,8 @@ fn crashes(fleet: &Fleet) -> u64 {
     if fleet.sees_deaths() { 6 } else { 20 }
 }
 
-/// One version is current, all nodes have it, and the leader runs it, as all who can be asked say.
-fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], named: usize) {
+/// Checks that one version is current, that all nodes have it, and that the leader runs it.
+fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], pushed: usize) {
     let current = until("one current version, and all nodes to have it", || {
         let finished = fleet.command(&["modules", ELECTION, "--output=json"]);
         if finished.code != Some(0) {
@@ -90,18 +89,17 @@ fn all_agree(fleet: &Fleet, nodes: &[String], versions: &[Version], named: usize
         let is_settled = is_held && runs(current) == 1 && rows.iter().map(runs).sum::<usize>() == 1;
         if is_settled { Ok(current["digest"].clone()) } else { Err(finished) }
     });
-    let at = versions.iter().position(|version| current == *version.digest).expect("it was pushed");
-    assert!(at >= named, "{} is current, and {} was pushed after it", versions[at].name, versions[named].name);
+    let at = versions.iter().position(|version| current == *version.digest).expect("a pushed version");
+    assert!(at >= pushed, "{} is current, and {} was pushed after it", versions[at].name, versions[pushed].name);
     let status = fleet.status_until("the leader to run it", |status| status["module"] == current);
-    let last = fleet.events("started").into_iter().max_by_key(|event| event.term).expect("somebody leads");
+    let last = fleet.events("started").into_iter().max_by_key(|event| event.term).expect("a leader");
     assert_eq!((&status["node"], &current), (&(&*last.from).into(), &last.text("module").into()), "{status}");
 }
 
-/// Numbers that are the same each time.
+/// A pseudorandom generator with a fixed seed: xorshift64*.
 struct Random(u64);
 
 impl Random {
-    /// xorshift64*.
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -113,8 +111,8 @@ impl Random {
         self.next().is_multiple_of(many)
     }
 
-    /// Sleeps for less than so many milliseconds.
-    fn sleep(&mut self, longest: u64) {
-        std::thread::sleep(Duration::from_millis(self.next() % longest));
+    /// Sleeps for less than `limit` milliseconds.
+    fn sleep(&mut self, limit: u64) {
+        std::thread::sleep(Duration::from_millis(self.next() % limit));
     }
 }

@@ -1,4 +1,4 @@
-//! A coordinator in many versions.
+//! Versions of a coordinator.
 
 use std::path::PathBuf;
 
@@ -7,47 +7,42 @@ use baton_store::Digest;
 use crate::fleet::Fleet;
 use crate::guests::versions;
 
-/// What stands in the guest where a version has its name.
+/// Placeholder in the guest that a version's name replaces.
 const NAME: &[u8] = b"the name of this version, which the tests replace by another one";
 
-/// One version: a component in a file.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// What it calls itself in each line that it prints.
+    /// Name at the start of each line that the version prints.
     pub name: String,
-    /// The file.
     pub path: PathBuf,
-    /// What the log and the store know it by.
     pub digest: String,
 }
 
 impl Version {
-    /// Has these bytes, which nobody has looked at.
+    /// Makes a version of these bytes, unchecked.
     pub fn of(fleet: &Fleet, name: &str, bytes: &[u8]) -> Self {
         let path = fleet.home.path().join(format!("{}.wasm", name.replace(' ', "-")));
         std::fs::write(&path, bytes).expect("the file is written");
         Self { name: name.to_owned(), path, digest: Digest::of(bytes).to_string() }
     }
 
-    /// Whether a line of output is of this version.
-    pub fn said(&self, line: &str) -> bool {
+    pub fn printed(&self, line: &str) -> bool {
         line.strip_prefix(&*self.name).is_some_and(|rest| rest.starts_with(':'))
     }
 
-    /// The module's bytes.
     pub fn bytes(&self) -> Vec<u8> {
-        std::fs::read(&self.path).expect("the file is there")
+        std::fs::read(&self.path).expect("the file")
     }
 }
 
 impl Fleet {
-    /// The version that does what its name begins with (`host/tests/http-guest/src/versions.rs`).
+    /// Makes the version that behaves as its name begins (see `host/tests/http-guest/src/versions.rs`).
     pub fn version(&self, name: &str) -> Version {
         Version::of(self, name, &component(name))
     }
 }
 
-/// The guest under that name: the same code, another digest.
+/// Returns the guest under this name: the same code with another digest.
 pub fn component(name: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(versions()).expect("the guest is built");
     let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(NAME)).collect();

@@ -1,4 +1,4 @@
-//! A guest that keeps state: `BEHAVIOUR` names how.
+//! A guest with state. The variable `BEHAVIOUR` selects what it does.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has one clock")]
 
@@ -26,8 +26,8 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Counts in the state. Each term's part of the count has an entry, so that a test that reads the state in the end
-/// sees whether all commits are one history.
+/// Counts in the state. Each term also saves its range of the count, so that a test can check afterwards that all
+/// commits form one history.
 fn history(term: &Term) -> baton_sdk::Result {
     let mut count: u64 = match get("count") {
         Some(count) => String::from_utf8(count)?.parse()?,
@@ -43,7 +43,7 @@ fn history(term: &Term) -> baton_sdk::Result {
             put(&format!("terms/{:06}", term.number()), part),
             Change::Delete("padding".to_owned()),
         ])?;
-        // The host takes some hundred lines a second.
+        // The host only accepts a few hundred lines per second.
         if count.is_multiple_of(5) {
             println!("saved {count}");
         }
@@ -52,7 +52,7 @@ fn history(term: &Term) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Waits until it is asked to stop, and then stops at once.
+/// Waits for a stop request, and then stops at once.
 fn rest(term: &Term) -> baton_sdk::Result {
     println!("resting in term {}", term.number());
     while term.sleep(Duration::from_secs(1 << 20)).is_ok() {}
@@ -64,10 +64,10 @@ fn too_much(term: &Term) -> baton_sdk::Result {
     let mib = |count: usize| vec![1_u8; count << 20];
     let say = |line: String| {
         println!("{line}");
-        // The tests' journal keeps few of the lines that come at once.
+        // The tests' journal drops similar lines that come within 10 ms.
         let _ = term.sleep(Duration::from_millis(20));
     };
-    let told = |what: &str, changes: &[Change]| {
+    let attempt = |what: &str, changes: &[Change]| {
         say(match commit(changes) {
             Ok(()) => format!("{what}: saved"),
             Err(Error::TooLarge(why)) => format!("{what}: too-large: {why}"),
@@ -75,20 +75,20 @@ fn too_much(term: &Term) -> baton_sdk::Result {
             Err(other) => format!("{what}: {other:?}"),
         });
     };
-    told("one value of 5 MiB", &[put("large", mib(5))]);
+    attempt("one value of 5 MiB", &[put("large", mib(5))]);
     let five: Vec<Change> = (0..5).map(|n| put(&format!("large/{n}"), mib(1))).collect();
-    told("five values of 1 MiB", &five);
-    told("an empty key", &[put("", "x")]);
-    told("a key of 513 bytes", &[put(&"k".repeat(513), "x")]);
+    attempt("five values of 1 MiB", &five);
+    attempt("an empty key", &[put("", "x")]);
+    attempt("a key of 513 bytes", &[put(&"k".repeat(513), "x")]);
     say(format!("keys: {:?}", keys("")));
-    told("three values of 1 MiB", &five[..3]);
-    told("two more of 1 MiB", &five[3..]);
+    attempt("three values of 1 MiB", &five[..3]);
+    attempt("two more of 1 MiB", &five[3..]);
     say(format!("keys: {:?}", keys("large/")));
     while term.sleep(Duration::from_secs(1)).is_ok() {}
     Ok(())
 }
 
-/// Does something `TIMES` times, and prints how long each time took, in nanoseconds, in one line.
+/// Calls `what` `TIMES` times, and prints the durations, in nanoseconds, in one line.
 fn time(mut what: impl FnMut() -> baton_sdk::Result) -> baton_sdk::Result {
     let times: usize = std::env::var("TIMES")?.parse()?;
     let mut took = Vec::with_capacity(times);

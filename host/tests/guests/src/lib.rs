@@ -1,4 +1,4 @@
-//! One guest for all misbehaviour: `BEHAVIOUR` names what it does.
+//! The guest of most tests. The variable `BEHAVIOUR` selects what it does.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has one clock")]
 
@@ -13,7 +13,7 @@ use baton_sdk::{Failure, Term};
 use imports::wasi::config::store;
 use imports::wasi::logging::logging::{Level, log};
 
-/// Interfaces of WASI that a coordinator may use, and the SDK does not.
+/// WASI interfaces that a coordinator may import, but that the SDK does not use.
 mod imports {
     #![allow(missing_docs, reason = "generated")]
     wit_bindgen::generate!({
@@ -57,11 +57,6 @@ fn run(term: &Term) -> baton_sdk::Result {
         "panic" => panic!("this guest panics"),
         "exit" => process::exit(number("STATUS", 3)),
         "busy" => spin(),
-        "ignore-stop" => loop {
-            // Waits in a host call and does not look at what it returns.
-            let _ = term.sleep(Duration::from_millis(10));
-            std::thread::sleep(Duration::from_millis(50));
-        },
         "mutter" => mutter(term),
         "sleep" => {
             std::thread::sleep(Duration::from_secs(1_000_000));
@@ -87,7 +82,6 @@ fn run(term: &Term) -> baton_sdk::Result {
             }
         }
         "touch" => {
-            // Touches so many MiB, says so, and spins.
             let memory = vec![1_u8; number::<usize>("TOUCH_MIB", 1) << 20];
             println!("touched {} bytes", black_box(&memory).len());
             spin()
@@ -96,14 +90,7 @@ fn run(term: &Term) -> baton_sdk::Result {
             println!("{}", recurse(black_box(1)));
             Ok(())
         }
-        "wander" => {
-            // So often that a profile is full long before.
-            let mut seed = 1;
-            let wandered = (0..400).fold(0_u64, |sum, _| sum.wrapping_add(wander(&mut seed, 2000)));
-            println!("wandered {wandered}");
-            Ok(())
-        }
-        // As long as the host takes it, since the SDK does not add a line of the library's.
+        // As long as the host accepts. Called through `map`, the SDK adds no line number to the message.
         "long-failure" => {
             let [failure] = ["x".repeat(1 << 20)].map(Failure::fatal);
             Err(failure)
@@ -115,9 +102,6 @@ fn run(term: &Term) -> baton_sdk::Result {
             (0..1000).for_each(|_| println!("{}", "x".repeat(100)));
             spin()
         }
-        "flood-without-end" => loop {
-            print!("{}", "x".repeat(1 << 16));
-        },
         "step-down" => {
             term.step_down("this guest wants to");
             beat(term)
@@ -132,18 +116,18 @@ fn run(term: &Term) -> baton_sdk::Result {
             let variables = std::env::vars().map(|(name, value)| format!("variable {name}={value}"));
             let stored = store::get_all().map_err(|error| Failure::fatal(format!("{error:?}")))?;
             let stored = stored.into_iter().map(|(name, value)| format!("config {name}={value}"));
-            // One line, so that a test that reads it has all of it.
+            // One line, so that a test that waits for it has all values.
             println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
             Ok(())
         }
         "log" => {
             use Level::{Critical, Debug, Error, Info, Trace, Warn};
             let levels = [Trace, Debug, Info, Warn, Error, Critical];
-            let mut said = levels.map(|level| (level, "billing".to_owned(), format!("this is {level:?}"))).to_vec();
-            said.push((Info, String::new(), "no context".to_owned()));
-            said.push((Info, "c".repeat(1000), format!("two\nlines and {}", "x".repeat(100_000))));
-            for (level, context, message) in said {
-                // Slowly enough that a test that reads the lines gets each of them.
+            let mut messages = levels.map(|level| (level, "billing".to_owned(), format!("this is {level:?}"))).to_vec();
+            messages.push((Info, String::new(), "no context".to_owned()));
+            messages.push((Info, "c".repeat(1000), format!("two\nlines and {}", "x".repeat(100_000))));
+            for (level, context, message) in messages {
+                // The tests' journal drops similar lines that come within 10 ms.
                 std::thread::sleep(Duration::from_millis(15));
                 log(level, &context, &message);
             }
@@ -157,7 +141,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         },
         "gigabyte" => {
             use std::io::Write;
-            // Half in lines, half in one line that never ends, as much in a call as can be.
+            // Half of it in lines, half of it without a line end. Each call writes as much as it can.
             for text in [format!("{}\n", "x".repeat(99)).repeat(600), "y".repeat(60_000)] {
                 (0..(1 << 29) / text.len()).try_for_each(|_| std::io::stdout().lock().write_all(text.as_bytes()))?;
             }
@@ -169,7 +153,7 @@ fn run(term: &Term) -> baton_sdk::Result {
         "files" => {
             for call in variable("SCRIPT").unwrap_or_default().split(';') {
                 println!("{}: {}", call.trim(), on_file(call.trim()).unwrap_or_else(|error| format!("error: {error}")));
-                // Slowly enough that a test that reads the lines gets each of them.
+                // The tests' journal drops similar lines that come within 10 ms.
                 std::thread::sleep(Duration::from_millis(15));
             }
             beat(term)
@@ -185,17 +169,11 @@ fn run(term: &Term) -> baton_sdk::Result {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        "env" => {
-            for (name, value) in std::env::vars() {
-                println!("{name}={value}");
-            }
-            beat(term)
-        }
         unknown => Err(Failure::fatal(format!("no behaviour is called `{unknown}`"))),
     }
 }
 
-/// Prints a line each `BEAT_MS`, until it is asked to stop.
+/// Prints a line every `BEAT_MS` until it receives a stop request.
 fn beat(term: &Term) -> baton_sdk::Result {
     let every = Duration::from_millis(number("BEAT_MS", 100));
     let mut beat = 0_u64;
@@ -209,8 +187,8 @@ fn beat(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Prints whatever it is asked. Each line is begun at one beat and ended at the next, so that whenever this
-/// is paused or killed, the host has half a line in its hands.
+/// Prints lines forever, even after a stop request. The end of each line comes one beat after its start, so that the
+/// host has an incomplete line whenever it pauses or kills the guest.
 fn mutter(term: &Term) -> ! {
     use std::io::Write;
     for beat in 1_u64.. {
@@ -222,7 +200,7 @@ fn mutter(term: &Term) -> ! {
     process::exit(0)
 }
 
-/// Writes until a write is refused, and returns that as its failure, as a guest that can handle it.
+/// Writes until a write is refused, and returns the error as its failure, instead of trapping.
 fn refused(term: &Term) -> baton_sdk::Result {
     use std::io::Write;
     loop {
@@ -235,7 +213,7 @@ fn refused(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Does something with a file, as `CALL PATH REST`.
+/// Runs a file operation of the form `CALL PATH REST`.
 fn on_file(call: &str) -> std::io::Result<String> {
     use std::fs;
     use std::io::Write;
@@ -247,12 +225,12 @@ fn on_file(call: &str) -> std::io::Result<String> {
         "write" => fs::write(path, rest).map(|()| "ok".to_owned()),
         "append" => fs::File::options().append(true).open(path)?.write_all(rest.as_bytes()).map(|()| "ok".to_owned()),
         "rename" => fs::rename(path, rest).map(|()| "ok".to_owned()),
-        #[expect(deprecated, reason = "elsewhere a link is to be told whether it leads to a file or to a folder")]
+        #[expect(deprecated, reason = "the replacements distinguish links to files from links to folders")]
         "link" => fs::soft_link(rest, path).map(|()| "ok".to_owned()),
         "remove" => fs::remove_file(path).map(|()| "ok".to_owned()),
         "mkdir" => fs::create_dir(path).map(|()| "ok".to_owned()),
         "keep" => {
-            // So many handles, until it ends.
+            // Keeps the handles open until the instance ends.
             (0..rest.parse().unwrap_or(0)).try_for_each(|_| fs::File::open(path).map(std::mem::forget))?;
             Ok("ok".to_owned())
         }
@@ -271,8 +249,8 @@ fn on_file(call: &str) -> std::io::Result<String> {
 /// `AT_SYMLINK_NOFOLLOW` of wasi-libc.
 const SYMLINK_NOFOLLOW: i32 = 1;
 
-/// Sets when the file at that path was read and written last, in seconds since 1970. The standard library can do that with
-/// open files alone.
+/// Sets the access and modification times of the file at `path`, in seconds since 1970. The standard library can only
+/// set those of open files.
 #[cfg(target_family = "wasm")]
 fn set_times(path: &str, seconds: &str, flags: i32) -> std::io::Result<String> {
     /// `struct timespec` of wasi-libc.
@@ -308,32 +286,10 @@ fn spin() -> ! {
     }
 }
 
-#[expect(unconditional_recursion, reason = "that is what it is for")]
+#[expect(unconditional_recursion, reason = "it overflows the stack on purpose")]
 fn recurse(n: u64) -> u64 {
     let kept = black_box([n; 64]);
     recurse(black_box(n + 1)) + kept[0]
-}
-
-/// Goes so deep by a way that it has not gone before, and computes there for longer than it takes to be looked at.
-#[inline(never)]
-fn wander(seed: &mut u64, depth: u32) -> u64 {
-    if depth == 0 {
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(25) {
-            *seed = black_box(*seed);
-        }
-        return 1;
-    }
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    // Whether by the one way or by the other, it returns to where it came from.
-    let below = if *seed >> 63 == 0 { wander(seed, depth - 1) } else { stray(seed, depth - 1) };
-    black_box(below).wrapping_add(1)
-}
-
-/// The other way.
-#[inline(never)]
-fn stray(seed: &mut u64, depth: u32) -> u64 {
-    black_box(wander(black_box(seed), depth)).wrapping_add(2)
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -1,9 +1,15 @@
-//! Effects as fast as can be, or with a rest of `EVERY_US`: a request to `URL` and a line in turn, and now and then many
-//! lines, more than are written at once. Where there is a `FILE`, each is appended to it as well.
+//! Causes effects as fast as it can, or with pauses of `EVERY_US` microseconds: alternately a request to `URL` and a
+//! line of output. Every eighth time it prints more lines than are written at once. With the variable `FILE`, appends
+//! each effect to that file, too.
 //!
-//! Each effect is `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`: a name that no other instance has, which effect of it this is,
-//! how often had been saved when it began, in which term that was saved last, how often it knows that it is saved by now,
-//! and its term. In two terms of four the stop is ignored.
+//! Each effect is `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`:
+//!
+//! - a unique name of the instance, and the number of the effect
+//! - the number of saves at the start of the term, and the term of the last of them
+//! - the number of acknowledged saves so far
+//! - the term
+//!
+//! Two terms of four ignore stop requests.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,17 +21,17 @@ use wasip2::http::types::Fields;
 
 use super::client;
 
-/// From one commit to the next, in effects.
+/// The number of effects between two commits.
 const SAVES_EVERY: u64 = 16;
 
-/// What had been saved when a term began: how often, and in which term last.
+/// The number of saves at the start of a term, and the term of the last save.
 #[derive(Clone, Copy, Default)]
 pub struct Saved {
     pub times: u64,
     pub term: u64,
 }
 
-/// Causes effects until the stop, or for ever. Now and then saves, which says whether it did: so many times, then.
+/// Causes effects until a stop request, or forever. `save` stores the number of saves, and returns true on success.
 pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sdk::Result {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let (url, every) = (variable("URL"), Duration::from_micros(variable("EVERY_US").parse()?));
@@ -41,7 +47,7 @@ pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sd
         if number % 4 < 2 {
             term.check()?;
         }
-        // What is refused or lost is no reason to end: who does not notice is the worse guest.
+        // Ignores refused and lost effects, because a guest that continues is the harder test.
         if n.is_multiple_of(SAVES_EVERY) && save(saved + 1) {
             saved += 1;
         }

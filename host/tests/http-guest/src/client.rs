@@ -1,4 +1,4 @@
-//! Requests over `wasi:http`, by its own types.
+//! An HTTP client that uses `wasi:http` directly.
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{
@@ -7,40 +7,36 @@ use wasip2::http::types::{
 };
 use wasip2::io::streams::{InputStream, OutputStream, StreamError};
 
-/// A response with all of its body.
 pub struct Answer {
     pub status: u16,
     pub location: Option<String>,
     pub body: String,
 }
 
-/// A request whose body is still being written.
 pub struct Upload {
     pub out: OutputStream,
     pub body: OutgoingBody,
     pub answer: FutureIncomingResponse,
 }
 
-/// Asks for a URL, and waits.
+/// Gets a URL, and waits for the answer.
 pub fn get(url: &str, headers: Fields) -> Result<Answer, String> {
     finish(&begin(url, headers, None)?)
 }
 
-/// Sends a body in one piece, with a length and trailers.
+/// Posts a body in one piece, with trailers if there are any.
 pub fn post(url: &str, headers: Fields, body: &[u8], trailers: Option<Fields>) -> Result<Answer, String> {
     let upload = upload(url, headers)?;
-    upload.out.blocking_write_and_flush(body).map_err(told)?;
+    upload.out.blocking_write_and_flush(body).map_err(describe)?;
     drop(upload.out);
     OutgoingBody::finish(upload.body, trailers).map_err(|code| code.to_string())?;
     finish(&upload.answer)
 }
 
-/// Begins a request without a body.
 pub fn begin(url: &str, headers: Fields, options: Option<RequestOptions>) -> Result<FutureIncomingResponse, String> {
     handle(request(url, headers, &Method::Get)?, options).map_err(refusal)
 }
 
-/// Begins a request with a body.
 pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
     let request = request(url, headers, &Method::Post)?;
     let body = request.body().map_err(|()| "no body")?;
@@ -49,7 +45,7 @@ pub fn upload(url: &str, headers: Fields) -> Result<Upload, String> {
     Ok(Upload { out, body, answer })
 }
 
-/// The host's reason why it does not make a request.
+/// The host's reason to refuse a request.
 fn refusal(code: ErrorCode) -> String {
     match code {
         ErrorCode::InternalError(Some(reason)) => reason,
@@ -79,12 +75,11 @@ fn finish(answer: &FutureIncomingResponse) -> Result<Answer, String> {
     Ok(Answer { status, location, body: text })
 }
 
-/// All of a response's body.
 pub fn read(body: &IncomingBody) -> Result<String, String> {
     read_by(body, InputStream::blocking_read)
 }
 
-/// All of a response's body, by a loop that never waits for it.
+/// Reads a response's whole body with a loop of reads that do not block.
 pub fn read_without_waiting(body: &IncomingBody) -> Result<String, String> {
     read_by(body, InputStream::read)
 }
@@ -99,7 +94,7 @@ fn read_by(
         match read(&stream, 1 << 16) {
             Ok(part) => bytes.extend(part),
             Err(StreamError::Closed) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(describe(error)),
         }
     }
 }
@@ -114,12 +109,12 @@ fn request(url: &str, headers: Fields, method: &Method) -> Result<OutgoingReques
     }
     request.set_scheme(Some(&scheme)).map_err(|()| "no such scheme")?;
     request.set_authority(Some(authority)).map_err(|()| "no such authority")?;
-    // A request without a path is none to wasmtime.
+    // wasmtime refuses a request without a path.
     request.set_path_with_query(Some(if path.is_empty() { "/" } else { path })).map_err(|()| "no such path")?;
     Ok(request)
 }
 
-fn told(error: StreamError) -> String {
+fn describe(error: StreamError) -> String {
     match error {
         StreamError::Closed => "closed".to_owned(),
         StreamError::LastOperationFailed(error) => error.to_debug_string(),

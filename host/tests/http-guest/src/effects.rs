@@ -1,9 +1,9 @@
-//! A guest that causes effects as fast as it can, and in every other term saves how often it has saved.
+//! A guest that causes effects as fast as it can. In every other term it saves the number of its saves.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
 mod causes;
-#[expect(dead_code, reason = "the other guest has use for all of it")]
+#[expect(dead_code, reason = "the HTTP guest uses all of it")]
 mod client;
 
 use baton_sdk::Term;

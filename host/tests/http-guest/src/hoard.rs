@@ -1,4 +1,4 @@
-//! Keeps as much as it gets of one kind of thing that lives in the host's memory: `HOARD` says of which.
+//! Allocates as many objects as it can of one kind that takes memory of the host. The variable `HOARD` names the kind.
 
 use std::hint::black_box;
 
@@ -9,10 +9,10 @@ use wasip2::http::types::{Fields, Method, OutgoingBody, OutgoingRequest, Scheme}
 
 use crate::client;
 
-/// More than any limit on handles lets it have.
-const ENDLESS: usize = 20_000;
+/// A number of objects that exceeds every limit on handles.
+const ENDLESS: usize = 120_000;
 
-/// Keeps all that it gets, and says how many these were, and what it got instead of the next.
+/// Keeps all objects that it gets. Returns their number, and the error for the next one.
 pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
     Ok(match what {
         "nothing" => "0".to_owned(),
@@ -38,7 +38,7 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             })
         }
         "emptied" => keep(|n| {
-            // It takes long to make one, and this many would be seen.
+            // Each object takes long to create. This many would already show in the host's memory.
             if n == 1_000 {
                 return Err(Failure::fatal("enough"));
             }
@@ -54,7 +54,11 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             OutgoingBody::finish(body, Some(fields(n)?)).map_err(|code| code.to_string())?;
             Ok::<_, Failure>(request)
         }),
-        "heads" => keep(|_| {
+        "heads" => keep(|n| {
+            // Each object takes a request. This many would already show in the host's memory.
+            if n == 10_000 {
+                return Err("enough".to_owned());
+            }
             let begun = client::begin(&format!("{url}/some"), Fields::new(), None)?;
             let response = client::head(&begun).map_err(|code| code.to_string())?;
             let headers = response.headers();
@@ -62,9 +66,9 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             Ok::<_, String>(headers)
         }),
         "stdouts" => {
-            let said = keep(|n| if n < 4_000 { Ok(wasip2::cli::stdout::get_stdout()) } else { Err("enough") });
-            // They take none of what it may have.
-            format!("{said}, {:?}", fields(0).is_ok())
+            let kept = keep(|n| if n < 4_000 { Ok(wasip2::cli::stdout::get_stdout()) } else { Err("enough") });
+            // These handles do not count against the limit, so there is room for other objects.
+            format!("{kept}, {:?}", fields(0).is_ok())
         }
         "bodies" => keep(|_| {
             let request = request();
@@ -117,10 +121,10 @@ fn keep<T, E: std::fmt::Debug>(mut get: impl FnMut(usize) -> Result<T, E>) -> St
         match get(kept.len()) {
             Ok(one) => kept.push(one),
             Err(error) => {
-                let said = format!("{}: {error:?}", kept.len());
-                // The rest of the term it holds them.
+                let result = format!("{}: {error:?}", kept.len());
+                // Keeps the objects until the end of the term.
                 std::mem::forget(black_box(kept));
-                return said;
+                return result;
             }
         }
     }

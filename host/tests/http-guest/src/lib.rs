@@ -1,4 +1,4 @@
-//! A guest that makes requests over HTTP: `BEHAVIOUR` names how, `URL` to whom.
+//! A guest that sends HTTP requests to `URL`. The variable `BEHAVIOUR` selects what it does.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
@@ -17,13 +17,13 @@ use wasip2::io::poll::{Pollable, poll};
 baton_sdk::coordinator!(run);
 
 thread_local! {
-    /// What is said in the end, as one line: of many that come at once, a test keeps only some.
-    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// Texts that [`rest`] prints as one line. The tests' journal drops similar lines that come within 10 ms.
+    static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Says a line in the end.
+/// Adds a text to the line that [`rest`] prints.
 macro_rules! say {
-    ($($line:tt)*) => { SAID.with_borrow_mut(|said| said.push(format!($($line)*))) };
+    ($($line:tt)*) => { TEXTS.with_borrow_mut(|texts| texts.push(format!($($line)*))) };
 }
 
 fn run(term: &Term) -> baton_sdk::Result {
@@ -53,7 +53,7 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Asks for each of the URLs, says what became of it, and waits to be stopped.
+/// Gets each of the URLs, prints the results, and waits for a stop request.
 fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     for url in urls.split(' ') {
         match client::get(url, Fields::new()) {
@@ -65,7 +65,7 @@ fn get(term: &Term, urls: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Tries to send the host's headers as its own, by every way that there is.
+/// Attempts in many ways to send headers that only the host may send.
 fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     let names = [
         "Baton-Term",
@@ -123,7 +123,6 @@ fn forge(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Goes where it is told to go, as a client that follows redirects.
 fn follow(term: &Term, url: &str) -> baton_sdk::Result {
     let mut next = url.to_owned();
     for _ in 0..5 {
@@ -145,7 +144,7 @@ fn follow(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Begins 10,000 requests that nobody answers, and then one that somebody does.
+/// Starts 10,000 requests that the server never answers, and then one that it answers.
 fn many(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let mut refused = Vec::new();
@@ -158,7 +157,7 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
     refused.dedup();
     say!("kept {}, refused with {refused:?}", kept.iter().filter(|answer| answer.get().is_none()).count());
     drop(kept);
-    // Places are given back when the tasks have seen it.
+    // The requests count against the limit until their tasks have ended.
     let answer = loop {
         match client::get(&format!("{url}/answer"), Fields::new()) {
             Ok(answer) => break answer,
@@ -169,7 +168,7 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Begins 64 requests, and waits to be killed.
+/// Starts 64 requests, and waits for the kill.
 fn crowd(term: &Term, url: &str) -> baton_sdk::Result {
     let begun: Result<Vec<_>, String> = (0..64).map(|_| client::begin(url, Fields::new(), None)).collect();
     let begun = begun?;
@@ -178,7 +177,7 @@ fn crowd(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Writes a body without an end, a line each 5 ms, whatever it is asked.
+/// Writes an endless body, one line every 5 ms, even after a stop request.
 fn upload(term: &Term, url: &str) -> baton_sdk::Result {
     let upload = client::upload(url, Fields::new())?;
     for line in 1_u64.. {
@@ -192,7 +191,6 @@ fn upload(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Writes a body without an end, as fast as it is taken.
 fn flood(term: &Term, url: &str) -> baton_sdk::Result {
     let upload = client::upload(url, Fields::new())?;
     let part = [b'x'; 4096];
@@ -201,7 +199,7 @@ fn flood(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Begins requests that are answered before their bodies end, which they do not, until one is refused.
+/// Starts requests with endless bodies, which the server answers early, until the host refuses one.
 fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let refused = loop {
@@ -218,7 +216,7 @@ fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Waits for an answer that does not come, with other timeouts than the host's if `TIMEOUT_MS` says so.
+/// Waits for an answer that does not come. `TIMEOUT_MS` sets a timeout other than the host's.
 fn hang(term: &Term, url: &str) -> baton_sdk::Result {
     let options = RequestOptions::new();
     if let Ok(timeout) = variable("TIMEOUT_MS").parse::<u64>() {
@@ -232,7 +230,7 @@ fn hang(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Reports its term, and is done: a server's refusal of the term is only told to people.
+/// Sends two requests and returns ok. The host logs a server's refusal of the term, but does not end the instance.
 fn report(term: &Term, url: &str) -> baton_sdk::Result {
     for _ in 0..2 {
         match client::get(url, Fields::new()) {
@@ -244,7 +242,7 @@ fn report(term: &Term, url: &str) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Asks `REQUESTS` times, one after the other, and prints how long each took in nanoseconds.
+/// Sends `REQUESTS` requests, one after the other, and prints the duration of each in nanoseconds.
 fn measure(url: &str) -> baton_sdk::Result {
     let requests: usize = variable("REQUESTS").parse()?;
     let mut took = Vec::with_capacity(requests);
@@ -262,7 +260,7 @@ fn measure(url: &str) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Sets timers, asks for each of the URLs, and only looks from time to time whether anything has come: it never waits.
+/// Sets timers and gets each of the URLs. Polls instead of blocking.
 fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
     let is_there = |pollable: &Pollable| {
         std::hint::black_box((0..1000).map(std::hint::black_box).sum::<u64>());
@@ -270,7 +268,7 @@ fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
     };
     let (alone, beside, stdout) = (subscribe_duration(50_000_000), subscribe_duration(100_000_000), get_stdout());
     while !is_there(&alone) {}
-    // There is always room for a line.
+    // The output is always ready, so that `poll` never blocks.
     let room = stdout.subscribe();
     while !poll(&[&beside, &room]).contains(&0) {}
     say!("timers");
@@ -287,7 +285,7 @@ fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
 }
 
 fn rest(term: &Term) -> baton_sdk::Result {
-    println!("{}", SAID.take().join("\t"));
+    println!("{}", TEXTS.take().join("\t"));
     println!("rests");
     while term.sleep(Duration::from_secs(60)).is_ok() {}
     Ok(())

@@ -1,10 +1,10 @@
-//! A guest that causes effects as fast as it can, and keeps no state: nothing in the store says which term is served but
-//! the record, and what nodes announce.
+//! A guest that causes effects as fast as it can, without state. Only the record and the nodes' announcements then say
+//! in the store which term is served.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
 mod causes;
-#[expect(dead_code, reason = "the other guest has use for all of it")]
+#[expect(dead_code, reason = "the HTTP guest uses all of it")]
 mod client;
 
 use baton_sdk::Term;

@@ -1,8 +1,9 @@
-//! A guest in many versions. Each is this component with another name in it, which begins with what it does.
+//! A guest with many versions. Each version is this component with another name in it. The name's first word selects
+//! the behavior.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
-#[expect(dead_code, reason = "the other guest has use for all of it")]
+#[expect(dead_code, reason = "the HTTP guest uses all of it")]
 mod client;
 
 use std::hint::black_box;
@@ -13,18 +14,17 @@ use wasip2::http::types::Fields;
 
 baton_sdk::coordinator!(run);
 
-/// What the tests write a version's name over.
+/// The name of the version, which the tests replace in the compiled component.
 static NAME: [u8; 64] = *b"the name of this version, which the tests replace by another one";
 
 fn run(term: &Term) -> baton_sdk::Result {
-    // Nothing of it is known before it runs.
+    // Keeps the compiler from evaluating the name.
     let name = std::str::from_utf8(black_box(&NAME))?.trim_end();
     let mut words = name.split(' ');
     let behaviour = words.next().unwrap_or_default();
     let mut seconds = || words.next().unwrap_or_default().parse().map(Duration::from_secs);
     match behaviour {
         "works" => work(term, name),
-        // Takes its time to stop.
         "lingers" => {
             work(term, name)?;
             std::thread::sleep(seconds()?);
@@ -35,7 +35,7 @@ fn run(term: &Term) -> baton_sdk::Result {
     }
 }
 
-/// Does what no version should.
+/// Fails or stalls.
 fn fail(term: &Term, name: &str, behaviour: &str) -> baton_sdk::Result {
     println!("{name}: begins in term {}", term.number());
     match behaviour {
@@ -49,7 +49,7 @@ fn fail(term: &Term, name: &str, behaviour: &str) -> baton_sdk::Result {
     }
 }
 
-/// Counts in the state, and reports each count, until it is asked to stop.
+/// Counts in the state and reports each count, until it receives a stop request.
 fn work(term: &Term, name: &str) -> baton_sdk::Result {
     let state = term.state();
     let mut count: u64 = match state.get_bytes("count") {

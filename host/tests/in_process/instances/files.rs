@@ -1,4 +1,4 @@
-//! Files of an instance whose deadline passes: refused like any effect, and then nothing more is written.
+//! Tests that the deadline applies to file operations.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::patience::Patience;
 use super::{GUARD, Lines, gone, launcher_under, module};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_the_deadline_on_nothing_is_written_to_a_file() {
+async fn file_writes_stop_at_the_deadline() {
     let (mut patience, mut time) = (Patience::default(), Duration::from_millis(500));
     loop {
         let folder = tempfile::tempdir().unwrap();
@@ -23,17 +23,17 @@ async fn from_the_deadline_on_nothing_is_written_to_a_file() {
         let module = module();
         let now = launcher.clock.now();
         let deadline = now + time;
-        // Nobody kills it: it ends because a write is refused.
+        // Without a kill, the instance ends because a write is refused.
         let mut instance = launcher.start(&module, 1, deadline, now + GUARD * 10, Arc::new(Lines(sender)));
         let gone = gone(&mut instance).await;
         assert_eq!(gone.end, End::Killed);
-        assert!(launcher.clock.now() >= deadline, "it had its time before");
+        assert!(launcher.clock.now() >= deadline, "the instance ended before its deadline");
         let written = fs::read_to_string(folder.path().join("log")).unwrap_or_default();
         if !written.is_empty() {
             let is_whole = written.starts_with("still allowed\n") && written.ends_with("still allowed\n");
             return assert!(is_whole, "{written:?}");
         }
-        // On a busy machine it had no time before.
+        // On a busy machine the instance may not write before its deadline.
         assert!(patience.lasts(), "nothing is written within {time:?}");
         time *= 2;
     }

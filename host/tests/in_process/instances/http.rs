@@ -1,4 +1,4 @@
-//! An instance is gone when all that its requests had started has ended.
+//! Tests that an instance is only gone after the tasks of its HTTP requests have ended.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use super::guests::asks_over_http;
 use super::patience::Patience;
 use super::{GUARD, Lines, engine, gone, launcher_under};
 
-/// A launcher of the guest that makes requests.
+/// The guest that sends HTTP requests, and its launcher.
 fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     let grants = Grants::new(vec![url.parse().unwrap()]);
     let policy = Policy { http: HttpPolicy::new(grants, 64, None).unwrap(), ..Policy::default() };
@@ -24,7 +24,7 @@ fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     (module, launcher)
 }
 
-/// Takes a guest's first line for a reason to panic, as a mistake in the host would.
+/// An output that panics at the first line, like a bug in the host.
 struct Panics;
 
 impl Output for Panics {
@@ -36,7 +36,7 @@ impl Output for Panics {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_a_panic_ends_is_gone_when_the_last_of_its_requests_is() {
+async fn instance_ended_by_panic_is_gone_after_its_requests() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let (module, launcher) = asking("crowd", &format!("http://{}", listener.local_addr().unwrap()));
@@ -45,15 +45,15 @@ async fn an_instance_that_a_panic_ends_is_gone_when_the_last_of_its_requests_is(
         let mut instance = launcher.start(&module, 1, later, later, Arc::new(Panics));
         let end = gone(&mut instance).await.end;
         assert!(matches!(&end, End::Crashed(why) if why.contains("on purpose: 64 in flight")), "{end:?}");
-        // As many as it had opened by then.
-        are_reset(
+        // Accepts the connections that the instance has opened before its end.
+        assert_reset(
             std::iter::repeat_with(|| listener.accept()).map_while(Result::ok).map(|(stream, _)| stream).collect(),
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_is_gone_when_the_last_of_its_requests_is() {
+async fn killed_instance_is_gone_after_its_requests() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (module, launcher) = asking("crowd", &format!("http://{}", listener.local_addr().unwrap()));
     for _ in 0..10 {
@@ -68,17 +68,17 @@ async fn an_instance_is_gone_when_the_last_of_its_requests_is() {
         }
         instance.kill();
         assert_eq!(gone(&mut instance).await.end, End::Killed);
-        are_reset(streams);
+        assert_reset(streams);
     }
 }
 
-/// Each connection has been broken off by now.
-fn are_reset(streams: Vec<TcpStream>) {
+/// Asserts that each connection has been reset.
+fn assert_reset(streams: Vec<TcpStream>) {
     for mut stream in streams {
         stream.set_nonblocking(true).unwrap();
         let mut read = [0; 4096];
         let ended = loop {
-            // What it had sent before comes first.
+            // Skips bytes that were sent before the reset.
             match stream.read(&mut read) {
                 Ok(length) if length > 0 => {}
                 ended => break ended,

@@ -1,6 +1,5 @@
-//! Instances of real guests in processes of their own, whose host is this one, without a lease: how they end, and what
-
-//! they may ask of the host.
+//! Tests of instances of real guests whose host is this process, without a lease: their ends, and their requests to the
+//! host.
 
 mod files;
 mod http;
@@ -15,8 +14,8 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, End, StopReason};
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Postmortem, Processes, Purpose,
-    Runners, RunningInstances, Templates,
+    CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Processes, Runners,
+    RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;
@@ -30,18 +29,18 @@ use gone::gone;
 use guests::Guest;
 use patience::Patience;
 
-/// Longer than any test takes, for deadlines that are not meant to come. Nothing is measured by it.
+/// Longer than any test takes, for deadlines that must not pass. Not for measurements.
 const GUARD: Duration = Duration::from_secs(30);
 
-/// The length of a lease where one counts.
+/// The length of a lease, for the watchdog's tests.
 const D: Duration = Duration::from_secs(60);
 
-/// A launcher of the fixture that behaves as it is told.
+/// A launcher of the guest with this behavior.
 fn launcher(behaviour: &str) -> Launcher {
     launcher_under(Policy { limits: Limits { memory: 64 << 20, ..Limits::default() }, ..Policy::default() }, behaviour)
 }
 
-/// The same under another policy.
+/// A launcher of the guest with this behavior and policy.
 fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
@@ -53,7 +52,6 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
         handover: state::Handover::default(),
         read_ahead: state::ReadAhead::default(),
         claim_ahead: CLAIM_AHEAD,
-        postmortem: Postmortem::default(),
         arguments: Vec::new(),
         env: vec![("BEHAVIOUR".to_owned(), behaviour.to_owned()), ("BEAT_MS".to_owned(), "5".to_owned())],
         config: Vec::new(),
@@ -64,22 +62,21 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     }
 }
 
-/// Runners of the real program, whose host is this process.
+/// Runners of the real binary, whose host is this process.
 fn runners(policy: Policy) -> Runners {
     let templates = Templates::new(env!("CARGO_BIN_EXE_baton").into(), &Processes::new().unwrap());
     Runners::new(policy, &templates, &Handle::current())
 }
 
 fn engine() -> Engine {
-    Engine::new(Purpose::default()).unwrap()
+    Engine::new().unwrap()
 }
 
-/// The fixture.
 fn module() -> Module {
     Module::load(&engine(), &Guest::Beats.module()).unwrap()
 }
 
-/// An instance with so long to its deadline, and the lines that it prints.
+/// Starts an instance whose deadline is after the time `deadline`. Returns the lines that it prints, too.
 fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
     let (module, launcher) = (module(), launcher(behaviour));
     let (sender, lines) = mpsc::unbounded_channel();
@@ -92,16 +89,16 @@ struct Lines(mpsc::UnboundedSender<String>);
 impl Output for Lines {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Line(_, line) = notice {
-            // Some tests do not listen.
+            // Fails in tests that have dropped the receiver.
             let _ = self.0.send(line.to_owned());
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_guest_without_host_calls_is_ended() {
+async fn busy_guest_without_host_calls_can_be_killed() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
-    // The last thing that it asks of the host. From here on no call of it comes by where it could be dropped.
+    // This line is the guest's last call of the host, so no later call can end the guest.
     assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
     instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started(), None);
     instance.kill();
@@ -109,11 +106,10 @@ async fn a_busy_guest_without_host_calls_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_guests_on_few_threads_are_all_ended() {
+async fn many_busy_guests_on_few_threads_can_be_killed() {
     let mut instances: Vec<_> = (0..6).map(|_| start("busy", GUARD * 10)).collect();
     for (instance, lines) in &mut instances {
         Patience::of_future(lines.recv()).await.expect("each gets its turn").expect("a line");
-        // Dropped store after dropped store: the threads go on with the others meanwhile.
         instance.kill();
     }
     for (instance, _) in &mut instances {
@@ -121,8 +117,8 @@ async fn many_busy_guests_on_few_threads_are_all_ended() {
     }
 }
 
-/// Its deadline passes and nobody kills it: it ends by itself, since its effects are refused.
-async fn is_reported_as_killed(behaviour: &str) {
+/// Runs an instance past its deadline without a kill. The instance ends by itself, because its effects are refused.
+async fn assert_reported_as_killed(behaviour: &str) {
     let (mut patience, mut deadline) = (Patience::default(), Duration::from_millis(300));
     loop {
         let (mut instance, mut lines) = start(behaviour, deadline);
@@ -131,26 +127,26 @@ async fn is_reported_as_killed(behaviour: &str) {
         if lines.recv().await.is_some() {
             return;
         }
-        // On a busy machine it had no time before.
+        // On a busy machine the instance may not write before its deadline.
         assert!(patience.lasts(), "nothing is written within {deadline:?}");
         deadline *= 2;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_traps_since_its_write_was_refused_was_killed() {
-    is_reported_as_killed("mutter").await;
+async fn guest_counts_as_killed_if_it_traps_after_refused_write() {
+    assert_reported_as_killed("mutter").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_fails_since_its_write_was_refused_was_killed() {
-    is_reported_as_killed("refused").await;
+async fn guest_counts_as_killed_if_it_fails_after_refused_write() {
+    assert_reported_as_killed("refused").await;
 }
 
-/// The process that the test below starts.
+/// The child process of the test below.
 #[test]
 #[ignore = "ends its process"]
-fn the_watchdog_ends_this_process() {
+fn watchdog_ends_this_process() {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |_, longest| {
         println!("\nasked {}", longest.as_nanos());
@@ -167,27 +163,27 @@ fn the_watchdog_ends_this_process() {
 }
 
 #[test]
-fn last_words_that_block_keep_the_process_for_a_part_of_what_is_left_of_the_lease() {
+fn watchdog_kills_process_whose_last_message_blocks() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "--nocapture", "instances::the_watchdog_ends_this_process"])
+        .args(["--exact", "--ignored", "--nocapture", "instances::watchdog_ends_this_process"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
     let status = Patience::poll(Duration::from_millis(5), || child.try_wait().unwrap()).unwrap_or_else(|_| {
         child.kill().unwrap();
-        panic!("the watchdog waits for its own words");
+        panic!("the watchdog waits for its message");
     });
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL), "{status:?}");
-    let said = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
-    let asked = said.lines().find_map(|line| line.strip_prefix("asked ")).expect("it was asked for its last words");
+    let output = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    let asked = output.lines().find_map(|line| line.strip_prefix("asked ")).expect("the watchdog asks for a message");
     let longest = Duration::from_nanos(asked.parse().unwrap());
-    assert!(longest > D / 50 && longest < D * 7 / 200, "the words had {longest:?} of the 0.07 D after 0.93 D");
+    assert!(longest > D / 50 && longest < D * 7 / 200, "the message had {longest:?} of the 0.07 D after 0.93 D");
 }
 
-/// The process that the test below starts.
+/// The child process of the test below.
 #[test]
 #[ignore = "ends its process"]
-fn the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process() {
+fn watchdog_ends_this_process_despite_pauses() {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |_, _| {}).unwrap();
     let now = clock.now();
@@ -198,18 +194,18 @@ fn the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process() {
 }
 
 #[test]
-fn a_host_that_is_paused_again_and_again_ends_itself_all_the_same() {
+fn watchdog_kills_host_that_is_paused_repeatedly() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture"])
-        .arg("instances::the_watchdog_of_a_host_that_is_paused_again_and_again_ends_this_process")
+        .arg("instances::watchdog_ends_this_process_despite_pauses")
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap() == "watched"));
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "watched"));
     let pid = Pid::from_child(&child);
-    // Each pause is longer than the half of a second by which one is told, and what it runs between two is far less
-    // than the second that a kill has.
+    // The watchdog recognizes a pause of more than 0.5 s. Between two pauses the process runs for far less than the
+    // second that a kill may take.
     let mut patience = Patience::default();
     let ended = loop {
         kill_process(pid, Signal::STOP).unwrap();
@@ -221,14 +217,14 @@ fn a_host_that_is_paused_again_and_again_ends_itself_all_the_same() {
         }
         if !patience.lasts() {
             child.kill().unwrap();
-            panic!("it goes on after its pauses");
+            panic!("the watchdog does not kill the process");
         }
     };
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGKILL), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_that_traps_by_itself_has_failed_with_a_backtrace() {
+async fn trap_is_reported_with_a_backtrace() {
     let (mut instance, _lines) = start("panic", GUARD * 10);
     let gone = gone(&mut instance).await;
     assert!(matches!(&gone.end, End::Crashed(why) if why.contains("unreachable")), "{gone:?}");
@@ -236,7 +232,7 @@ async fn a_guest_that_traps_by_itself_has_failed_with_a_backtrace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_call_cannot_make_the_host_hold_as_much_as_the_guest_likes() {
+async fn guest_cannot_pass_unlimited_data_in_one_call() {
     let (mut instance, mut lines) = start("long-reason", GUARD * 10);
     let gone = gone(&mut instance).await;
     assert!(matches!(&gone.end, End::Crashed(why) if why.contains("fuel")), "{gone:?}");
@@ -246,7 +242,7 @@ async fn one_call_cannot_make_the_host_hold_as_much_as_the_guest_likes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_exit_has_no_number_that_nobody_said() {
+async fn exit_is_reported_without_an_invented_number() {
     let (mut instance, _lines) = start("exit", GUARD * 10);
     assert_eq!(gone(&mut instance).await.end, End::Failed("the coordinator exited with an error status".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! A supervisor whose requests to the store panic.
+//! Tests that a supervisor survives panics in requests to the store.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_store::clock::Clock;
 
-use baton::links::Line;
+use baton::links::LinkHandle;
 use baton::node::NodeId;
 use baton::steering::{Helm, Itself};
 use baton::supervisor::{Leads, Preference, Shutdown, Supervisor};
@@ -21,14 +21,13 @@ use tokio::sync::{mpsc, watch};
 use super::patience::Patience;
 use super::{GUARD, launcher, module};
 
-/// The lease, far longer than a busy machine may keep its renewal waiting.
+/// The length of the lease. It is far longer than a busy machine delays a renewal.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// The first request of each kind panics before it reaches the store.
+/// A store on which the first request of each kind panics.
 struct Panics {
     store: MemoryStore,
     seen: Mutex<HashSet<String>>,
-    /// The kinds that the store has answered.
     answered: watch::Sender<HashSet<String>>,
 }
 
@@ -37,7 +36,7 @@ impl LeaseStore for Panics {
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
         let kind = op.to_string();
         let first = self.seen.lock().unwrap().insert(kind.clone());
-        assert!(!first, "the first {kind} panics, as it should here");
+        assert!(!first, "the first {kind} panics on purpose");
         let answer = self.store.request(election, op).await;
         self.answered.send_modify(|answered| {
             answered.insert(kind);
@@ -63,7 +62,7 @@ impl LeaseStore for Panics {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
+async fn store_request_is_repeated_when_it_panics() {
     let launcher = launcher("beat");
     let module = module();
     let supply = Supply { current: Some(Prepared { serial: 1, module }), fallback: None };
@@ -84,7 +83,7 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     let objects = Arc::new(store.store.clone());
     let helm = Helm::new(election.clone(), (itself, timing), objects, clock.clone(), log.clone(), Tidings::default());
     let supervisor = Supervisor {
-        line: Line::off(),
+        link: LinkHandle::off(),
         election: election.clone(),
         settings: Settings {
             node: "alpha".to_owned(),
@@ -111,11 +110,11 @@ async fn a_request_that_panics_has_an_unknown_outcome_and_is_repeated() {
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));
-    // It reads, acquires, begins a term and renews, each after a first try that panicked.
+    // The supervisor reads, acquires, begins a term and renews. The first attempt of each panics.
     let kinds = |answered: &HashSet<String>| ["write", "renew"].iter().all(|kind| answered.contains(*kind));
-    Patience::of_future(answered.wait_for(kinds)).await.expect("it is stuck at a request without an answer").unwrap();
+    Patience::of_future(answered.wait_for(kinds)).await.expect("a request is never answered").unwrap();
     ask.send_replace(Shutdown::Requested);
-    Patience::of_future(running).await.expect("its end is stuck, too").unwrap().unwrap();
+    Patience::of_future(running).await.expect("the supervisor does not end").unwrap().unwrap();
     assert!(answered.borrow().contains("release"), "{:?}", answered.borrow());
     assert!(writer.shutdown(GUARD));
 }

@@ -1,4 +1,4 @@
-//! One term follows another in the same process, and with it its state.
+//! Tests that state passes from one term to the next in the same host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::guests::Guest;
 use super::patience::Patience;
 use super::{GUARD, Lines, engine, gone, launcher};
 
-/// A coordinator that keeps state, in a store of its own.
+/// A coordinator with state, and its store.
 struct Keeper {
     module: Module,
     launcher: Launcher,
@@ -26,7 +26,7 @@ struct Keeper {
 impl Keeper {
     fn new() -> Self {
         let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
-        // The claim is waited for, on the slowest machine.
+        // Long enough for the claim to succeed on a slow machine.
         let launcher = Launcher { states: Arc::new(store.clone()), claim_ahead: GUARD, ..launcher("") };
         let module = Module::load(&engine(), &Guest::KeepsHistory.module()).unwrap();
         Self { module, launcher, store }
@@ -56,12 +56,12 @@ struct Started {
 }
 
 impl Started {
-    async fn says(&mut self, line: &str) {
+    async fn wait_for_line(&mut self, line: &str) {
         while Patience::of_future(self.lines.recv()).await.unwrap().unwrap() != line {}
     }
 
-    /// Asks it to stop for that term, and waits until it is gone.
-    async fn gives_way_to(&mut self, next: Term) -> End {
+    /// Asks the instance to stop in favor of term `next`, and waits until it is gone.
+    async fn stop_for(&mut self, next: Term) -> End {
         let grace_ends = self.instance.started() + GUARD * 10;
         self.instance.stop(StopReason::Replaced, "another follows".to_owned(), grace_ends, Some(next));
         gone(&mut self.instance).await.end
@@ -69,55 +69,55 @@ impl Started {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_term_goes_on_from_the_last_commit_and_asks_the_store_for_nothing() {
+async fn next_term_resumes_without_store_requests() {
     let keeper = Keeper::new();
     let mut first = keeper.start(1, "history");
-    first.says("saved 10").await;
-    assert_eq!(first.gives_way_to(2).await, End::Done);
+    first.wait_for_line("saved 10").await;
+    assert_eq!(first.stop_for(2).await, End::Done);
     let (version, left) = keeper.stored().await;
     assert_eq!(left.term, 2);
 
     let mut second = keeper.start(2, "rest");
-    second.says("resting in term 2").await;
-    assert_eq!(keeper.stored().await, (version, left.clone()), "it was claimed before");
-    assert_eq!(second.gives_way_to(3).await, End::Done);
+    second.wait_for_line("resting in term 2").await;
+    assert_eq!(keeper.stored().await, (version, left.clone()), "the state was claimed before the term");
+    assert_eq!(second.stop_for(3).await, End::Done);
 
     let mut third = keeper.start(3, "history");
     let count = String::from_utf8(left.entries["count"].to_vec()).unwrap();
-    third.says(&format!("resumed {count}")).await;
+    third.wait_for_line(&format!("resumed {count}")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operators_change_is_found_before_anything_follows() {
+async fn operators_change_is_found_before_the_next_term() {
     let keeper = Keeper::new();
     let mut first = keeper.start(1, "rest");
-    first.says("resting in term 1").await;
+    first.wait_for_line("resting in term 1").await;
     let change = |found: Result<Document, DocumentError>| {
         let mut document = found?;
         document.entries.insert("count".to_owned(), Bytes::from_static(b"1000"));
         Ok::<_, EditError>(document)
     };
     edit(&keeper.store, &keeper.launcher.election, async || Ok(()), change).await.unwrap();
-    assert_eq!(first.gives_way_to(2).await, End::Superseded { term: 1 });
+    assert_eq!(first.stop_for(2).await, End::Superseded { term: 1 });
 
     let mut second = keeper.start(2, "history");
-    second.says("resumed 1000").await;
+    second.wait_for_line("resumed 1000").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_does_not_answer_delays_no_stop_for_long() {
+async fn stop_is_not_delayed_when_store_does_not_answer() {
     let mut keeper = Keeper::new();
     keeper.launcher.claim_ahead = CLAIM_AHEAD;
     let mut first = keeper.start(1, "rest");
-    first.says("resting in term 1").await;
-    // The claim is tried for longer than a request to stop waits for it.
+    first.wait_for_line("resting in term 1").await;
+    // The claim is retried for longer than a stop waits for it.
     (0..9).for_each(|_| keeper.store.fail_next(Fault::Hold));
-    assert_eq!(first.gives_way_to(2).await, End::Done);
-    first.says("stopped").await;
+    assert_eq!(first.stop_for(2).await, End::Done);
+    first.wait_for_line("stopped").await;
     assert_eq!(keeper.stored().await.1.term, 1);
 
     let mut second = keeper.start(2, "rest");
-    second.says("resting in term 2").await;
+    second.wait_for_line("resting in term 2").await;
     assert_eq!(keeper.stored().await.1.term, 2);
-    assert!(keeper.store.deliver_writes().iter().all(Result::is_err), "what comes late is not saved");
+    assert!(keeper.store.deliver_writes().iter().all(Result::is_err), "late writes are refused");
 }

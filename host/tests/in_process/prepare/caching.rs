@@ -1,4 +1,4 @@
-//! Code that is kept.
+//! Tests of the cache for compiled code.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use baton_modules::{Cache, Compiler, PrepareError, Preparer};
 use super::modules::command;
 use super::{offer, preparer};
 
-/// Keeps what it compiles in that folder.
-fn keeping(folder: &Path) -> Preparer {
-    // Elsewhere than the entries, as a host has it.
+/// A preparer with a cache in `folder`.
+fn with_cache(folder: &Path) -> Preparer {
+    // As on a host, the key is not next to the entries.
     let key = folder.with_extension("key");
     Preparer { cache: Some(Cache::open(folder, &key).unwrap()), ..preparer() }
 }
@@ -19,27 +19,27 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn what_was_compiled_once_is_not_compiled_again() {
+async fn cached_module_is_not_compiled_again() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
-    let first = keeping(&cache).prepare(&offer(command(1))).await.unwrap();
+    let first = with_cache(&cache).prepare(&offer(command(1))).await.unwrap();
     assert!(!first.cached);
-    // As after a restart; and without a compiler, to be sure.
+    // As after a restart of the host, but without a compiler.
     let compiler = Compiler::in_program("/nowhere/baton".into());
-    let again = Preparer { compiler: compiler.clone(), ..keeping(&cache) };
+    let again = Preparer { compiler: compiler.clone(), ..with_cache(&cache) };
     let second = again.prepare(&offer(command(1))).await.unwrap();
     assert!(second.cached);
     assert_eq!((second.module.kind(), second.module.digest()), (first.module.kind(), first.module.digest()));
-    // Another module is another one.
+    // Another module is not in the cache.
     let refused = again.prepare(&offer(command(2))).await.err().unwrap();
     assert!(matches!(refused, PrepareError::System(_)), "{refused}");
 }
 
 #[tokio::test]
-async fn a_damaged_entry_is_compiled_anew_and_replaced() {
+async fn damaged_entry_is_compiled_again_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
-    let preparer = keeping(&cache);
+    let preparer = with_cache(&cache);
     preparer.prepare(&offer(command(1))).await.unwrap();
     let path = entries(&cache).pop().unwrap();
     let whole = std::fs::read(&path).unwrap();
@@ -54,9 +54,9 @@ async fn a_damaged_entry_is_compiled_anew_and_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_cache_is_still_verified_first() {
+async fn cached_module_is_verified_first() {
     let folder = tempfile::tempdir().unwrap();
-    let preparer = keeping(&folder.path().join("cache"));
+    let preparer = with_cache(&folder.path().join("cache"));
     preparer.prepare(&offer(command(1))).await.unwrap();
     let trust = baton_modules::Trust::new(vec![baton_store::Digest::of(b"another")], &[]).unwrap();
     let refused = Preparer { trust, ..preparer }.prepare(&offer(command(1))).await.err().unwrap();
@@ -64,13 +64,13 @@ async fn what_is_in_the_cache_is_still_verified_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_at_once_share_a_folder() {
+async fn concurrent_processes_share_a_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
     let mut tasks = tokio::task::JoinSet::new();
-    // Each with a compiler of its own, as processes have.
+    // Each task has its own compiler, as separate processes do.
     for task in 0..6 {
-        let preparer = keeping(&cache);
+        let preparer = with_cache(&cache);
         tasks.spawn(async move {
             for number in [task % 3, 0, 1] {
                 preparer.prepare(&offer(command(number))).await.unwrap();

@@ -1,4 +1,4 @@
-//! Compiling, which happens in a process of its own.
+//! Tests of the compiler, which runs in its own process.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use baton_modules::{Compiler, PrepareError, Preparer, inspect};
-use baton_runtime::{Engine, LARGEST_MODULE, ModuleError, ModuleKind, Purpose};
+use baton_runtime::{LARGEST_MODULE, ModuleError, ModuleKind};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -14,10 +14,10 @@ use super::modules::{command, component, core_command, slow};
 use super::patience::Patience;
 use super::{offer, preparer, program};
 
-/// More processor time than any compiler here needs.
+/// More CPU time than any compilation here needs.
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// A program of so many lines of shell in the compiler's place.
+/// A preparer whose compiler is a shell script of these lines.
 fn script(lines: &str) -> (TempDir, Preparer) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("compiler");
@@ -26,12 +26,12 @@ fn script(lines: &str) -> (TempDir, Preparer) {
     (folder, Preparer { compiler: Compiler::in_program(path), ..preparer() })
 }
 
-/// The real compiler, which notes its process first.
-fn noted() -> (TempDir, Preparer) {
+/// A preparer whose compiler writes its pid to a file first.
+fn with_pid_file() -> (TempDir, Preparer) {
     script(&format!("echo $$ >pid.new; mv pid.new pid; exec {} \"$@\"", program().display()))
 }
 
-/// The process that was noted in a folder, as soon as it is.
+/// Waits for a compiler's pid file in `folder`. Returns the process's folder in `/proc`.
 async fn process(folder: &Path) -> PathBuf {
     until("the compiler has started", || std::fs::read_to_string(folder.join("pid")).is_ok()).await;
     Path::new("/proc").join(std::fs::read_to_string(folder.join("pid")).unwrap().trim())
@@ -46,7 +46,7 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
     Patience::of_future(reaching).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
-/// Whether a process runs. One that is dead and not yet waited for does not.
+/// True if a process runs. A zombie does not.
 fn runs(process: &Path) -> bool {
     let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
     state.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
@@ -57,7 +57,7 @@ async fn refused(preparer: &Preparer, bytes: Vec<u8>) -> PrepareError {
 }
 
 #[tokio::test]
-async fn an_offer_becomes_a_module() {
+async fn offer_is_compiled_to_a_module() {
     let prepared = preparer().prepare(&offer(command(1))).await.unwrap();
     assert_eq!(prepared.module.kind(), ModuleKind::Command);
     assert!(!prepared.cached);
@@ -66,20 +66,14 @@ async fn an_offer_becomes_a_module() {
 }
 
 #[tokio::test]
-async fn a_core_module_is_wrapped_by_the_compiler() {
+async fn core_module_is_wrapped_by_compiler() {
     let prepared = preparer().prepare(&offer(core_command())).await.unwrap();
     assert_eq!(prepared.module.kind(), ModuleKind::Command);
     assert_eq!(prepared.module.digest(), baton_store::Digest::of(&core_command()));
 }
 
 #[tokio::test]
-async fn the_code_is_for_engines_that_dump_too() {
-    let preparer = Preparer { engine: Engine::new(Purpose { core_dump: true, profile: false }).unwrap(), ..preparer() };
-    preparer.prepare(&offer(command(1))).await.unwrap();
-}
-
-#[tokio::test]
-async fn what_can_be_judged_before_is_not_compiled() {
+async fn invalid_module_is_refused_without_compiling() {
     let preparer = Preparer { compiler: Compiler::in_program("/nowhere/baton".into()), ..preparer() };
     let huge = vec![0; usize::try_from(LARGEST_MODULE).unwrap() + 1];
     let size = huge.len() as u64;
@@ -101,10 +95,10 @@ async fn what_can_be_judged_before_is_not_compiled() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_within_is_told_by_the_compiler() {
+async fn compiler_reports_damaged_modules() {
     let whole = command(1);
     let mut flipped = whole.clone();
-    // In the core module, behind the preambles: a section of a kind that there is not.
+    // This byte is in the preamble of the core module.
     flipped[11] = 0x7f;
     for damaged in [whole[..whole.len() - 1].to_vec(), whole[..20].to_vec(), flipped, b"\0asm\x01\0\0\0".to_vec()] {
         match refused(&preparer(), damaged).await {
@@ -116,14 +110,14 @@ async fn what_is_wrong_within_is_told_by_the_compiler() {
 }
 
 #[tokio::test]
-async fn what_is_small_and_would_take_gigabytes_is_refused_by_the_compiler() {
+async fn compiler_refuses_component_that_needs_gigabytes() {
     match refused(&preparer(), bomb()).await {
         PrepareError::Refused(why) => assert!(why.contains("steps"), "{why}"),
         other => panic!("{other:?}"),
     }
 }
 
-/// Components that are instantiated twice, within others that are: the host would have to count them all.
+/// A component with 18 nested levels, each instantiated twice. The host would have to count 2^18 instances.
 fn bomb() -> Vec<u8> {
     let innermost = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
     let nested = (0..17).fold(innermost.to_owned(), |inner, _| {
@@ -135,47 +129,47 @@ fn bomb() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_takes_too_much_processor_time_is_given_up() {
-    let (folder, mut preparer) = noted();
+async fn compilation_stops_at_its_cpu_limit() {
+    let (folder, mut preparer) = with_pid_file();
     preparer.compile_timeout = Duration::from_millis(1500);
     let refused = refused(&preparer, slow()).await;
     assert!(matches!(refused, PrepareError::TooSlow(_)) && !refused.may_pass(), "{refused}");
     assert!(refused.to_string().contains("--compile-timeout"), "{refused}");
     assert!(!runs(&process(folder.path()).await));
-    // The next one has its turn.
+    // The next module is compiled.
     preparer.compile_timeout = ENOUGH;
     preparer.prepare(&offer(command(1))).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_module_that_takes_long_does_not_keep_others_waiting() {
-    let (folder, mut preparer) = noted();
+async fn slow_module_does_not_delay_others() {
+    let (folder, mut preparer) = with_pid_file();
     preparer.compile_timeout = Duration::from_secs(600);
     let neighbour = preparer.clone();
     let task = tokio::spawn(async move { preparer.prepare(&offer(slow())).await.err() });
     let busy = process(folder.path()).await;
-    let prepared = Patience::of_future(neighbour.prepare(&offer(command(1)))).await.expect("it has its turn");
+    let prepared = Patience::of_future(neighbour.prepare(&offer(command(1)))).await.expect("it need not wait");
     assert!(prepared.is_ok() && runs(&busy), "{:?}", prepared.err());
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
 }
 
-/// A compiler that stands still takes nothing, however long it takes: that is what a busy machine looks like.
+/// A stopped compiler uses no CPU time, like a compiler on a busy machine.
 #[tokio::test]
-async fn a_machine_that_is_too_busy_to_compile_is_no_fault_of_the_module() {
-    // Its process stops before it has used any of its time worth speaking of, and goes on when it has lived for long.
+async fn module_is_not_blamed_when_machine_is_too_busy() {
+    // The process stops itself at its start, and is continued after more than its time limit.
     let stopped = "echo $$ >pid.new; mv pid.new pid; kill -STOP $$;";
     let (folder, mut preparer) = script(&format!("{stopped} exec {} \"$@\"", program().display()));
     preparer.compile_timeout = Duration::from_secs(2);
     let task = tokio::spawn(async move { preparer.prepare(&offer(command(1))).await.err() });
     let compiler = process(folder.path()).await;
     let state = || std::fs::read_to_string(compiler.join("stat")).unwrap_or_default();
-    until("it stands still", || state().rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))).await;
+    until("the compiler has stopped", || state().rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let compiler = compiler.file_name().unwrap().to_str().unwrap().parse().unwrap();
     kill_process(Pid::from_raw(compiler).unwrap(), Signal::CONT).unwrap();
-    let refused_it = task.await.unwrap();
-    assert!(refused_it.is_none(), "{refused_it:?}");
+    let error = task.await.unwrap();
+    assert!(error.is_none(), "{error:?}");
 
     let (_folder, mut preparer) = script("exec sleep 600");
     preparer.compile_timeout = Duration::from_millis(100);
@@ -188,27 +182,27 @@ async fn a_machine_that_is_too_busy_to_compile_is_no_fault_of_the_module() {
 }
 
 #[tokio::test]
-async fn whoever_looks_at_a_module_meets_the_same_compiler() {
+async fn inspect_uses_the_same_compiler() {
     let compiler = Compiler::in_program(program());
-    let look = async |bytes: Vec<u8>, within| inspect(&compiler, "-x y.wasm", &bytes.into(), within).await;
-    let found = look(command(1), ENOUGH).await.unwrap();
+    let inspect = async |bytes: Vec<u8>, within| inspect(&compiler, "-x y.wasm", &bytes.into(), within).await;
+    let found = inspect(command(1), ENOUGH).await.unwrap();
     assert!(found.runs && found.module == "-x y.wasm" && found.kind == Some(ModuleKind::Command), "{found:?}");
     assert_eq!(found.digest, baton_store::Digest::of(&command(1)));
-    let found = look(core_command(), ENOUGH).await.unwrap();
+    let found = inspect(core_command(), ENOUGH).await.unwrap();
     assert!(found.runs && found.wrapped.is_some() && found.imports.iter().all(|import| import.granted), "{found:?}");
-    // Of what cannot run all is told.
-    let found = look(component("", "baton:host/task@0.2.0"), ENOUGH).await.unwrap();
+    // A module that cannot run is described, too.
+    let found = inspect(component("", "baton:host/task@0.2.0"), ENOUGH).await.unwrap();
     assert!(!found.runs && found.exports == ["baton:host/task@0.2.0"] && found.problems.len() == 1, "{found:?}");
     for (bad, says) in [(bomb(), "steps"), (b"no module".to_vec(), "-x y.wasm is not WebAssembly")] {
-        let refused = look(bad, ENOUGH).await.unwrap_err();
+        let refused = inspect(bad, ENOUGH).await.unwrap_err();
         assert!(matches!(&refused, PrepareError::Refused(why) if why.contains(says)), "{refused:?}");
     }
-    let refused = look(slow(), Duration::from_millis(500)).await.unwrap_err();
+    let refused = inspect(slow(), Duration::from_millis(500)).await.unwrap_err();
     assert!(matches!(refused, PrepareError::TooSlow(_)), "{refused:?}");
 }
 
 #[test]
-fn neither_a_check_nor_a_push_takes_longer_than_it_may() {
+fn check_and_push_obey_compile_timeout() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("slow.wasm"), slow()).unwrap();
     std::fs::write(folder.path().join("baton.toml"), "compile-timeout = '400ms'\n").unwrap();
@@ -219,18 +213,18 @@ fn neither_a_check_nor_a_push_takes_longer_than_it_may() {
     ] {
         let mut baton = Command::new(program());
         let ended = baton.args(arguments).current_dir(folder.path()).env("HOME", folder.path()).output().unwrap();
-        let said = String::from_utf8(ended.stderr).unwrap();
-        assert_eq!(ended.status.code(), Some(1), "{said}");
+        let stderr = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{stderr}");
         for word in ["slow.wasm", says, "--compile-timeout"] {
-            assert!(said.contains(word), "{word} is not in {said}");
+            assert!(stderr.contains(word), "{word} is not in {stderr}");
         }
     }
     assert!(!folder.path().join(".local").exists(), "nothing is stored");
 }
 
 #[tokio::test]
-async fn whoever_drops_the_future_ends_the_compiler() {
-    // One that does not even see that nobody waits for it.
+async fn compiler_ends_when_future_is_dropped() {
+    // A compiler that does not notice that its input has closed.
     let (folder, preparer) = script("echo $$ >pid.new; mv pid.new pid; exec sleep 600");
     let task = tokio::spawn(async move { preparer.prepare(&offer(command(1))).await.err() });
     let process = process(folder.path()).await;
@@ -241,8 +235,8 @@ async fn whoever_drops_the_future_ends_the_compiler() {
 }
 
 #[tokio::test]
-async fn the_compiler_has_less_of_everything() {
-    let (folder, preparer) = noted();
+async fn compiler_process_has_limits() {
+    let (folder, preparer) = with_pid_file();
     let task = tokio::spawn(async move { preparer.prepare(&offer(slow())).await.err() });
     let process = process(folder.path()).await;
     let limits = || std::fs::read_to_string(process.join("limits")).unwrap_or_default();
@@ -254,7 +248,7 @@ async fn the_compiler_has_less_of_everything() {
     until("its memory is limited", || limited("Max address space", "4294967296")).await;
     until("no cores are dumped", || limited("Max core file size", "0")).await;
     assert!(!limits().lines().any(|line| line.starts_with("Max cpu time") && line.contains("unlimited")));
-    // The 19th field, of which the first two are before the last parenthesis.
+    // The 19th field of the file. The first two come before the last parenthesis.
     let nice = || {
         let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
         stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)?.parse().ok()).unwrap_or(0)
@@ -267,7 +261,7 @@ async fn the_compiler_has_less_of_everything() {
 }
 
 #[test]
-fn a_compiler_whose_parent_dies_ends() {
+fn compiler_exits_when_its_parent_dies() {
     let bytes = slow();
     let mut child = Command::new(program())
         .args(["compile-module", "--cpu", "10m", "--size", &bytes.len().to_string()])
@@ -282,11 +276,11 @@ fn a_compiler_whose_parent_dies_ends() {
         child.kill().unwrap();
         panic!("the compiler runs on without its parent");
     });
-    assert!(!status.success(), "it has gone on to the end");
+    assert!(!status.success(), "it has compiled the module");
 }
 
 #[tokio::test]
-async fn a_compiler_that_breaks_is_no_module_and_no_end() {
+async fn broken_compiler_is_reported_with_its_cause() {
     for (lines, says) in [
         ("kill -SEGV $$", "signal: 11"),
         ("echo memory allocation of 99 bytes failed >&2; kill -ABRT $$", "memory"),
@@ -299,7 +293,7 @@ async fn a_compiler_that_breaks_is_no_module_and_no_end() {
         assert!(matches!(refused, PrepareError::Broken(_)), "{lines}: {refused:?}");
         assert!(refused.to_string().contains(says), "{lines}: {refused}");
     }
-    // As the kernel does where a container has less memory than a compiler may take.
+    // The kernel's OOM killer does this if a container has less memory than a compiler may use.
     let (_folder, preparer) = script("kill -9 $$");
     let killed = refused(&preparer, command(1)).await;
     assert!(matches!(killed, PrepareError::Killed) && killed.may_pass(), "{killed:?}");
@@ -310,7 +304,7 @@ async fn a_compiler_that_breaks_is_no_module_and_no_end() {
     let compiler = preparer.compiler.clone().impatient(Duration::from_secs(1));
     let preparer = Preparer { compile_timeout: Duration::from_millis(100), compiler, ..preparer };
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Starved { .. }));
-    // The kernel's word counts as the compiler's own.
+    // SIGXCPU from the kernel counts like the compiler's own exit status.
     let (_folder, preparer) = script("kill -XCPU $$");
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::TooSlow(_)));
 }

@@ -1,4 +1,4 @@
-//! From an offer to a module, with the real compiler: what is verified, what is bounded, what is kept.
+//! Tests that prepare modules with the real compiler.
 
 mod caching;
 mod compiling;
@@ -11,18 +11,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_modules::{Compiler, Offer, Preparer, Trust};
-use baton_runtime::{Engine, Policy, Processes, Purpose, Runners, Templates};
+use baton_runtime::{Engine, Policy, Processes, Runners, Templates};
 use tokio::runtime::Handle;
 
-/// The program under test, with its compiler.
+/// The program under test, which contains the compiler.
 fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_baton").into()
 }
 
-/// Prepares whatever there is, and keeps nothing.
+/// A preparer that trusts all modules and has no cache.
 fn preparer() -> Preparer {
     Preparer {
-        engine: Engine::new(Purpose::default()).unwrap(),
+        engine: Engine::new().unwrap(),
         trust: Trust::default(),
         compiler: Compiler::in_program(program()),
         compile_timeout: Duration::from_secs(60),

@@ -1,4 +1,4 @@
-//! Pins and signatures, as users make them.
+//! Tests of pins and of signatures made with minisign.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ async fn distrust(preparer: &Preparer, offer: &Offer) -> Distrust {
 }
 
 #[tokio::test]
-async fn what_a_trusted_key_has_signed_is_taken() {
+async fn module_is_accepted_if_signed_by_trusted_key() {
     let signer = Signer::with_new_key();
     let preparer = trusting(&[&signer]);
     let bytes = command(1);
@@ -38,37 +38,37 @@ async fn what_a_trusted_key_has_signed_is_taken() {
 }
 
 #[tokio::test]
-async fn a_signature_that_names_elections_is_good_for_those() {
+async fn signature_only_counts_for_elections_it_names() {
     let signer = Signer::with_new_key();
     let within = |name: &str| {
         let trust = Trust::new(Vec::new(), &[signer.public()]).unwrap();
         Preparer { trust: trust.in_election(&ElectionName::new(name).unwrap()), ..preparer() }
     };
     let bytes = command(1);
-    let says = |comment: &str| signed(bytes.clone(), signer.sign_saying(&bytes, comment));
+    let with_comment = |comment: &str| signed(bytes.clone(), signer.sign_saying(&bytes, comment));
     for comment in ["election:one", "timestamp:1 election:two  election:one", "election", "an election: any", ""] {
         let comment = if comment.contains(": any") { "of no election" } else { comment };
-        within("one").prepare(&says(comment)).await.unwrap();
+        within("one").prepare(&with_comment(comment)).await.unwrap();
     }
     for comment in ["election:two", "election:one-more", "election:", "election:One", "file:x\telection:two"] {
-        let refused = distrust(&within("one"), &says(comment)).await;
+        let refused = distrust(&within("one"), &with_comment(comment)).await;
         assert!(matches!(refused, Distrust::OtherElection { .. }), "{comment}: {refused}");
         assert!(refused.to_string().contains("election:one'`"), "{refused}");
     }
-    // Where the election is not known, none is the right one.
-    let refused = distrust(&trusting(&[&signer]), &says("election:one")).await;
+    // If the election is unknown, a signature that names an election does not count.
+    let refused = distrust(&trusting(&[&signer]), &with_comment("election:one")).await;
     assert!(matches!(refused, Distrust::OtherElection { .. }), "{refused}");
 }
 
 #[tokio::test]
-async fn what_no_trusted_key_has_signed_is_refused() {
+async fn module_is_refused_without_trusted_signature() {
     let (signer, stranger) = (Signer::with_new_key(), Signer::with_new_key());
     let preparer = trusting(&[&signer]);
     let bytes = command(1);
     let signature = signer.sign(&bytes);
     assert_eq!(distrust(&preparer, &offer(bytes.clone())).await, Distrust::Unsigned);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), stranger.sign(&bytes))).await, Distrust::UnknownKey(1));
-    // One that is as good as it can be, but of another module.
+    // Valid signatures of another module.
     assert_eq!(distrust(&preparer, &signed(command(2), signature.clone())).await, Distrust::Wrong);
     assert_eq!(distrust(&preparer, &signed(command(2), signer.sign_legacy(&bytes))).await, Distrust::Wrong);
     for at in [0, 8, bytes.len() / 2, bytes.len() - 1] {
@@ -81,7 +81,7 @@ async fn what_no_trusted_key_has_signed_is_refused() {
     let forged = signature.replace("trusted comment: timestamp:", "trusted comment: timestamp:9");
     assert_ne!(forged, signature);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), forged)).await, Distrust::Wrong);
-    // A stranger's signature under the name of the trusted key: the id is in the first bytes of the second line.
+    // A stranger's signature with the trusted key's id, which is in the first bytes of the second line.
     let (own, strange) = (line(&signature, 1), line(&stranger.sign(&bytes), 1));
     let forged = stranger.sign(&bytes).replace(&strange, &format!("{}{}", &own[..12], &strange[12..]));
     let refused = distrust(&preparer, &signed(bytes.clone(), forged)).await;
@@ -97,7 +97,7 @@ fn line(text: &str, number: usize) -> String {
 }
 
 #[tokio::test]
-async fn keys_are_rotated_by_trusting_both_for_a_while() {
+async fn key_rotation_works_while_both_keys_are_trusted() {
     let (old, new) = (Signer::with_new_key(), Signer::with_new_key());
     let bytes = command(1);
     let (by_old, by_new) = (signed(bytes.clone(), old.sign(&bytes)), signed(bytes.clone(), new.sign(&bytes)));
@@ -108,7 +108,7 @@ async fn keys_are_rotated_by_trusting_both_for_a_while() {
     later.prepare(&by_new).await.unwrap();
     assert_eq!(distrust(&later, &by_old).await, Distrust::UnknownKey(1));
 
-    // The same in one file.
+    // Both keys in one file.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
     let keys = [old.public(), new.public()].map(|file| std::fs::read_to_string(file).unwrap());
@@ -119,7 +119,7 @@ async fn keys_are_rotated_by_trusting_both_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_pin_is_for_one_module_and_does_not_replace_a_signature() {
+async fn pin_admits_one_module_and_replaces_no_signature() {
     let signer = Signer::with_new_key();
     let bytes = command(1);
     let pins = || vec![Digest::of(&command(3)), Digest::of(&bytes)];
@@ -135,7 +135,7 @@ async fn a_pin_is_for_one_module_and_does_not_replace_a_signature() {
 }
 
 #[test]
-fn a_file_that_holds_no_public_key_is_refused_with_the_way_out() {
+fn invalid_key_file_is_refused_with_advice() {
     let signer = Signer::with_new_key();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys");
@@ -144,15 +144,15 @@ fn a_file_that_holds_no_public_key_is_refused_with_the_way_out() {
     let contents = [String::new(), "# none\n".to_owned(), std::fs::read_to_string(secret).unwrap()];
     for content in contents.into_iter().chain([format!("{public}{}", signer.sign(b"x")), "é".repeat(70_000)]) {
         std::fs::write(&path, content).unwrap();
-        is_refused(&path);
+        assert_refused(&path);
     }
     std::fs::write(&path, b"\xff\xfe").unwrap();
-    is_refused(&path);
-    is_refused(folder.path());
-    is_refused(&folder.path().join("nothing"));
+    assert_refused(&path);
+    assert_refused(folder.path());
+    assert_refused(&folder.path().join("nothing"));
 }
 
-fn is_refused(path: &Path) {
-    let said = Trust::new(Vec::new(), &[path.to_owned()]).unwrap_err().to_string();
-    assert!(said.contains(path.to_str().unwrap()) && said.contains("minisign.pub"), "{said}");
+fn assert_refused(path: &Path) {
+    let error = Trust::new(Vec::new(), &[path.to_owned()]).unwrap_err().to_string();
+    assert!(error.contains(path.to_str().unwrap()) && error.contains("minisign.pub"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! How the tests wait, which all of them rely on.
+//! Tests of [`Patience`], on which all tests rely.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -6,35 +6,35 @@ use std::time::{Duration, Instant};
 
 use super::patience::{InVain, Patience};
 
-const PACE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long it takes until this patience is over.
-fn lasts(patience: &mut Patience) -> Duration {
+/// Waits until the timeout has passed. Returns the time that this took.
+fn exhaust(patience: &mut Patience) -> Duration {
     let began = Instant::now();
     while patience.lasts() {
-        std::thread::sleep(PACE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     began.elapsed()
 }
 
 #[test]
-fn a_wait_for_what_never_comes_ends_and_is_renewed_by_what_does() {
+fn patience_ends_and_can_be_renewed() {
     let mut patience = Patience::of(Duration::from_secs(3));
-    assert!(lasts(&mut patience) >= Duration::from_secs(2));
+    assert!(exhaust(&mut patience) >= Duration::from_secs(2));
     assert!(!patience.lasts());
     patience.renew();
     assert!(patience.lasts());
-    assert_eq!(Patience::poll(PACE, || Some(1)), Ok(1));
+    assert_eq!(Patience::poll(POLL_INTERVAL, || Some(1)), Ok(1));
 }
 
 #[tokio::test]
-async fn what_has_come_is_returned() {
+async fn completed_future_returns_its_output() {
     assert_eq!(Patience::of_future(async { 1 }).await, Ok::<_, InVain>(1));
 }
 
 #[test]
-fn a_build_that_gets_on_is_waited_for() {
-    // What a process has started that this one has started, as a host starts a compiler.
+fn patience_lasts_while_a_build_makes_progress() {
+    // A grandchild of this process, like a compiler that a host has started.
     let mut host = Command::new("sh")
         .args(["-c", "sh -c 'while :; do :; done' & echo $!; wait"])
         .stdout(Stdio::piped())
@@ -46,10 +46,10 @@ fn a_build_that_gets_on_is_waited_for() {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(10) {
         assert!(patience.lasts(), "after {:?}", began.elapsed());
-        std::thread::sleep(PACE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let builder = rustix::process::Pid::from_raw(line.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(builder, rustix::process::Signal::KILL).unwrap();
     host.wait().unwrap();
-    lasts(&mut patience);
+    exhaust(&mut patience);
 }

@@ -1,4 +1,4 @@
-//! Runs the emulator, Azurite, for as long as a test needs it.
+//! Runs Azurite, the emulator of Azure Storage, during a test.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -6,34 +6,31 @@ use std::process::{Child, Command, Stdio};
 
 use crate::server::{free_port, has_started};
 
-/// A running emulator with nothing in it. It ends when this is dropped.
+/// A running emulator, empty at first. Dropping it ends the process.
 pub struct Azurite {
     process: Child,
     address: SocketAddr,
 }
 
 impl Azurite {
-    /// Starts one on a port of its own, which keeps all in memory. Installs it first if it is missing.
+    /// Starts an emulator that keeps its data in memory. Installs Azurite first if it is missing.
     ///
-    /// Each write takes memory until it sweeps, ten minutes after its start and then again: for as long as the square
-    /// of what was written takes, two seconds for 2,000 writes and ten minutes for 35,000, it answers nobody.
+    /// Each write takes memory until Azurite sweeps, every ten minutes. It answers no request during a sweep, whose
+    /// duration grows with the square of the writes: two seconds for 2,000 writes, ten minutes for 35,000.
     ///
     /// # Panics
-    /// If it cannot be had: a suite that passes without its server shows nothing.
+    /// If Azurite cannot be installed or started: a suite that passes without its server shows nothing.
     pub fn start() -> Self {
-        Self::keeping(&["--inMemoryPersistence"])
+        Self::start_with(&["--inMemoryPersistence"])
     }
 
-    /// One that keeps all in files of this folder, many writes in each: for a test that writes for more than ten
-    /// minutes.
-    ///
-    /// # Panics
-    /// As above.
+    /// Starts an emulator that keeps its data in files of `folder`. Many writes share a file, so a sweep is short.
+    /// Tests that write for more than ten minutes need it.
     pub fn start_in(folder: &Path) -> Self {
-        Self::keeping(&["--location", folder.to_str().expect("a folder whose path is text")])
+        Self::start_with(&["--location", folder.to_str().expect("a folder whose path is text")])
     }
 
-    fn keeping(keeps: &[&str]) -> Self {
+    fn start_with(persistence: &[&str]) -> Self {
         let root = crate::repository();
         let program = root.join(".cache/azurite/node_modules/.bin/azurite-blob");
         if !program.exists() {
@@ -45,18 +42,20 @@ impl Azurite {
                 script.display()
             );
         }
-        // Another may take the port before Azurite has it: then it ends, and another port is tried.
-        (0..5).find_map(|_| Self::start_at(&program, keeps, free_port())).expect("Azurite does not start on any port")
+        // Another process may take the port first. Azurite then exits, and the next attempt uses another port.
+        (0..5)
+            .find_map(|_| Self::start_at(&program, persistence, free_port()))
+            .expect("Azurite does not start on any port")
     }
 
-    /// Where it listens.
+    /// The address on which Azurite listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    fn start_at(program: &Path, keeps: &[&str], port: u16) -> Option<Self> {
+    fn start_at(program: &Path, persistence: &[&str], port: u16) -> Option<Self> {
         let process = Command::new(program)
-            .args(keeps)
+            .args(persistence)
             .args(["--skipApiVersionCheck", "--disableTelemetry", "--silent"])
             .args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string()])
             .stdin(Stdio::null())
@@ -65,13 +64,13 @@ impl Azurite {
             .unwrap_or_else(|error| panic!("{} cannot be run (it needs Node.js): {error}", program.display()));
         let mut azurite = Self { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) };
         let has_started = has_started(&mut azurite.process, azurite.address);
-        has_started.expect("Azurite answers or ends").then_some(azurite)
+        has_started.expect("Azurite answers or exits").then_some(azurite)
     }
 }
 
 impl Drop for Azurite {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

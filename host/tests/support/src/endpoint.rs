@@ -1,4 +1,4 @@
-//! A node's admin endpoint, as its clients see it.
+//! A client for a node's admin endpoint.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,37 +6,37 @@ use std::net::{SocketAddr, TcpStream};
 use crate::node::{GUARD, Node, until};
 use crate::server::free_port;
 
-/// Where it is.
+/// The address of an admin endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint(pub SocketAddr);
 
-/// An answer, as far as it came.
+/// An answer, which may be incomplete.
 #[derive(Debug)]
 pub struct Answer {
-    /// 0 if there is none.
+    /// The HTTP status, or 0 if the answer has none.
     pub status: u16,
-    /// In lower case.
+    /// The status line and the header fields, in lower case.
     pub head: String,
-    /// What follows the head.
+    /// The bytes after the head.
     pub body: String,
 }
 
 impl Endpoint {
-    /// A free one, for a node whose log is not read.
+    /// An unused address, for a node whose log is not read.
     pub fn free() -> Self {
         Self((crate::loopback(), free_port()).into())
     }
 
-    /// The one that the node logged at its start.
+    /// The endpoint that `node` logs at its start.
     pub fn of(node: &Node) -> Self {
         let endpoint = node.event("its endpoint", |event| event.name == "endpoint");
         Self(endpoint.text("address").parse().unwrap_or_else(|_| panic!("no address: {endpoint:?}")))
     }
 
-    /// Sends these bytes on a new connection and reads to the end.
+    /// Sends `request` on a new connection and reads until the connection closes.
     ///
     /// # Errors
-    /// Where the connection is cut.
+    /// If the connection fails or is reset.
     pub fn send(self, request: &[u8]) -> io::Result<Answer> {
         let mut stream = TcpStream::connect(self.0)?;
         stream.set_read_timeout(Some(GUARD))?;
@@ -49,19 +49,19 @@ impl Endpoint {
         Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
     }
 
-    /// Asks for a path.
+    /// Gets a path.
     pub fn ask(self, path: &str) -> Answer {
         self.ask_as("node", path)
     }
 
-    /// The same of a host of this name.
+    /// Gets a path with this `Host` header.
     pub fn ask_as(self, host: &str, path: &str) -> Answer {
         let answer = self.send(&get(host, path)).expect("an answer");
         assert!(answer.status > 0, "{self:?} has hung up");
         answer
     }
 
-    /// Asks for a path until the status is this one. Beside many others who ask, one may be hung up on.
+    /// Gets a path repeatedly until the answer has this status. The endpoint closes connections if it has too many.
     pub fn ask_until(self, path: &str, status: u16) -> Answer {
         until(&format!("{path} to answer {status}"), || {
             let answer = self.send(&get("node", path)).map_err(|error| error.to_string())?;
@@ -74,7 +74,7 @@ fn get(host: &str, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into()
 }
 
-/// The value of the one sample of a scraped page that has this name and these labels.
+/// The value of the only sample with this name and these labels in a page of metrics.
 pub fn sample(page: &str, name: &str) -> f64 {
     let found: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect();
     assert_eq!(found.len(), 1, "{name} in:\n{page}");

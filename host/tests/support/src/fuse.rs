@@ -1,5 +1,5 @@
-//! A real FUSE file system, served by the test on the kernel's own protocol: a folder with one empty file, whose
-//! writes hang until the test answers them.
+//! A FUSE file system that the test serves itself: a folder with one empty file. Writes to the file hang until the test
+//! answers them.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,15 +15,14 @@ use tempfile::TempDir;
 use crate::patience::Patience;
 use crate::skipped::skipped;
 
-/// A mounted folder. It ends with this value.
+/// A mounted folder. Dropping it unmounts the folder.
 pub struct Fuse {
     folder: TempDir,
     writes: Receiver<HungWrite>,
     server: Option<JoinHandle<()>>,
 }
 
-/// A write that the kernel waits for. It is answered with this value's end at the latest: nothing else ends the
-/// process that makes it.
+/// A write without an answer. Dropping it answers the write, because nothing else can end the writing process.
 pub struct HungWrite {
     device: File,
     request: [u8; 8],
@@ -31,11 +30,12 @@ pub struct HungWrite {
 }
 
 impl Fuse {
-    /// A folder with that file in it. None, aloud, where this process may not mount or the kernel has no FUSE.
+    /// Mounts a folder that holds `file`. If this process may not mount or the kernel lacks FUSE, reports the test as
+    /// skipped and returns `None`.
     pub fn mount(file: &'static str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mounted = File::options().read(true).write(true).open("/dev/fuse").ok().filter(|device| {
-            // The command hands it to the kernel.
+            // `mount` inherits the descriptor and passes it to the kernel.
             rustix::io::fcntl_setfd(device, FdFlags::empty()).expect("flags are set");
             let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", rustix::fd::AsRawFd::as_raw_fd(device));
             let mut mount = Command::new("mount");
@@ -52,14 +52,14 @@ impl Fuse {
         Some(Self { folder, writes, server: Some(server) })
     }
 
-    /// Where it is.
+    /// The path of the mounted folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Waits for a write.
     pub fn hung_write(&self) -> HungWrite {
-        Patience::poll(Duration::from_millis(10), || self.writes.try_recv().ok()).expect("somebody writes")
+        Patience::poll(Duration::from_millis(10), || self.writes.try_recv().ok()).expect("a process writes")
     }
 }
 
@@ -74,7 +74,7 @@ impl Drop for Fuse {
 
 impl Drop for HungWrite {
     fn drop(&mut self) {
-        // Fails only where the folder is gone already.
+        // Fails only if the folder is no longer mounted.
         let _ = answer(&mut self.device, self.request, Ok([self.size, 0].map(u32::to_ne_bytes).concat()));
     }
 }
@@ -88,20 +88,21 @@ fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
         let node = u64::from_ne_bytes(bytes[16..24].try_into().expect("eight bytes"));
         let name = || bytes[40..length].split(|byte| *byte == 0).next();
         let reply = match number(4) {
-            LOOKUP if name() == Some(file.as_bytes()) => Ok([lasting(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
+            // All validity times are 0, so that the kernel caches neither names nor attributes.
+            LOOKUP if name() == Some(file.as_bytes()) => Ok([words(&[2, 0, 0, 0, 0]), attributes(2)].concat()),
             LOOKUP => Err(-2), // ENOENT
-            GETATTR | SETATTR => Ok([lasting(&[0, 0]), attributes(node)].concat()),
+            GETATTR | SETATTR => Ok([words(&[0, 0]), attributes(node)].concat()),
             STATFS => Ok(vec![0; 80]),
-            // A handle, and that the kernel keeps nothing of it.
+            // A handle, and FOPEN_DIRECT_IO, so that the kernel caches no contents.
             OPEN => Ok([0_u64, 1].map(u64::to_ne_bytes).concat()),
             FLUSH | RELEASE => Ok(vec![]),
             WRITE => {
                 let device = device.try_clone().expect("a descriptor");
-                // Where the test waits for no write any more, this one is dropped, and so answered.
+                // If the test no longer waits, `send` fails and drops the write, which answers it.
                 let _ = hang.send(HungWrite { device, request, size: number(56) });
                 continue;
             }
-            // Protocol 7.31, nothing special, and 4 KiB to write at most.
+            // Protocol 7.31, no flags, and writes of at most 4 KiB.
             INIT => Ok([7_u32, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0].map(u32::to_ne_bytes).concat()),
             FORGET | INTERRUPT | BATCH_FORGET => continue,
             _ => Err(-38), // ENOSYS
@@ -134,12 +135,11 @@ const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
 
-/// How long an answer holds: not at all.
-fn lasting(words: &[u64]) -> Vec<u8> {
+fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Of the folder, which is node 1, or of the file.
+/// The attributes of a node: 1 is the folder, 2 the file.
 fn attributes(node: u64) -> Vec<u8> {
     let mode = if node == 1 { 0o040_755_u32 } else { 0o100_644 };
     let times = [node, 0, 0, 0, 0, 0].map(u64::to_ne_bytes).concat();

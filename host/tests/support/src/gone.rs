@@ -1,10 +1,10 @@
-//! Waiting for the end of an instance that the test's own process is the host of.
+//! Waits for the end of an instance whose host is the test's own process.
 
 use baton_runtime::{Gone, Instance, InstanceEvent};
 
 use crate::patience::Patience;
 
-/// Waits until it is gone.
+/// Waits until the host reports that the instance is gone.
 pub async fn gone(instance: &mut Instance) -> Gone {
     let gone = async {
         loop {
@@ -14,7 +14,7 @@ pub async fn gone(instance: &mut Instance) -> Gone {
         }
     };
     Patience::of_future(gone).await.unwrap_or_else(|_| {
-        // A guest that cannot be ended would keep its runtime, and so this process, for ever.
+        // A panic would hang: it drops the runtime, which waits for a guest that cannot be ended.
         eprintln!("the instance is never gone");
         std::process::abort()
     })

@@ -1,4 +1,4 @@
-//! The guest of the scenarios (`host/tests/guests`), by what it does.
+//! Builds the guests that hosts run in tests (`host/tests/guests`, `host/tests/http-guest`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,59 +6,57 @@ use std::sync::OnceLock;
 
 use crate::modules::numbered;
 
-/// What the guest does.
+/// The behavior of the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guest {
-    /// Prints a line every 20 ms until it is asked to stop.
+    /// Prints a line every 20 ms until it receives a stop request.
     Beats,
     /// Prints its variables and its configuration in one line, and returns ok.
     TellsConfig,
     /// Returns ok at once.
     Done,
-    /// Computes for ever.
+    /// Computes forever.
     Loops,
-    /// Goes on printing, whatever it is asked, and always has half a line unfinished.
+    /// Keeps printing after a stop request. The last line is always incomplete.
     IgnoresStop,
     /// Waits in a call of the host that does not return.
     WaitsForEver,
-    /// Prints as fast as it can, for ever.
+    /// Prints as fast as it can, forever.
     Floods,
-    /// Logs and prints, on both of its streams, as fast as it can, for ever.
+    /// Logs and prints to both of its streams as fast as it can, forever.
     FloodsItsLog,
-    /// Prints 1 GiB, then a line each 20 ms.
+    /// Prints 1 GiB, then a line every 20 ms.
     PrintsAGigabyte,
-    /// Does with files what the variable `SCRIPT` says and tells how it went, then prints a line each 20 ms.
+    /// Runs the file operations in the variable `SCRIPT`, prints their results, then prints a line every 20 ms.
     UsesFiles,
-    /// Logs something at each level, then prints a line each 20 ms.
+    /// Logs a message at each level, then prints a line every 20 ms.
     Logs,
-    /// Prints more than a pipe holds, then computes for ever.
+    /// Prints more than a pipe holds, then computes forever.
     FloodsThenLoops,
-    /// Panics, which is a trap, at once.
+    /// Panics at once, which is a trap.
     Traps,
-    /// Calls itself until the stack ends.
+    /// Recurses until the stack overflows.
     Recurses,
-    /// Computes deep within, never where it was before, and returns ok after a while.
-    Wanders,
-    /// Fails with a message of a MiB.
+    /// Fails with a message of 1 MiB.
     FailsAtLength,
-    /// Takes memory until there is none.
+    /// Allocates memory until none is left.
     Allocates,
     /// Exits with a status other than 0.
     Exits,
-    /// Asks to give leadership up.
+    /// Asks to give up leadership.
     StepsDown,
-    /// Returns a failure that is worth another try.
+    /// Returns a retryable failure.
     FailsRetryable,
-    /// Returns a failure that is not.
+    /// Returns a fatal failure.
     FailsFatally,
-    /// Saves one state after the other until it is asked to stop, and says which were saved.
+    /// Saves one state after another until it receives a stop request, and prints which were saved.
     KeepsHistory,
-    /// Saves more than it may, in each way.
+    /// Exceeds each limit of the state.
     SavesTooMuch,
 }
 
 impl Guest {
-    /// Its component: all are built when it is first asked for.
+    /// The guest's component. The first call builds all of them.
     pub fn module(self) -> PathBuf {
         match self {
             Self::KeepsHistory | Self::SavesTooMuch => components().join("examples/keeper.wasm"),
@@ -66,15 +64,15 @@ impl Guest {
         }
     }
 
-    /// Its bytes, as they are when it is built for the nth time: the same guest, and another module.
+    /// The component's bytes, changed so that each `n` yields another module with the same code.
     pub fn build(self, n: u8) -> Vec<u8> {
         numbered(std::fs::read(self.module()).expect("the guest"), n)
     }
 
-    /// Its variables: what it does, and how fast.
+    /// The environment variables that select the behavior and its interval.
     pub fn env(self) -> [(&'static str, &'static str); 2] {
         let beat = match self {
-            // A host keeps some thousand lines: those that matter are still there when a slow browser asks.
+            // A host keeps a few thousand lines. The relevant ones must still be there when a slow browser asks.
             Self::Logs => "1000",
             _ => "20",
         };
@@ -97,7 +95,6 @@ impl Guest {
             Self::FloodsThenLoops => "flood-then-busy",
             Self::Traps => "panic",
             Self::Recurses => "recurse",
-            Self::Wanders => "wander",
             Self::FailsAtLength => "long-failure",
             Self::Allocates => "allocate",
             Self::Exits => "exit",
@@ -110,17 +107,17 @@ impl Guest {
     }
 }
 
-/// A program that knows nothing of Baton (`src/bin/program.rs`), as a component.
+/// A program that does not use Baton's interfaces (`src/bin/program.rs`), as a component.
 pub fn program() -> PathBuf {
     components().join("program.wasm")
 }
 
-/// The same program as a core module for WASI preview 1.
+/// [`program`] as a core module for WASI preview 1.
 pub fn program_for_preview1() -> PathBuf {
     core_modules().join("program.wasm")
 }
 
-/// The guest of the scenarios as a core module that carries component types.
+/// The guest as a core module that carries component types.
 pub fn coordinator_for_preview1() -> PathBuf {
     core_modules().join("fixtures.wasm")
 }
@@ -135,22 +132,22 @@ fn core_modules() -> &'static Path {
     BUILT.get_or_init(|| build("fixtures", "wasm32-wasip1"))
 }
 
-/// The guest that makes requests over HTTP.
+/// The guest that sends HTTP requests.
 pub fn asks_over_http() -> PathBuf {
     with_http().join("http_fixture.wasm")
 }
 
-/// The guest of which there are many versions.
+/// The guest that is built in many versions.
 pub fn versions() -> PathBuf {
     with_http().join("examples/versions.wasm")
 }
 
-/// The guest that causes effects, and saves.
+/// The guest that causes effects and saves state.
 pub fn effects() -> PathBuf {
     with_http().join("examples/effects.wasm")
 }
 
-/// The guest that causes effects, and has no state.
+/// The guest that causes effects without state.
 pub fn effects_without_state() -> PathBuf {
     with_http().join("examples/stateless.wasm")
 }
@@ -161,7 +158,7 @@ fn with_http() -> &'static Path {
 }
 
 fn build(package: &str, architecture: &str) -> PathBuf {
-    // Where `make` builds guests, too: what compiles them is built once.
+    // `make` builds guests in the same folder, so their build dependencies are compiled once.
     let target = crate::target();
     let built = Command::new(env!("CARGO"))
         .args(["build", "--package", package, "--lib", "--bins", "--examples", "--release", "--target", architecture])
@@ -169,7 +166,7 @@ fn build(package: &str, architecture: &str) -> PathBuf {
         .current_dir(crate::repository())
         .output()
         .expect("cargo starts");
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "the guest does not build; is the target {architecture} installed?\n{said}");
+    let errors = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "the guest does not build; is the target {architecture} installed?\n{errors}");
     target.join(architecture).join("release")
 }

@@ -1,5 +1,5 @@
-//! Older kernels, and containers whose profile lets less through: a filter in front of a program answers some of its calls
-//! of the system as a kernel does that does not know them.
+//! Simulates older kernels and containers with a restrictive profile. A filter fails some system calls of a program
+//! with `ENOSYS`, as a kernel that lacks them does.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -10,11 +10,11 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 /// Something that a kernel may lack.
 #[derive(Clone, Copy, Debug)]
 pub enum Lacks {
-    /// What keeps a process to folders and ports.
+    /// Landlock, which restricts a process to folders and ports.
     Landlock,
-    /// What keeps a process from calls of the system.
+    /// Seccomp, which filters the system calls of a process.
     Seccomp,
-    /// What a process is known by, whatever becomes of its number.
+    /// Pidfds, which identify a process even after its pid is reused.
     Pidfds,
 }
 
@@ -28,11 +28,12 @@ impl Lacks {
     }
 }
 
-/// Has the program, and all that it starts, run on a kernel that lacks this.
+/// Makes `command` and all of its descendants run as on a kernel that lacks `lacks`.
 pub fn without(command: &mut Command, lacks: Lacks) {
     let filter = filter(lacks);
     let begin = move || seccompiler::apply_filter(&filter).map_err(io::Error::other);
-    // SAFETY: the filter was made before; two system calls are all that is made there, and they allocate nothing.
+    // SAFETY: `begin` runs between fork and exec. It applies a filter that was built before the fork, with two system
+    // calls, and allocates only if one of them fails.
     unsafe { command.pre_exec(begin) };
 }
 

@@ -1,12 +1,15 @@
-//! What tests, benchmarks and the demo share: hosts that are started and judged by their logs (`node`) and asked at their
-//! `endpoint`, what they run (`guests`, `modules`), what they need (`azurite`, `registry` with its `publisher`, `minisign`,
-//! `fuse`; a `server` has a port of its own), what is put between them (`proxy`), and between them and the `kernel`, and how
-//! a test waits for a state: for as long as something moves (`patience`).
+//! Fixtures that integration tests, benchmarks and the demo share:
 //!
-//! It is for integration tests and benchmarks, whose programs cargo puts beside the host's binary.
+//! - hosts (`node`) and requests to their admin endpoints (`endpoint`)
+//! - the coordinators that hosts run (`guests`, `modules`)
+//! - external services (`azurite`, `registry` with `publisher`, `minisign`, `fuse`; `server` finds ports for them)
+//! - faults of the network (`proxy`) and old kernels (`kernel`)
+//! - waiting with a limit that adapts to the machine (`patience`)
+//!
+//! The crate only works in integration tests and benchmarks, because cargo puts their programs next to `baton`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-#![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails if it cannot continue")]
+#![allow(clippy::disallowed_methods, reason = "nobody suspends the machine during a test")]
 
 pub mod azurite;
 pub mod endpoint;
@@ -28,42 +31,42 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The repository.
+/// The root folder of the repository.
 pub fn repository() -> &'static Path {
-    static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("the repository")
     });
-    &FOUND
+    &ROOT
 }
 
-/// The host's binary, of the same profile as the program that asks.
+/// The host's binary, built with the same profile as the running program.
 pub fn baton_binary() -> PathBuf {
     profile().join("baton")
 }
 
-/// The target folder.
+/// Cargo's target folder.
 pub fn target() -> &'static Path {
     profile().parent().expect("a profile is in the target folder")
 }
 
-/// A folder for what tests leave for each other and for later runs: the one that cargo names `CARGO_TARGET_TMPDIR`.
+/// A folder for files that other tests and later runs use. It is cargo's `CARGO_TARGET_TMPDIR`.
 pub fn scratch() -> &'static Path {
-    static MADE: LazyLock<PathBuf> = LazyLock::new(|| {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = target().join("tmp");
         std::fs::create_dir_all(&folder).expect("the target folder can be written");
         folder
     });
-    &MADE
+    &FOLDER
 }
 
-/// A loopback address that no other process of a test run uses. A client that still asks for a killed node's port there
-/// never reaches a node of another test. Linux keeps process ids below 2^22, so the second octet stays below 128.
+/// A loopback address that no other process of a test run uses. If a client retries the port of a killed node, it never
+/// reaches a node of another test. Linux keeps process ids below 2^22, so the second octet stays below 128.
 pub fn loopback() -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | high, middle, low)
 }
 
-/// The folder of a profile: tests and benchmarks are in its folder `deps`.
+/// The folder of the build profile. Programs of tests and benchmarks are in `deps` below it.
 fn profile() -> &'static Path {
     static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
         let program = std::env::current_exe().expect("this program's path");

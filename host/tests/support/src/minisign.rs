@@ -1,40 +1,40 @@
-//! Signs as users do: with minisign.
+//! Signs modules with minisign, as users do.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A pair of keys, whose files are gone when this is dropped.
+/// A key pair. Dropping it deletes the key files.
 pub struct Signer(TempDir);
 
 impl Signer {
-    /// A new pair. Installs minisign first if it is missing.
+    /// Generates a key pair. Installs minisign first if it is missing.
     ///
     /// # Panics
-    /// If it cannot be had: a suite that passes without its tool shows nothing.
+    /// If minisign cannot be installed: a suite that passes without its tool shows nothing.
     pub fn with_new_key() -> Self {
         let signer = Self(tempfile::tempdir().expect("a folder"));
         signer.run(&["-G", "-W", "-p", "minisign.pub", "-s", "minisign.key"]);
         signer
     }
 
-    /// The file of its public key.
+    /// The file that holds the public key.
     pub fn public(&self) -> PathBuf {
         self.0.path().join("minisign.pub")
     }
 
-    /// The text of a signature of these bytes.
+    /// Signs these bytes. Returns the text of the signature file.
     pub fn sign(&self, bytes: &[u8]) -> String {
         self.sign_with(bytes, &[])
     }
 
-    /// The same as old versions of minisign made it: of the bytes and not of their hash.
+    /// Signs the bytes themselves instead of their hash, as old versions of minisign did.
     pub fn sign_legacy(&self, bytes: &[u8]) -> String {
         self.sign_with(bytes, &["-l"])
     }
 
-    /// The same with this trusted comment.
+    /// Signs these bytes with this trusted comment.
     pub fn sign_saying(&self, bytes: &[u8], comment: &str) -> String {
         self.sign_with(bytes, &["-t", comment])
     }

@@ -1,26 +1,26 @@
-//! Modules that are made for a test.
+//! Modules generated for tests.
 
-/// The custom section of no meaning that holds this text, of less than 100 bytes: at the end of a module it makes another
-/// module of it, with the same code.
-pub fn section(holds: impl AsRef<[u8]>) -> Vec<u8> {
-    let holds = holds.as_ref();
-    // Its id, its size, its name with the length before it, and what it holds.
-    let size = u8::try_from(2 + holds.len()).ok().filter(|size| *size < 0x80).expect("a short text");
-    [&[0, size, 1, b'v'], holds].concat()
+/// A custom section with these contents, which must be shorter than 100 bytes. Appended to a module, it yields another
+/// module with the same code.
+pub fn section(contents: impl AsRef<[u8]>) -> Vec<u8> {
+    let contents = contents.as_ref();
+    // The section's id, its size, the length of its name, its name, and its contents.
+    let size = u8::try_from(2 + contents.len()).ok().filter(|size| *size < 0x80).expect("a short text");
+    [&[0, size, 1, b'v'], contents].concat()
 }
 
-/// The same component unlike all others: the nth of them.
+/// A copy of `module` whose digest is unique to `n`.
 pub fn numbered(mut module: Vec<u8>, n: impl ToString) -> Vec<u8> {
     module.extend(section(n.to_string()));
     module
 }
 
-/// A program that does nothing and succeeds. Each number makes another one.
+/// A program that does nothing and succeeds. Each number yields another module.
 pub fn command(number: u32) -> Vec<u8> {
     component(&format!("(func (export \"number\") (result i32) i32.const {number})"), "wasi:cli/run@0.2.0")
 }
 
-/// A component with such an export, and with more in its core module.
+/// A component that exports the interface `export`, with the text `more` added to its core module.
 pub fn component(more: &str, export: &str) -> Vec<u8> {
     wat::parse_str(format!(
         r#"(component
@@ -33,7 +33,7 @@ pub fn component(more: &str, export: &str) -> Vec<u8> {
     .unwrap()
 }
 
-/// A program for WASI preview 1, which is a core module.
+/// A core module that is a program for WASI preview 1.
 pub fn core_command() -> Vec<u8> {
     wat::parse_str(
         r#"(module
@@ -44,8 +44,8 @@ pub fn core_command() -> Vec<u8> {
     .unwrap()
 }
 
-/// A component that takes a processor most of a minute to be compiled: a function with so much control flow that the compiler has its
-/// work with it, more than twice as much for one twice as long.
+/// A component that takes most of a minute to compile. Its only function has much control flow, for which the
+/// compiler's time grows faster than the function's length.
 pub fn slow() -> Vec<u8> {
     let block = "(if (i32.eqz (local.get 0)) (then (local.set 1 (i32.mul (local.get 0) (local.get 1)))) \
                  (else (local.set 0 (i32.add (local.get 1) (local.get 0)))))";

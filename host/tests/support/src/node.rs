@@ -1,9 +1,8 @@
-//! The real `baton` binary as a fixture: a host process whose log is read into a [`Journal`].
+//! Runs the real `baton` binary and reads its log into a [`Journal`].
 //!
-//! All nodes of a scenario share one journal, so that a test can wait for what the fleet does and not
-//! only for what one node says. Whatever is waited for is a state that stays true once it is reached; it is
-//! waited for with [`Patience`], which says nothing about how long things may take. A node's process ends with
-//! its [`Node`], by its own pid.
+//! All nodes of a test share one journal, so that the test can wait for events of the fleet as well as of one node.
+//! Wait only for conditions that stay true. Waits use [`Patience`], so they do not check how long something takes.
+//! Dropping a [`Node`] kills its process.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
@@ -25,28 +24,28 @@ use time::format_description::well_known::Rfc3339;
 use crate::kernel::{self, Lacks};
 use crate::patience::{Patience, QUIET};
 
-/// Guards against a hang. Nothing is measured by it. Where it can be, it is [`Patience`] that waits.
+/// A timeout against hangs, for waits that cannot use [`Patience`]. Not for measurements.
 pub const GUARD: Duration = QUIET;
 
 /// One line of a host's log.
 #[derive(Clone)]
 pub struct Event {
-    /// The node that wrote it, as the fixture knows it.
+    /// The name of the node that wrote the line.
     pub from: String,
-    /// When the host says that it happened.
+    /// The event's time according to the host.
     pub ts: OffsetDateTime,
-    /// The event's name; [`Event::RAW`] for a line that is not one of the log's.
+    /// The event's name, or [`Event::RAW`] for a line that is not an event.
     pub name: String,
-    /// The term that it belongs to; 0 for none.
+    /// The event's term, or 0 if it has none.
     pub term: u64,
-    /// The line as it was written.
+    /// The line as the host wrote it.
     pub raw: String,
-    /// All of its fields.
+    /// The event's fields.
     pub fields: Value,
 }
 
 impl Event {
-    /// The name given to lines that are not JSON, such as those of a panic.
+    /// The name of lines that are not events, such as those of a panic.
     pub const RAW: &'static str = "(raw)";
 
     fn parse(from: &str, raw: String) -> Self {
@@ -66,7 +65,7 @@ impl Event {
         }
     }
 
-    /// A field as text; empty if it is missing or something else.
+    /// A field's text, or an empty string if the field is missing or not a string.
     pub fn text(&self, field: &str) -> &str {
         self.fields[field].as_str().unwrap_or_default()
     }
@@ -78,34 +77,28 @@ impl fmt::Debug for Event {
     }
 }
 
-/// The events of all nodes of a scenario, in the order in which they were read.
+/// The events of all nodes of a test, in the order in which they were read.
 #[derive(Clone, Default)]
 pub struct Journal {
     shared: Arc<(Mutex<Vec<Event>>, Condvar)>,
 }
 
 impl Journal {
-    /// Waits until `test` finds in all events so far what it looks for.
-    ///
-    /// # Panics
-    /// With the whole log, if [`Patience`] ends before.
+    /// Waits until `test` returns a value for the events so far. Panics with the whole log if the wait times out.
     pub fn wait<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Option<T>) -> T {
         self.wait_for_the_last(what, |events| test(events).ok_or(0))
     }
 
-    /// [`Journal::wait`] for the last of many things, however many they are: until it is there, `test` says how far
-    /// they are, and as long as that grows it is waited for.
-    ///
-    /// # Panics
-    /// As [`Journal::wait`].
+    /// Like [`Journal::wait`], for a condition that takes long to reach. `test` returns the progress so far as `Err`.
+    /// The timeout restarts whenever the progress grows.
     pub fn wait_for_the_last<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Result<T, u64>) -> T {
         let (mut patience, mut furthest) = (Patience::default(), 0);
         let mut events = self.lock();
         loop {
             match test(&events) {
                 Ok(found) => return found,
-                Err(far) if far > furthest => {
-                    furthest = far;
+                Err(progress) if progress > furthest => {
+                    furthest = progress;
                     patience.renew();
                 }
                 Err(_) => {}
@@ -114,9 +107,9 @@ impl Journal {
                 drop(events);
                 self.fail(&format!("waited in vain for {what}"));
             }
-            // A line that replaced another wakes nobody.
-            let nap = Duration::from_millis(100);
-            events = self.shared.1.wait_timeout(events, nap).unwrap_or_else(PoisonError::into_inner).0;
+            // A line that replaces another does not notify.
+            let poll_interval = Duration::from_millis(100);
+            events = self.shared.1.wait_timeout(events, poll_interval).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -130,15 +123,15 @@ impl Journal {
         self.lock().clone()
     }
 
-    /// Fails with the whole log.
+    /// Panics with the whole log.
     pub fn fail(&self, why: &str) -> ! {
         let mut log = String::new();
         let mut repeated = 0;
         let events = self.events();
         for (i, event) in events.iter().enumerate() {
-            // A guest's beats are many; the first and the last of a row tell enough.
-            let beat = |e: Option<&Event>| e.is_some_and(|e| e.name == "output" && e.from == event.from);
-            if beat(Some(event)) && i > 0 && beat(events.get(i - 1)) && beat(events.get(i + 1)) {
+            // Guests print many lines. Of a series, keep the first and the last.
+            let is_output = |e: Option<&Event>| e.is_some_and(|e| e.name == "output" && e.from == event.from);
+            if is_output(Some(event)) && i > 0 && is_output(events.get(i - 1)) && is_output(events.get(i + 1)) {
                 repeated += 1;
                 continue;
             }
@@ -150,22 +143,22 @@ impl Journal {
         panic!("{why}; the log:\n{log}");
     }
 
-    /// Adds an event. Of a flood of lines that differ in their numbers alone, the first and the last of each ten
-    /// milliseconds are kept: how many come together says how busy the machine is, and any other may be waited for.
+    /// Adds an event. Of output lines within 10 ms that only differ in digits, keeps the first and the last, because
+    /// their number depends on how busy the machine is. Keeps all other events, because a test may wait for them.
     fn push(&self, event: Event) {
         let mut events = self.lock();
-        let says = |event: &Event| event.text("line").replace(|c: char| c.is_ascii_digit(), "");
-        let alike = |other: &Event| {
+        let without_digits = |event: &Event| event.text("line").replace(|c: char| c.is_ascii_digit(), "");
+        let is_alike = |other: &Event| {
             other.name == "output"
                 && other.from == event.from
                 && other.term == event.term
-                && says(other) == says(&event)
+                && without_digits(other) == without_digits(&event)
         };
-        if let [.., before, last] = events.as_mut_slice()
+        if let [.., first, last] = events.as_mut_slice()
             && event.name == "output"
-            && alike(before)
-            && alike(last)
-            && event.ts - before.ts < Duration::from_millis(10)
+            && is_alike(first)
+            && is_alike(last)
+            && event.ts - first.ts < Duration::from_millis(10)
         {
             *last = event;
         } else {
@@ -187,21 +180,21 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `baton run` under the name `name`, with nothing of this process's environment but the path, and
-    /// with `home` as its home and working folder. Its admin endpoint has a free port of [`crate::loopback`].
+    /// `baton run` as node `name`, with `home` as its home and working folder. It inherits only `PATH` from this
+    /// process's environment. Its admin endpoint listens on a free port of [`crate::loopback`].
     pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
         let mut command = baton(home);
         command.args(["run", "--node", name, "--log-format", "json"]);
         command.env("BATON_ADMIN", format!("{}:0", crate::loopback()));
-        // The hosts of all tests run the same few modules, and compile each once. So they have one key, too.
+        // All tests run the same few modules. One cache, with one key, lets their hosts compile each module once.
         command.env("BATON_CACHE", crate::scratch().join("compiled"));
         make_cache_key(home);
-        // With `false` all that passes shows that it needs nothing of what hosts tell each other.
+        // `BATON_LINKS=false` checks that the tests pass without links.
         command.envs(std::env::var_os("BATON_LINKS").map(|links| ("BATON_LINKS", links)));
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
 
-    /// A host that some other command becomes.
+    /// A host that `command` starts.
     pub fn of(name: &str, command: Command, journal: &Journal) -> Self {
         Self { name: name.to_string(), journal: journal.clone(), command }
     }
@@ -227,14 +220,15 @@ impl Launch {
         self
     }
 
-    /// Starts it inside a mount namespace of its own, after the shell commands `setup` have run there.
+    /// Starts the host in a new mount namespace, after the shell commands `setup` have run there.
     #[must_use]
     pub fn with_mounts(mut self, setup: &str) -> Self {
         self.command = with_mounts(&self.command, setup);
         self
     }
 
-    /// The same with a network of its own, in which only the loopback interface is there, and down.
+    /// Like [`Launch::with_mounts`], in a new network namespace as well. Only its loopback interface exists, and it is
+    /// down.
     #[must_use]
     pub fn with_network(mut self, setup: &str) -> Self {
         let mut unshare = Command::new("unshare");
@@ -243,20 +237,20 @@ impl Launch {
         self
     }
 
-    /// Starts it with no more descriptors than this, as `ulimit` takes it.
+    /// Limits the host's descriptors. `limit` holds the arguments of `ulimit`, such as `-Sn 100`.
     #[must_use]
     pub fn with_descriptors(self, limit: &str) -> Self {
         self.after(&format!("ulimit {limit}"))
     }
 
-    /// Starts it after a shell has run `setup`, in the same process.
+    /// Runs the shell commands `setup` before the host, in the same process.
     #[must_use]
     pub fn after(mut self, setup: &str) -> Self {
         self.command = after(Command::new("sh"), &self.command, setup);
         self
     }
 
-    /// Has that program become it: the host's command line follows its own arguments. The process keeps its pid.
+    /// Starts `program`, which must exec the command that follows `args`, so that the host keeps its pid.
     #[must_use]
     pub fn beginning_as(mut self, program: &str, args: &[&str]) -> Self {
         let mut inside = Command::new(program);
@@ -269,38 +263,38 @@ impl Launch {
         self
     }
 
-    /// Starts it on a kernel that lacks this.
+    /// Starts the host as on a kernel that lacks `lacks`.
     #[must_use]
     pub fn without(mut self, lacks: Lacks) -> Self {
         kernel::without(&mut self.command, lacks);
         self
     }
 
-    /// Starts it where no terminal controls it, as a service manager does.
+    /// Starts the host without a controlling terminal, as a service manager does.
     #[must_use]
     pub fn without_terminal(self) -> Self {
-        self.beginning(|| rustix::process::setsid().map(drop))
+        self.before_exec(|| rustix::process::setsid().map(drop))
     }
 
-    /// Starts it under the control of this terminal.
+    /// Starts the host with `terminal` as its controlling terminal.
     #[must_use]
     pub fn with_terminal(self, terminal: File) -> Self {
-        self.beginning(move || {
+        self.before_exec(move || {
             rustix::process::setsid()?;
             rustix::process::ioctl_tiocsctty(&terminal)
         })
     }
 
-    /// Has the new process do this first: a system call or two.
-    fn beginning(mut self, begin: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) -> Self {
-        let begin = move || {
-            // Those who run the tests may ignore it, and what is ignored stays so.
-            // SAFETY: nothing else of this process, which has one thread, handles signals.
+    /// Calls `setup` in the new process before exec. `setup` may only make system calls.
+    fn before_exec(mut self, setup: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) -> Self {
+        let setup = move || {
+            // The process that runs the tests may ignore SIGHUP, and an ignored signal stays ignored after exec.
+            // SAFETY: the forked process has one thread, and sets no handler but the default.
             unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
-            Ok(begin()?)
+            Ok(setup()?)
         };
-        // SAFETY: system calls are all that is made there, and they allocate nothing.
-        unsafe { self.command.pre_exec(begin) };
+        // SAFETY: `setup` runs between fork and exec. It makes system calls only, and they allocate nothing.
+        unsafe { self.command.pre_exec(setup) };
         self
     }
 
@@ -311,7 +305,7 @@ impl Launch {
         node
     }
 
-    /// Starts the host and leaves its stderr, a pipe, unread until [`Node::read`].
+    /// Starts the host without reading its log. Its stderr, a pipe, fills up until [`Node::read`] is called.
     pub fn start_unread(mut self) -> Node {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.command.spawn().expect("the binary starts");
@@ -322,7 +316,7 @@ impl Launch {
 
 /// A running host.
 pub struct Node {
-    /// Its id.
+    /// The node's name.
     pub name: String,
     journal: Journal,
     child: Child,
@@ -331,7 +325,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Begins to read the log.
+    /// Starts to read the log.
     pub fn read(&mut self) {
         let Some(stderr) = self.stderr.take() else { return };
         let (name, journal) = (self.name.clone(), self.journal.clone());
@@ -346,12 +340,12 @@ impl Node {
         }));
     }
 
-    /// What the kernel has by now of a log that is not read yet: all that the host has written of it.
+    /// Returns the log lines that are in the pipe, for a host whose log is not read.
     pub fn written(&mut self) -> Vec<String> {
-        let stderr = self.stderr.as_mut().expect("nobody reads it yet");
-        let bytes = rustix::io::ioctl_fionread(&*stderr).expect("a pipe says how much is in it");
+        let stderr = self.stderr.as_mut().expect("`read` has not been called");
+        let bytes = rustix::io::ioctl_fionread(&*stderr).expect("a pipe reports its length");
         let mut text = vec![0; usize::try_from(bytes).expect("not more than a pipe holds")];
-        stderr.read_exact(&mut text).expect("what is there can be read");
+        stderr.read_exact(&mut text).expect("the pipe can be read");
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
@@ -360,59 +354,54 @@ impl Node {
         kill_process(Pid::from_child(&self.child), signal).expect("the process can be signalled");
     }
 
-    /// Stops all processes of the node, as a machine that is paused does.
+    /// Stops all processes of the node, like a paused machine.
     pub fn pause(&self) {
         self.pause_host();
         self.children("").into_iter().for_each(|child| kill_process(child, Signal::STOP).expect("it can be stopped"));
     }
 
-    /// Lets all processes of the node go on.
+    /// Continues all processes of the node.
     pub fn resume(&self) {
-        self.children("").into_iter().for_each(|child| kill_process(child, Signal::CONT).expect("it can go on"));
+        self.children("").into_iter().for_each(|child| kill_process(child, Signal::CONT).expect("it can be continued"));
         self.signal(Signal::CONT);
     }
 
-    /// The processes in which instances of this host run, or wait to.
+    /// The runners, including those that wait for an instance.
     pub fn runners(&self) -> Vec<Pid> {
         self.children("baton-runner")
     }
 
-    /// The process that carries what the host and others tell each other.
-    pub fn link_carriers(&self) -> Vec<Pid> {
-        self.children("baton-links")
-    }
-
-    /// The processes of which each has a version linked, and forks the runners of it.
+    /// The template processes. Each holds one linked version, and forks its runners.
     pub fn templates(&self) -> Vec<Pid> {
         self.children("baton-template")
     }
 
-    /// The processes that this host has started and that have not ended, of those that have this in their names.
+    /// The host's running child processes whose names contain `name`.
     fn children(&self, name: &str) -> Vec<Pid> {
         let comm = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let named = children_of(self.pid()).into_iter().filter(|pid| comm(pid).contains(name));
         named.filter_map(Pid::from_raw).collect()
     }
 
-    /// Stops the host's process, but not in the middle of a request to the embedded store: it would keep SQLite's
-    /// lock, and nobody could take over.
+    /// Stops the host's process, but not during a request to the embedded store: the host would keep SQLite's lock, and
+    /// no other node could take over.
     pub fn pause_host(&self) {
         until(&format!("a moment in which {} has locked no file", self.name), || {
             self.signal(Signal::STOP);
-            // Only when the last of its threads stands still is it known what it holds.
+            // A thread that still runs may take a lock.
             waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("it stops");
             let locks = self.record_locks();
             if locks.is_empty() {
                 return Ok(());
             }
             self.signal(Signal::CONT);
-            // A request takes a few milliseconds; stopped again at once, it would get nowhere.
+            // A request takes a few milliseconds. If the host were stopped again at once, it would make no progress.
             std::thread::sleep(Duration::from_millis(20));
             Err(locks)
         });
     }
 
-    /// The process's locks of the kind that SQLite takes and nothing else here does.
+    /// The host's POSIX locks. Only SQLite takes locks of this kind.
     fn record_locks(&self) -> Vec<String> {
         let locks = std::fs::read_to_string("/proc/locks").expect("the system lists its locks");
         let pid = self.pid().to_string();
@@ -424,27 +413,27 @@ impl Node {
         locks.lines().filter(is_own).map(str::to_owned).collect()
     }
 
-    /// The process's id.
+    /// The host's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the first event of this node that passes `test`.
+    /// Waits for this node's first event that passes `test`.
     pub fn event(&self, what: &str, mut test: impl FnMut(&Event) -> bool) -> Event {
         self.journal.event(&format!("{what} of {}", self.name), |event| event.from == self.name && test(event))
     }
 
-    /// Waits for this node's first event of that name in a term above `above`.
+    /// Waits for this node's first event `name` in a term above `above`.
     pub fn after(&self, above: u64, name: &str) -> Event {
         self.event(&format!("`{name}` above term {above}"), |event| event.name == name && event.term > above)
     }
 
-    /// Whether the host still runs.
+    /// Returns true if the host still runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_none()
     }
 
-    /// Waits for the host's end, and for the end of its log.
+    /// Waits until the host exits and its log has been read.
     pub fn wait(&mut self) -> ExitStatus {
         let Some(status) = wait_for_end(&mut self.child) else {
             self.journal.fail(&format!("{} does not end", self.name));
@@ -455,7 +444,7 @@ impl Node {
         status
     }
 
-    /// SIGTERM, and the wait for the orderly end.
+    /// Sends SIGTERM and waits until the host exits.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait()
@@ -464,7 +453,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Also ends a stopped process. Both fail only where it has already ended.
+        // SIGKILL ends a stopped process, too. Both calls fail only if the process has been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(reader) = self.reader.take() {
@@ -473,18 +462,18 @@ impl Drop for Node {
     }
 }
 
-/// What became of a command that ends by itself.
+/// The result of a command that exits by itself.
 pub struct Finished {
-    /// Its exit status.
+    /// The exit status.
     pub code: Option<i32>,
-    /// Its result.
+    /// The command's standard output.
     pub stdout: String,
-    /// Its log and errors.
+    /// The command's log and errors.
     pub stderr: String,
 }
 
 impl Finished {
-    /// Its result as JSON.
+    /// Parses the standard output as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("not JSON: {error}\n{self:?}"))
     }
@@ -496,7 +485,7 @@ impl fmt::Debug for Finished {
     }
 }
 
-/// Makes the key that the hosts at `home` find there.
+/// Writes the cache key for the hosts whose home is `home`.
 fn make_cache_key(home: &Path) {
     let folder = home.join(".local/state/baton");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -506,12 +495,12 @@ fn make_cache_key(home: &Path) {
     }
 }
 
-/// The binary with nothing of this process's environment but the path.
+/// The `baton` binary in folder `home`. It inherits only `PATH` from this process's environment.
 pub fn baton(home: &Path) -> Command {
     at_home(&crate::baton_binary(), home)
 }
 
-/// That program, as `baton` is run.
+/// `program` in folder `home`. It inherits only `PATH` from this process's environment.
 pub fn at_home(program: &Path, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -519,62 +508,55 @@ pub fn at_home(program: &Path, home: &Path) -> Command {
     command
 }
 
-/// The processes that this one has started and that have not ended.
+/// The running child processes of `parent`.
 pub fn children_of(parent: u32) -> Vec<i32> {
     let is_child = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Its state and its parent are the third and the fourth field, behind a name that is ours.
+        // The state and the parent are the third and the fourth field, after the name in parentheses.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let has_ended = fields.next() == Some("Z");
-        !has_ended && fields.next().and_then(|field| field.parse().ok()) == Some(parent)
+        let has_exited = fields.next() == Some("Z");
+        !has_exited && fields.next().and_then(|field| field.parse().ok()) == Some(parent)
     };
     let all = std::fs::read_dir("/proc").expect("the system lists its processes");
     all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_child).collect()
 }
 
-/// The same command inside a mount namespace of its own, after the shell commands `setup` have run there.
-/// The process keeps its pid.
+/// `command` in a new mount namespace, after the shell commands `setup` have run there. The process keeps its pid.
 pub fn with_mounts(command: &Command, setup: &str) -> Command {
     let mut unshare = Command::new("unshare");
     unshare.args(["--map-root-user", "--mount", "sh"]);
     after(unshare, command, setup)
 }
 
-/// The same command with no more descriptors than this, as `ulimit` takes it: `-Sn 100`. The process keeps its pid.
+/// `command` with a limit on its descriptors, as arguments of `ulimit`: `-Sn 100`. The process keeps its pid.
 pub fn with_descriptors(command: &Command, limit: &str) -> Command {
     after(Command::new("sh"), command, &format!("ulimit {limit}"))
 }
 
-/// The command that a shell becomes after it has run `setup`.
-fn after(mut inside: Command, command: &Command, setup: &str) -> Command {
-    inside.args(["-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
-    inside.arg(command.get_program()).args(command.get_args()).env_clear();
+/// Has `shell` run `setup` and then exec `command`.
+fn after(mut shell: Command, command: &Command, setup: &str) -> Command {
+    shell.args(["-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
+    shell.arg(command.get_program()).args(command.get_args()).env_clear();
     for (key, value) in command.get_envs() {
-        inside.env(key, value.unwrap_or_default());
+        shell.env(key, value.unwrap_or_default());
     }
     if let Some(folder) = command.get_current_dir() {
-        inside.current_dir(folder);
+        shell.current_dir(folder);
     }
-    inside
+    shell
 }
 
-/// Runs a command to its end.
-///
-/// # Panics
-/// If it does not end as long as there is [`Patience`]; it is killed then.
+/// Runs a command until it exits. Kills it and panics if the wait times out.
 pub fn finish(command: Command) -> Finished {
     finish_with_input(command, b"")
 }
 
-/// The same, with something on its standard input, less than a pipe holds.
-///
-/// # Panics
-/// As [`finish`].
+/// Like [`finish`], with `input` on the command's standard input. `input` must fit into a pipe.
 pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the command starts");
     if let Some(mut stdin) = child.stdin.take() {
-        // A command that reads nothing may have closed it.
+        // The write fails if the command closes its input unread.
         let _ = stdin.write_all(input);
     }
     let stdout = drain(child.stdout.take());
@@ -592,18 +574,15 @@ pub fn finish_with_input(mut command: Command, input: &[u8]) -> Finished {
     finished
 }
 
-/// Asks until there is an answer.
-///
-/// # Panics
-/// With the last refusal, if [`Patience`] ends before.
-pub fn until<T, E: fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+/// Calls `attempt` until it succeeds. Panics with the last error if the wait times out.
+pub fn until<T, E: fmt::Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, E>) -> T {
     let mut patience = Patience::default();
     loop {
-        match ask() {
-            Ok(answer) => return answer,
-            Err(refusal) => assert!(patience.lasts(), "waited in vain for {what}: {refusal:?}"),
+        match attempt() {
+            Ok(value) => return value,
+            Err(error) => assert!(patience.lasts(), "waited in vain for {what}: {error:?}"),
         }
-        // What is waited for needs the processor more than who waits.
+        // Leaves the CPU to the processes that the test waits for.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -618,8 +597,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Waits for the end of a process; none if it does not end as long as there is [`Patience`].
+/// Waits until a process exits. Returns `None` if the wait times out.
 pub fn wait_for_end(child: &mut Child) -> Option<ExitStatus> {
-    // A process's end has no condition variable; this only paces the question.
     Patience::poll(Duration::from_millis(10), || child.try_wait().expect("a child can be waited for")).ok()
 }

@@ -1,14 +1,15 @@
-//! How long a test waits: for as long as something moves.
+//! Timeouts that adapt to a busy machine.
 //!
-//! No test knows how fast its machine is, or what else keeps that busy. So a wait does not count the time that
-//! passes but the time that was there for what it waits for: none while one of this test's threads or processes stands
-//! in line for a processor, and none while a compiler or a build that its hosts have started gets on. When nothing has
-//! come of a whole minute of that, the wait is given up.
+//! No test knows how fast its machine is, or what else the machine runs. A [`Patience`] therefore does not count:
 //!
-//! A test that waits for many things in a row says so with each one, by [`Patience::renew`].
+//! - time in which a thread of the test or of its child processes waits for a CPU
+//! - time in which a compiler or a build that one of its hosts has started makes progress
+//!
+//! A wait fails after one minute ([`QUIET`]) of the remaining time. A test that waits for many events in a row calls
+//! [`Patience::renew`] after each.
 
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
-#![allow(dead_code, reason = "the support modules serve several test targets")]
+#![allow(dead_code, reason = "several test targets share the support modules")]
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,71 +18,71 @@ use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How much time may be there in which nothing moves.
+/// The default limit of a wait.
 pub const QUIET: Duration = Duration::from_secs(60);
 
-/// How often the threads and processes are looked at. A test that waits asks no less often.
+/// The interval between two readings of threads and processes. Tests must call [`Patience::lasts`] at least this often.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// The patience of one wait.
+/// The timeout of one wait.
 #[derive(Clone, Copy)]
 pub struct Patience {
     limit: Duration,
     since: Meter,
 }
 
-/// What a wait that was in vain returns.
+/// The error of a wait that has timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InVain;
 
 impl Default for Patience {
-    /// One that lasts for [`QUIET`].
+    /// A timeout of [`QUIET`].
     fn default() -> Self {
         Self::of(QUIET)
     }
 }
 
 impl Patience {
-    /// One that lasts for so much time in which nothing moves.
+    /// A timeout of `limit`.
     pub fn of(limit: Duration) -> Self {
         Self { limit, since: Meter::read() }
     }
 
-    /// What is waited for has come nearer.
+    /// Restarts the timeout, after progress.
     pub fn renew(&mut self) {
         self.since = Meter::read();
     }
 
-    /// Whether it is too early to give up.
+    /// Returns false once the wait has timed out.
     pub fn lasts(&mut self) -> bool {
         let now = Meter::read();
-        if now.built > self.since.built {
+        if now.build_ticks > self.since.build_ticks {
             self.since = now;
         }
-        now.had - self.since.had < self.limit
+        now.available - self.since.available < self.limit
     }
 
-    /// Looks again and again until there is something to return.
+    /// Calls `check` every `interval` until it returns a value.
     ///
     /// # Errors
-    /// [`InVain`] after so long in which nothing has moved.
-    pub fn poll<T>(every: Duration, mut look: impl FnMut() -> Option<T>) -> Result<T, InVain> {
+    /// [`InVain`] if the wait times out.
+    pub fn poll<T>(interval: Duration, mut check: impl FnMut() -> Option<T>) -> Result<T, InVain> {
         let mut patience = Self::default();
         loop {
-            if let Some(found) = look() {
-                return Ok(found);
+            if let Some(value) = check() {
+                return Ok(value);
             }
             if !patience.lasts() {
                 return Err(InVain);
             }
-            std::thread::sleep(every);
+            std::thread::sleep(interval);
         }
     }
 
-    /// Waits for a future's end.
+    /// Waits until a future completes.
     ///
     /// # Errors
-    /// [`InVain`] after so long in which nothing has moved.
+    /// [`InVain`] if the wait times out.
     pub async fn of_future<F: Future>(future: F) -> Result<F::Output, InVain> {
         let (mut future, mut patience) = (pin!(future), Self::default());
         loop {
@@ -95,87 +96,87 @@ impl Patience {
     }
 }
 
-/// What has moved so far, since this process began to look.
+/// Time and progress since the first reading of this process.
 #[derive(Clone, Copy, Default)]
 struct Meter {
-    /// The time in which none of our threads had to wait for a processor.
-    had: Duration,
-    /// The processor time of compilers and builds, in the kernel's ticks: what hosts start ends by itself, or by its
-    /// host's limits. A host itself, and an emulator, are never done.
-    built: u64,
+    /// Time in which no thread of ours waited for a CPU.
+    available: Duration,
+    /// CPU time of compilers and builds, in the kernel's ticks. Both exit by themselves or because their host limits
+    /// them. Hosts and emulators do not count, because they never exit by themselves.
+    build_ticks: u64,
 }
 
 impl Meter {
     fn read() -> Self {
-        static LAST: Mutex<Option<Looked>> = Mutex::new(None);
+        static LAST: Mutex<Option<Reading>> = Mutex::new(None);
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let looked = match last.take() {
-            Some(looked) if looked.at.elapsed() < LOOK => looked,
-            before => Looked::now(before),
+        let reading = match last.take() {
+            Some(reading) if reading.at.elapsed() < LOOK => reading,
+            previous => Reading::now(previous),
         };
-        let meter = looked.meter;
-        *last = Some(looked);
+        let meter = reading.meter;
+        *last = Some(reading);
         meter
     }
 }
 
-struct Looked {
+struct Reading {
     at: Instant,
     meter: Meter,
-    /// How long each of our threads has waited for a processor in its life.
+    /// Time that each of our threads has waited for a CPU since its start.
     waited: HashMap<u32, Duration>,
-    /// How much processor time each of the builders has had.
-    built: HashMap<u32, u64>,
+    /// CPU time of each builder since its start, in ticks.
+    ticks: HashMap<u32, u64>,
 }
 
-impl Looked {
-    fn now(before: Option<Self>) -> Self {
+impl Reading {
+    fn now(previous: Option<Self>) -> Self {
         let at = Instant::now();
-        let (mut waited, mut built) = (HashMap::new(), HashMap::new());
-        for process in ours() {
-            for thread in numbers(&format!("/proc/{}/task", process.id)) {
-                if let Some(time) = has_waited(process.id, thread) {
+        let (mut waited, mut ticks) = (HashMap::new(), HashMap::new());
+        for process in own_processes() {
+            for thread in numeric_entries(&format!("/proc/{}/task", process.id)) {
+                if let Some(time) = waited_for_cpu(process.id, thread) {
                     waited.insert(thread, time);
                 }
             }
             if process.is_builder {
-                built.insert(process.id, process.ticks);
+                ticks.insert(process.id, process.ticks);
             }
         }
-        let Some(before) = before else {
-            return Self { at, meter: Meter::default(), waited, built };
+        let Some(previous) = previous else {
+            return Self { at, meter: Meter::default(), waited, ticks };
         };
-        // Threads that wait for one another wait for the one that stands in line the longest.
-        let in_line =
-            waited.iter().map(|(id, &time)| time.saturating_sub(before.waited.get(id).copied().unwrap_or_default()));
-        let in_line = in_line.max().unwrap_or_default();
+        // Our threads may wait for one another, so the longest wait for a CPU delays them all.
+        let delays =
+            waited.iter().map(|(id, &time)| time.saturating_sub(previous.waited.get(id).copied().unwrap_or_default()));
+        let delay = delays.max().unwrap_or_default();
         let new_ticks =
-            built.iter().map(|(id, &ticks)| ticks.saturating_sub(before.built.get(id).copied().unwrap_or(0)));
+            ticks.iter().map(|(id, &ticks)| ticks.saturating_sub(previous.ticks.get(id).copied().unwrap_or(0)));
         let meter = Meter {
-            had: before.meter.had + (at - before.at).saturating_sub(in_line),
-            built: before.meter.built + new_ticks.sum::<u64>(),
+            available: previous.meter.available + (at - previous.at).saturating_sub(delay),
+            build_ticks: previous.meter.build_ticks + new_ticks.sum::<u64>(),
         };
-        Self { at, meter, waited, built }
+        Self { at, meter, waited, ticks }
     }
 }
 
 struct Process {
     id: u32,
-    /// Neither this process nor one that it has started itself, but one that those have started, and that ends by itself.
+    /// True for a process that exits by itself and is a grandchild of this one, or a descendant of a grandchild.
     is_builder: bool,
     ticks: u64,
 }
 
-/// How the processes are called that run for as long as who started them: a host's own and a browser's. A leader's runner
-/// always gets on, and a wait that such a process renewed would have no end.
+/// Prefixes of the names of processes that run as long as their parents: a host's and a browser's. A leader's runner
+/// always makes progress. If it counted as a builder, no wait would time out.
 const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
 
-/// This process, all that it has started, and all that those have started.
-fn ours() -> Vec<Process> {
+/// This process and all of its descendants.
+fn own_processes() -> Vec<Process> {
     let mut children: HashMap<u32, Vec<(u32, u64, bool)>> = HashMap::new();
-    for id in numbers("/proc") {
-        if let Some((parent, ticks, ends)) = stat(id) {
-            children.entry(parent).or_default().push((id, ticks, ends));
+    for id in numeric_entries("/proc") {
+        if let Some((parent, ticks, exits)) = stat(id) {
+            children.entry(parent).or_default().push((id, ticks, exits));
         }
     }
     let own = std::process::id();
@@ -183,16 +184,15 @@ fn ours() -> Vec<Process> {
     let mut next = 0;
     while next < found.len() {
         let (id, depth) = (found[next].0.id, found[next].1 + 1);
-        for (id, ticks, ends) in children.remove(&id).unwrap_or_default() {
-            found.push((Process { id, is_builder: depth > 1 && ends, ticks }, depth));
+        for (id, ticks, exits) in children.remove(&id).unwrap_or_default() {
+            found.push((Process { id, is_builder: depth > 1 && exits, ticks }, depth));
         }
         next += 1;
     }
     found.into_iter().map(|(process, _)| process).collect()
 }
 
-/// The parent of a process, how much processor time it has had, with that of the children that it has outlived, and whether
-/// it ends by itself.
+/// A process's parent, its CPU time with that of its reaped children (ticks), and true if it exits by itself.
 fn stat(id: u32) -> Option<(u32, u64, bool)> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (before, after) = stat.rsplit_once(") ")?;
@@ -202,13 +202,13 @@ fn stat(id: u32) -> Option<(u32, u64, bool)> {
     Some((fields.get(1)?.parse().ok()?, ticks, !NEVER_DONE.iter().any(|start| name.starts_with(start))))
 }
 
-/// How long a thread has waited for a processor so far. None where the kernel does not say: then all time counts.
-fn has_waited(process: u32, thread: u32) -> Option<Duration> {
-    let said = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).ok()?;
-    said.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+/// Time that a thread has waited for a CPU since its start. If the kernel does not report it, all time counts.
+fn waited_for_cpu(process: u32, thread: u32) -> Option<Duration> {
+    let schedstat = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).ok()?;
+    schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
-fn numbers(folder: &str) -> impl Iterator<Item = u32> {
+fn numeric_entries(folder: &str) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! A proxy on loopback that loses what a network loses, when the test says so.
+//! A proxy on loopback that simulates network failures.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -8,24 +8,24 @@ use std::thread::JoinHandle;
 
 use crate::patience::{LOOK, Patience};
 
-/// What becomes of requests.
+/// The handling of requests and answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// They pass, and their answers too.
+    /// Requests and answers pass.
     Pass,
-    /// They are taken and go nowhere, and no answer comes.
+    /// Requests are read and discarded, so no answer comes.
     Hang,
-    /// They arrive, and the connection is cut before the answer.
+    /// Requests pass. The connection is closed instead of the answer.
     CutAfterRequest,
-    /// They wait for the next mode and arrive then, even if the client that sent them has given up.
+    /// Requests are held until the mode changes. They then pass even if the client has given up.
     HoldRequest,
-    /// They arrive, and their answers wait for the next mode, even if the client that sent them has given up.
+    /// Requests pass. Answers are held until the mode changes, even if the client has given up.
     HoldAnswer,
-    /// All connections are closed at once, new ones too.
+    /// All connections are closed, and new ones as soon as they are accepted.
     Down,
 }
 
-/// A proxy in front of one server. It ends, with its connections, when it is dropped.
+/// A proxy in front of one server. Dropping it closes its connections.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy that passes everything to `target` until told otherwise.
+    /// Starts a proxy to `target` in [`Mode::Pass`].
     pub fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let address = listener.local_addr().expect("a listener has an address");
@@ -46,12 +46,12 @@ impl Proxy {
         Self { address, shared, acceptor: Some(acceptor) }
     }
 
-    /// Where clients find it.
+    /// The address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes what becomes of requests and answers. What was held is delivered, unless the mode is `Down`.
+    /// Changes the mode. Held requests and answers are delivered, unless the new mode is [`Mode::Down`].
     pub fn set(&self, mode: Mode) {
         let mut state = self.shared.state();
         state.mode = mode;
@@ -66,7 +66,7 @@ impl Proxy {
         self.shared.wait("no request came to be held", |state| state.held > 0);
     }
 
-    /// Lets requests pass again, those that are held first, and waits until the server has answered one.
+    /// Delivers held requests, lets later ones pass, and waits until the server has answered one.
     pub fn deliver(&self) {
         let before = self.shared.state().answered;
         self.set(Mode::Pass);
@@ -126,7 +126,7 @@ impl Shared {
         }
     }
 
-    /// What to do with what a client has just sent. Waits while requests are held.
+    /// Returns the mode for a request that has just been read. Blocks while requests are held.
     fn mode_for_request(&self) -> Mode {
         let mut state = self.state();
         if state.mode == Mode::HoldRequest {
@@ -199,7 +199,7 @@ fn answers(shared: &Shared, mut server: TcpStream, mut client: TcpStream) {
             state = shared.changed.wait_while(state, waiting).expect("no holder of the lock panics");
             matches!(state.mode, Mode::CutAfterRequest | Mode::Down)
         };
-        // A client that gave up does not read this; the server's answers are counted all the same.
+        // The write fails if the client has given up. The answer is counted anyway.
         if cut || client.write_all(&bytes[..length]).is_err() {
             break;
         }

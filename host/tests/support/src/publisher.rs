@@ -1,4 +1,4 @@
-//! Puts things into a registry of artifacts, as those who publish modules do.
+//! Publishes modules to a registry of artifacts.
 
 use baton_store::Digest;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -7,42 +7,42 @@ use serde_json::{Value, json};
 
 use crate::registry::{Registry, USER};
 
-/// The repository of all that is published.
+/// The repository that the publisher pushes to.
 pub const REPOSITORY: &str = "acme/billing";
 
-/// The media type of a manifest of layers.
+/// The media type of an image manifest.
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// The media type of a list of manifests.
+/// The media type of an image index.
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// Who puts things into a registry, by the distribution specification's
-/// [requests to push](https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#push).
+/// A client that pushes to a registry as the distribution specification
+/// [describes](https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#push).
 pub struct Publisher {
     client: Client,
     repository: Url,
 }
 
 impl Publisher {
-    /// To this registry, as [`USER`].
+    /// A publisher that pushes to `registry` as [`USER`].
     pub fn of(registry: &Registry) -> Self {
         let repository = format!("http://{}/v2/{REPOSITORY}/", registry.address());
         Self { client: Client::new(), repository: repository.parse().unwrap() }
     }
 
-    /// Pushes a module as `wkg oci push` does. Returns its manifest's digest.
+    /// Pushes a module as `wkg oci push` does. Returns the digest of its manifest.
     pub async fn push(&self, tag: &str, module: &[u8]) -> String {
         let manifest = manifest(&[self.layer("application/wasm", module).await]);
         self.push_manifest(tag, &manifest).await
     }
 
-    /// Puts a blob there. Returns its description.
+    /// Pushes a blob. Returns its descriptor.
     pub async fn layer(&self, media_type: &str, blob: &[u8]) -> Value {
         let digest = self.push_blob(blob).await;
         json!({"mediaType": media_type, "digest": digest, "size": blob.len()})
     }
 
-    /// Puts a manifest there, and what it has for a configuration. Returns its digest.
+    /// Pushes a manifest and its configuration blob. Returns the manifest's digest.
     pub async fn push_manifest(&self, tag: &str, manifest: &Value) -> String {
         self.push_blob(CONFIG).await;
         let bytes = serde_json::to_vec(manifest).unwrap();
@@ -56,7 +56,7 @@ impl Publisher {
     async fn push_blob(&self, blob: &[u8]) -> String {
         let digest = Digest::of(blob).to_string();
         let begun = accepted(self.client.post(self.url("blobs/uploads/"))).await;
-        // A registry may say where the blob goes by a whole URL or by a path.
+        // The specification allows an absolute URL or a path.
         let mut upload = self.repository.join(begun.headers()[LOCATION].to_str().unwrap()).unwrap();
         upload.query_pairs_mut().append_pair("digest", &digest);
         accepted(self.client.put(upload).body(blob.to_vec())).await;
@@ -68,7 +68,7 @@ impl Publisher {
     }
 }
 
-/// What a manifest of a module has for a configuration.
+/// The configuration blob of a module's manifest.
 const CONFIG: &[u8] = b"{}";
 
 async fn accepted(request: RequestBuilder) -> Response {

@@ -1,4 +1,4 @@
-//! Runs a registry of artifacts, Debian's docker-registry, for as long as a test needs it.
+//! Runs a registry of artifacts, Debian's docker-registry, during a test.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 use crate::server::{free_port, has_started};
 
-/// Who may do everything in a registry that is not open to all: the user, and the password.
+/// User name and password for a registry that requires authentication. This user may do everything.
 pub const USER: (&str, &str) = ("ali", "open sesame");
-/// The same, as the registry has it.
+/// [`USER`] as a line of the registry's password file.
 const HTPASSWD: &str = "ali:$2b$04$TLMO4JZJkfJGAsHqEom65OObZAHl0WQpZ.sRm6hMFV12QIFwvAS4O\n";
 
-/// A registry, running or not. It ends when this is dropped, with all that is in it.
+/// A registry, running or stopped. Dropping it ends the process and deletes the data.
 pub struct Registry {
     folder: TempDir,
     address: SocketAddr,
@@ -22,24 +22,21 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts one that is open to all.
+    /// Starts a registry that requires no authentication.
     ///
     /// # Panics
-    /// If it cannot be had: a suite that passes without its server shows nothing.
+    /// If the registry cannot be installed or started: a suite that passes without its server shows nothing.
     pub fn start() -> Self {
-        Self::with("")
+        Self::start_with("")
     }
 
-    /// Starts one that is open to [`USER`] only.
-    ///
-    /// # Panics
-    /// As above.
+    /// Starts a registry that only admits [`USER`].
     pub fn start_closed() -> Self {
-        Self::with("auth: {htpasswd: {realm: cave, path: htpasswd}}\n")
+        Self::start_with("auth: {htpasswd: {realm: cave, path: htpasswd}}\n")
     }
 
-    fn with(auth: &str) -> Self {
-        // Another may take the port before the registry has it: then it ends, and another port is tried.
+    fn start_with(auth: &str) -> Self {
+        // Another process may take the port first. The registry then exits, and the next attempt uses another port.
         for _ in 0..5 {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -57,48 +54,46 @@ impl Registry {
         panic!("the registry does not start on any port");
     }
 
-    /// Where it listens, or did before it was stopped.
+    /// The address on which the registry listens while it runs.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many requests it has answered that begin so, behind the name of a repository.
-    pub fn requests(&self, method: &str, of: &str) -> usize {
-        let request = |line: &str| line.contains(&format!("\"{method} /v2/")) && line.contains(&format!("/{of}"));
-        self.log().lines().filter(|line| line.starts_with("127.0.0.1 ") && request(line)).count()
+    /// Number of answered requests with this method, whose path has `/path` after the name of a repository.
+    pub fn requests(&self, method: &str, path: &str) -> usize {
+        let matches = |line: &str| line.contains(&format!("\"{method} /v2/")) && line.contains(&format!("/{path}"));
+        self.log().lines().filter(|line| line.starts_with("127.0.0.1 ") && matches(line)).count()
     }
 
-    /// What it says, one line for each request among it.
+    /// The registry's log, with one line per request.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).expect("the registry's log can be read")
     }
 
-    /// The file with a blob's bytes.
+    /// The file that holds a blob.
     pub fn blob(&self, sha256: &str) -> PathBuf {
         self.folder.path().join(format!("data/docker/registry/v2/blobs/sha256/{}/{sha256}/data", &sha256[..2]))
     }
 
-    /// Ends it. What is in it stays.
+    /// Stops the registry. The data stays.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have ended by itself.
+            // The process may have exited by itself.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 
-    /// Starts it again where it was.
-    ///
-    /// # Panics
-    /// If that cannot be done.
+    /// Restarts the registry at the same address, with the same data.
     pub fn restart(&mut self) {
         self.stop();
         assert!(self.run(), "the registry does not start again: {}", self.log());
     }
 
-    /// Whether it has started.
+    /// Runs the registry's process. Returns false if the process exits before it answers.
     fn run(&mut self) -> bool {
-        let log = File::options().create(true).append(true).open(self.folder.path().join("log")).expect("a log");
+        let log = File::options().create(true).append(true).open(self.folder.path().join("log"));
+        let log = log.expect("the log can be opened");
         let process = Command::new(program())
             .args(["serve", "config.yml"])
             .current_dir(self.folder.path())
@@ -120,7 +115,7 @@ impl Drop for Registry {
     }
 }
 
-/// The registry's program, which is unpacked first if it is missing.
+/// The registry's program. Unpacks it first if it is missing.
 fn program() -> PathBuf {
     let root = crate::repository();
     let program = root.join(".cache/registry/docker-registry");

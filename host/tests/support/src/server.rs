@@ -1,4 +1,4 @@
-//! Servers on the loopback that cannot choose a port by themselves.
+//! Ports for servers on loopback that cannot choose one themselves.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,45 +8,45 @@ use std::time::Duration;
 
 use crate::patience::{InVain, Patience};
 
-/// How long to wait between two looks whether one has started.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval between two checks for a server's start.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long one that has started may take for an answer before it is asked again.
-const ANSWER: Duration = Duration::from_secs(2);
+/// The timeout of one request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Waits until a server answers requests; false where it has ended instead, as it does where another has its port.
+/// Waits until a server answers requests. Returns false if its process exits first, as it does if its port is taken.
 ///
 /// # Errors
-/// [`InVain`] where it does neither.
+/// [`InVain`] if the server neither answers nor exits.
 ///
 /// # Panics
 /// If the process is not a child of this one.
 pub fn has_started(process: &mut Child, address: SocketAddr) -> Result<bool, InVain> {
-    Patience::poll(LOOK, || {
-        let has_ended = process.try_wait().expect("a child can be waited for").is_some();
-        (has_ended || answers(address)).then_some(!has_ended)
+    Patience::poll(POLL_INTERVAL, || {
+        let has_exited = process.try_wait().expect("a child can be waited for").is_some();
+        (has_exited || answers(address)).then_some(!has_exited)
     })
 }
 
-/// Whether a server answers a request there. That it takes a connection says less: so does what looked whether the port is
-/// free, for as long as a process that another thread was just starting has a copy of that.
+/// Returns true if a server answers a request at `address`. An accepted connection would prove less: a process that
+/// another thread is starting may have inherited the listener of [`free_port`], and that listener accepts, too.
 fn answers(address: SocketAddr) -> bool {
-    let ask = || -> std::io::Result<usize> {
+    let request = || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
         stream.read(&mut [0])
     };
-    matches!(ask(), Ok(1))
+    matches!(request(), Ok(1))
 }
 
-/// A port for a server that cannot choose one by itself: free at the moment, told nobody else in this process, and below
-/// those that the system gives away. Otherwise two tests could meet at one port, and the first of their servers.
+/// A port for a server that cannot choose one itself. It is free, not yet returned in this process, and below the
+/// system's ephemeral ports, so that two tests do not share a port and with it a server.
 pub fn free_port() -> u16 {
-    static TOLD: AtomicU32 = AtomicU32::new(0);
-    // Other processes that test begin elsewhere.
-    let begin = std::process::id().wrapping_mul(97);
-    let ports = std::iter::repeat_with(|| begin.wrapping_add(TOLD.fetch_add(1, Ordering::Relaxed)));
+    static RETURNED: AtomicU32 = AtomicU32::new(0);
+    // Test processes start at different ports.
+    let first = std::process::id().wrapping_mul(97);
+    let ports = std::iter::repeat_with(|| first.wrapping_add(RETURNED.fetch_add(1, Ordering::Relaxed)));
     let mut ports = ports.map(|number| 20_000 + (number % 10_000) as u16).take(10_000);
     ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("loopback has a free port")
 }

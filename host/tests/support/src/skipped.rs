@@ -1,15 +1,15 @@
-//! Tests that need more of their machine or their user than there is.
+//! Skips tests that need a feature or a permission that this machine lacks.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-/// Which tests may be left out under CI: their names, with spaces between.
+/// The variable that names the tests that may be skipped under CI, separated by spaces.
 const MAY_BE_SKIPPED: &str = "BATON_MAY_SKIP";
 
-/// Says of the running test that it is left out, and why: on stderr, and in the list that `make test` ends with.
+/// Reports that the running test is skipped, and why: on stderr, and in the list that `make test` prints at its end.
 ///
 /// # Panics
-/// Under CI, where the variable `CI` is set, unless the test is named in `BATON_MAY_SKIP`.
+/// If the variable `CI` is set and `BATON_MAY_SKIP` does not name the test.
 pub fn skipped(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or_default().rsplit("::").next().unwrap_or_default().to_owned();
@@ -17,7 +17,7 @@ pub fn skipped(why: &str) {
     let is_named = may_skip.split_whitespace().any(|name| name == test);
     assert!(std::env::var_os("CI").is_none() || is_named, "{why}, and {MAY_BE_SKIPPED} does not name {test}");
     let line = format!("SKIPPED {test}: {why}\n");
-    // Past the capture of the test harness, which would swallow it.
+    // `eprint!` would be captured by the test harness.
     std::io::stderr().write_all(line.as_bytes()).expect("stderr can be written");
     let list = crate::scratch().join("skipped");
     let mut list = OpenOptions::new().create(true).append(true).open(list).expect("the list can be written");

@@ -205,7 +205,8 @@ impl HostRules {
         };
         let Table(own) = self.table();
         match lease {
-            // A release may be under way; it is another's, as the store has said; it is longer or shorter than it counts.
+            // A release may be under way; it is another's, as the store has said; it is longer or shorter than it
+            // counts.
             LeaseState::Reclaimable { holder } => {
                 record.released
                     || self.seen.refused_reclaim == Some(holder)
@@ -330,7 +331,8 @@ impl HostRules {
                 self.seen.recorded_term = record.term;
                 self.seen.longest_lease = self.seen.longest_lease.max(Some(record.lease));
             }
-            // A reading since has shown what became of it, if it showed another version than the one that it was to replace.
+            // A reading since has shown what became of it, if it showed another version than the one that it was to
+            // replace.
             Ok(_) | Err(StoreError::Unknown(_) | StoreError::Misconfigured(_) | StoreError::Conflict) => {
                 self.seen.must_read |= self.seen.version.as_ref() == Some(over);
             }

@@ -34,8 +34,8 @@ impl Heard {
 }
 
 impl HostRules {
-    /// What was heard of a leader counts for as long as each reading names that; that it gives its lease up counts for as
-    /// long as each names the same term.
+    /// What was heard of a leader counts for as long as each reading names that; that it gives its lease up counts for
+    /// as long as each names the same term.
     pub(super) fn hears_of_whom_it_read(&mut self) {
         let (leader, term) = self.read_leader().map(|record| (record.incarnation.clone(), record.term)).unzip();
         if self.heard.of != leader {
@@ -113,8 +113,8 @@ impl HostRules {
         [self.heard.gave_up, runs_out].into_iter().flatten().any(|from| now >= from && now <= from + late)
     }
 
-    /// Whatever it hears, a standby reads again after some ten seconds, and after one as ever where it has not just heard
-    /// that its leader has renewed.
+    /// Whatever it hears, a standby reads again after some ten seconds, and after one as ever where it has not just
+    /// heard that its leader has renewed.
     pub(super) fn hints_delay_little(&self, now: Time, wakeup: Option<Time>) -> Checked {
         let is_asked = || self.requests.values().any(|asked| !asked.answered && asked.role == self.role);
         let (Some((_, read)), Some(record)) = (&self.seen.last, self.read_leader()) else { return Ok(()) };

@@ -172,8 +172,8 @@ impl HostRules {
         self.is_dying_late(now) && self.holding.as_ref().is_some_and(|holding| holding.lost || holding.reads_of_loss)
     }
 
-    /// Before the elector has an input: a process that did not run at its deadline, or since, has from its kill on, or once
-    /// from its waking on, what there is between deadline and abort.
+    /// Before the elector has an input: a process that did not run at its deadline, or since, has from its kill on, or
+    /// once from its waking on, what there is between deadline and abort.
     pub(super) fn wakes(&mut self, now: Time) {
         let (takes, least) = (self.table().kill_takes(), self.least);
         let Some(instance) = &mut self.instance else { return };
@@ -249,7 +249,8 @@ impl HostRules {
         Ok(())
     }
 
-    /// Who has asked for a lease that was not released yet reads at once: what it has heard meanwhile may have been of that.
+    /// Who has asked for a lease that was not released yet reads at once: what it has heard meanwhile may have been of
+    /// that.
     pub(super) fn looks_again_at_once(&self) -> Checked {
         if self.seen.looks_again && !self.shutdown_asked {
             return broken("looks_again_at_once", format!("nothing is read after {:?}", self.seen.last));
@@ -387,8 +388,8 @@ impl HostRules {
     pub(super) fn health_resets_the_count(&self, now: Time) -> Checked {
         let (Some(instance), Some(holding)) = (&self.instance, &self.holding) else { return Ok(()) };
         let is_healthy = instance.killed.is_none() && now.since(instance.started) >= SECOND * 61;
-        // A holder that reads after a doubt that its lease is not held any more asks a renewal about that before it writes
-        // anything.
+        // A holder that reads after a doubt that its lease is not held any more asks a renewal about that before it
+        // writes anything.
         let is_broken = match &self.seen.last {
             Some((Snapshot::Object { lease, .. }, _)) => !self.seen.as_standby && *lease != LeaseState::Held,
             _ => false,

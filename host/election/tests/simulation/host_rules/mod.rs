@@ -120,7 +120,8 @@ struct Seen {
     as_standby: bool,
     /// The last lease that it could not go on with.
     refused_reclaim: Option<LeaseId>,
-    /// The last version of a marked record with which it asked, or would have asked, for a lease that was not released yet.
+    /// The last version of a marked record with which it asked, or would have asked, for a lease that was not released
+    /// yet.
     asked_early: Option<Version>,
     /// The last such version at which it asked what else the store names.
     recalled_early: Option<Version>,

@@ -25,8 +25,8 @@ impl HostRules {
                 let is_hinted = self.hinted.is_some();
                 // Which of the two was first does not show.
                 self.hinted.take_if(|hinted| *hinted < now);
-                // What leads to a reading by itself is no hint: the object was made, another was faster, or a lease that is
-                // given up was not released yet.
+                // What leads to a reading by itself is no hint: the object was made, another was faster, or a lease
+                // that is given up was not released yet.
                 let is_held = matches!(&self.seen.last, Some((Snapshot::Object { lease: LeaseState::Held, .. }, _)));
                 let looks_again = core::mem::take(&mut self.seen.looks_again);
                 let is_bounded = is_hinted && is_held && !looks_again && self.holding.is_none() && !self.is_in_doubt();
@@ -69,7 +69,8 @@ impl HostRules {
         }
     }
 
-    /// It asks, or has asked, what else the store names while the lease is given up and not released, as far as it knows.
+    /// It asks, or has asked, what else the store names while the lease is given up and not released, as far as it
+    /// knows.
     pub(super) fn recalls_early(&mut self) {
         if let Some((Snapshot::Object { version, .. }, _)) = &self.seen.last
             && self.is_given_up()
@@ -372,8 +373,8 @@ impl HostRules {
 
     /// How long the lease may last under which an instance still runs.
     pub(super) fn longest_lease(&self) -> Duration {
-        // What could not be asked for may be of a term that no record says anything of, and so may one that was tried here
-        // and never seen.
+        // What could not be asked for may be of a term that no record says anything of, and so may one that was tried
+        // here and never seen.
         let has_tried = self.terms.keys().next_back().is_some_and(|term| *term > self.seen.written_term);
         let is_known = self.seen.recalled == Some(true) && !has_tried;
         self.seen.longest_lease.filter(|_| is_known).unwrap_or(SECOND * 60)

@@ -48,7 +48,8 @@ impl Versions {
         }
     }
 
-    /// When an instance has run for as long as a probation is. One that has not begun proves nothing, however long it takes.
+    /// When an instance has run for as long as a probation is. One that has not begun proves nothing, however long it
+    /// takes.
     fn proven_at(&self, instance: &Instance, probation: Duration) -> Option<Time> {
         instance.begun.map(|begun| self.began.unwrap_or(begun) + probation)
     }

@@ -37,7 +37,7 @@ pub fn rejected(reason: &str) -> Verdict {
     Verdict::Rejected { reason: reason.to_owned() }
 }
 
-/// A command that does nothing; each number makes another.
+/// A command that does nothing. Each number makes another component.
 pub fn component(number: u32) -> Bytes {
     let text = format!(
         r#"(component
@@ -56,7 +56,7 @@ pub struct Fleet {
     pub election: ElectionName,
     pub engine: Engine,
     pub slow: Arc<Mutex<Option<Digest>>>,
-    /// Whether the machine is too busy to compile anything.
+    /// True if the machine is too busy to compile anything.
     pub is_busy: Arc<AtomicBool>,
 }
 
@@ -73,13 +73,7 @@ impl Fleet {
             has_read: AtomicBool::default(),
         };
         let (slow, is_busy) = Default::default();
-        Self {
-            store: Arc::new(store),
-            election: name(),
-            engine: Engine::new(baton_runtime::Purpose::default()).unwrap(),
-            slow,
-            is_busy,
-        }
+        Self { store: Arc::new(store), election: name(), engine: Engine::new().unwrap(), slow, is_busy }
     }
 
     pub async fn push(&self, number: u32) -> Digest {
@@ -93,15 +87,15 @@ impl Fleet {
         digest
     }
 
-    /// A push whose compilation never ends.
+    /// Pushes a module whose compilation never ends.
     pub async fn slow(&self, number: u32) -> Digest {
         *self.slow.lock().unwrap() = Some(Digest::of(&component(number)));
         self.push(number).await
     }
 
-    /// Makes it the current version, whether it is there or not. Serials count from 1 here.
+    /// Makes a module the current version, whether or not the store has it. Serials count from 1 here.
     pub async fn name(&self, digest: Digest, size: u64) {
-        // Refused where it has begun.
+        // Refused if the list exists.
         let _ = self.store.inner.write_control(&self.election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
         edit_versions(&self.store.inner, &self.election, |control| {
@@ -111,7 +105,7 @@ impl Fleet {
         .unwrap();
     }
 
-    /// Waits until the control object passes.
+    /// Waits until the control object passes the test.
     pub async fn control(&self, test: impl Fn(&VersionList) -> bool) {
         until("the control object", async || {
             match self.store.inner.read_control(&self.election, None).await.unwrap() {
@@ -122,7 +116,7 @@ impl Fleet {
         .await;
     }
 
-    /// Waits until what a node has announced passes.
+    /// Waits until a node's announcement passes the test.
     pub async fn announced(&self, node: &str, test: impl Fn(&Announcement) -> bool) {
         until("the announcement", async || {
             let said: BTreeMap<_, _> =
@@ -211,13 +205,13 @@ impl Node {
         self.judge.as_ref().unwrap().send(judgement).unwrap();
     }
 
-    /// Waits until it has said that, and returns all that it has said.
+    /// Waits until the node has reported the text, and returns all reports.
     pub async fn says(&self, text: &str) -> String {
         until(text, async || self.said.text().contains(text)).await;
         self.said.text()
     }
 
-    /// Ends in order, and returns all that it has said.
+    /// Ends the node in order, and returns all reports.
     pub async fn end(&mut self) -> String {
         drop(self.judge.take());
         timeout(GUARD, self.running.take().unwrap()).await.expect("a follower ends").unwrap();
@@ -234,7 +228,6 @@ async fn until(what: &str, mut test: impl AsyncFnMut() -> bool) {
     assert!(waited.await.is_ok(), "waited in vain for {what}");
 }
 
-/// A file that the test replaces.
 #[derive(Clone, Default)]
 pub struct File {
     next: Arc<Mutex<VecDeque<Result<Offer, SourceError>>>>,
@@ -268,7 +261,7 @@ impl Source for File {
     }
 }
 
-/// Compiles in this process: the real compiler is a program, which unit tests do not have.
+/// Compiles in this process, because unit tests have no compiler program.
 struct InProcess {
     engine: Engine,
     slow: Arc<Mutex<Option<Digest>>>,
@@ -294,14 +287,13 @@ impl Prepare for InProcess {
     }
 }
 
-/// A store with faults.
 pub struct Faulty {
     pub inner: MemoryStore,
     pub is_down: AtomicBool,
     pub has_no_modules: AtomicBool,
     pub modules_are_slow: AtomicBool,
     pub hangs: AtomicBool,
-    /// What was read is kept back as long as this is so, and there is something that was.
+    /// While true, responses to reads are delayed, and `has_read` is set once one is ready.
     pub answers_late: AtomicBool,
     pub has_read: AtomicBool,
 }
@@ -379,7 +371,6 @@ impl ObjectStore for Faulty {
     }
 }
 
-/// Keeps what is reported.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<String>>);
 

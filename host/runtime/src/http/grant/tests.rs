@@ -7,14 +7,13 @@ fn grants(texts: &[&str]) -> Grants {
     Grants::new(texts.iter().map(|text| text.parse().unwrap()).collect())
 }
 
-/// Whether a request to that URL is granted.
 fn allows(grants: &Grants, url: &str) -> bool {
     let uri: http::Uri = url.parse().unwrap();
     Origin::of(&uri).is_some_and(|origin| grants.reach(&origin, uri.path()).is_some())
 }
 
 #[test]
-fn a_grant_is_shown_as_it_would_be_written() {
+fn grant_is_displayed_in_its_normal_form() {
     for (text, shown) in [
         ("https://api.example.com", "https://api.example.com"),
         ("HTTPS://API.Example.com:443/", "https://api.example.com"),
@@ -31,7 +30,7 @@ fn a_grant_is_shown_as_it_would_be_written() {
 }
 
 #[test]
-fn what_is_no_grant_is_told_why() {
+fn invalid_grant_error_says_why_and_hides_secrets() {
     for (text, why) in [
         ("", "there is no scheme"),
         ("api.example.com", "there is no scheme"),
@@ -72,7 +71,7 @@ fn what_is_no_grant_is_told_why() {
 }
 
 #[test]
-fn scheme_host_and_port_are_granted_together() {
+fn grant_covers_only_its_scheme_host_and_port() {
     let grants = grants(&["https://api.example.com"]);
     for url in ["https://api.example.com/", "https://API.example.COM:443/x?y", "https://api.example.com/../x"] {
         assert!(allows(&grants, url), "{url}");
@@ -93,7 +92,7 @@ fn scheme_host_and_port_are_granted_together() {
 }
 
 #[test]
-fn a_wildcard_is_for_subdomains() {
+fn wildcard_covers_only_subdomains() {
     let grants = grants(&["https://*.example.com"]);
     for url in ["https://a.example.com/", "https://a.b.Example.com/"] {
         assert!(allows(&grants, url), "{url}");
@@ -104,7 +103,7 @@ fn a_wildcard_is_for_subdomains() {
 }
 
 #[test]
-fn a_path_is_granted_with_what_is_under_it_and_nothing_beside_it() {
+fn grant_covers_only_its_path_and_those_under_it() {
     let grants = grants(&["https://example.com/v1"]);
     for path in ["/v1", "/v1?x=..", "/v1/", "/v1/x", "/v1/a.b/..c", "/v1//x", "/v1/%20"] {
         assert!(allows(&grants, &format!("https://example.com{path}")), "{path}");
@@ -140,7 +139,7 @@ fn a_path_is_granted_with_what_is_under_it_and_nothing_beside_it() {
 }
 
 #[test]
-fn every_spelling_of_an_address_is_that_address() {
+fn every_spelling_of_an_address_matches_its_grant() {
     let named = grants(&["http://169.254.169.254"]);
     let not = grants(&["http://2852039166.example.com"]);
     for host in ["169.254.169.254", "2852039166", "0xa9.0xfe.0xa9.0xfe", "0251.0376.0251.0376", "169.16689662"] {
@@ -152,7 +151,7 @@ fn every_spelling_of_an_address_is_that_address() {
 }
 
 #[test]
-fn the_widest_grant_counts() {
+fn widest_matching_grant_decides_the_reach() {
     let origin = Origin::of(&"http://a.example.com".parse().unwrap()).unwrap();
     let reach = |texts: &[&str]| grants(texts).reach(&origin, "/");
     assert_eq!(reach(&["http://a.example.com"]), Some(Reach::Public));
@@ -166,7 +165,7 @@ fn the_widest_grant_counts() {
 }
 
 #[test]
-fn what_would_allow_it_does() {
+fn proposed_grant_allows_the_refused_request() {
     let granted = grants(&["https://example.com/v1", "http://b"]);
     for (url, line, flags) in [
         (
@@ -203,7 +202,7 @@ fn what_would_allow_it_does() {
 }
 
 #[test]
-fn a_name_reaches_what_its_grant_says() {
+fn reach_includes_only_its_kinds_of_address() {
     let reaches = |reach: Reach, address: &str| {
         let address: IpAddr = address.parse().unwrap();
         reach.includes(Resolved { address: (address, 80).into(), kind: kind(address) })

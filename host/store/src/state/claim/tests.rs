@@ -15,7 +15,7 @@ use crate::memory::{Fault, MemoryStore};
 use crate::state::EditError;
 use crate::{Listed, Listing, PlainObject};
 
-/// A store that counts what it is asked.
+/// A store that counts its requests.
 #[derive(Clone)]
 struct Counted {
     store: MemoryStore,
@@ -74,7 +74,7 @@ impl ObjectStore for Counted {
     }
 }
 
-/// The document as a store has it.
+/// Reads the stored document.
 async fn stored(store: &MemoryStore) -> Option<(Version, Bytes)> {
     match store.read(VersionedObject::State, &job(), None).await.unwrap() {
         Reading::Found(version, content) => Some((version, content)),
@@ -112,7 +112,7 @@ impl Bench {
                 is_unreadable: Arc::clone(&self.is_unreadable),
             }),
             election: job(),
-            limits: Limits { total: 100, value: 40 },
+            limits: Limits { total: 100 },
             handover: self.handover.clone(),
             read_ahead: self.read_ahead.clone(),
             tell: Arc::new(move |_| {
@@ -121,7 +121,7 @@ impl Bench {
         }
     }
 
-    /// One in another process.
+    /// Returns a claimant in another process.
     fn elsewhere(&self) -> Claimant {
         Claimant { handover: Handover::default(), read_ahead: ReadAhead::default(), ..self.claimant() }
     }
@@ -130,7 +130,7 @@ impl Bench {
         self.read_ahead.begin(&Handle::current(), self.claimant().store, job());
     }
 
-    /// The same until it is read: this store answers at once.
+    /// Reads ahead until the store has answered, which it does at once.
     async fn read(&self) {
         self.requests();
         self.begin_to_read();
@@ -139,12 +139,12 @@ impl Bench {
         }
     }
 
-    /// How often the store was asked since this was asked last.
+    /// Returns the number of requests since the last call.
     fn requests(&self) -> u32 {
         self.requests.swap(0, Ordering::SeqCst)
     }
 
-    /// Has the deadline of a gate pass once the store was asked this often.
+    /// Ends the gate's term once the store has had this number of requests.
     async fn ends(&self, gate: &Gate, requests: u32) {
         while self.requests.load(Ordering::SeqCst) < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -161,7 +161,7 @@ impl Bench {
         Document::decode(&content).unwrap()
     }
 
-    /// What is saved as "n".
+    /// Returns the value of the key "n".
     async fn n(&self) -> Option<u8> {
         self.stored().await.entries.get("n").map(|value| value[0])
     }
@@ -186,7 +186,7 @@ fn put(key: &str, value: &[u8]) -> Change {
 }
 
 #[tokio::test]
-async fn a_term_starts_from_what_the_last_one_saved() {
+async fn term_starts_from_what_the_previous_one_saved() {
     let bench = Bench::new();
     let mut first = bench.claim(1).await.unwrap();
     assert_eq!(first.entries().get("n"), None);
@@ -203,7 +203,7 @@ async fn a_term_starts_from_what_the_last_one_saved() {
 }
 
 #[tokio::test]
-async fn a_claim_fences_off_the_terms_before() {
+async fn claim_fences_off_earlier_terms() {
     let bench = Bench::new();
     let mut first = bench.claim(1).await.unwrap();
     first.commit(n(1)).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_claim_fences_off_the_terms_before() {
 }
 
 #[tokio::test]
-async fn no_term_claims_what_as_high_a_one_has_claimed() {
+async fn claim_is_refused_when_the_term_is_not_higher() {
     let bench = Bench::new();
     bench.claim(5).await.unwrap();
     for term in [4, 5] {
@@ -225,7 +225,7 @@ async fn no_term_claims_what_as_high_a_one_has_claimed() {
 }
 
 #[tokio::test]
-async fn what_the_network_loses_is_settled_by_the_same_write() {
+async fn lost_write_is_settled_by_repeating_it() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let bench = Bench::new();
         bench.store.fail_next(fault);
@@ -241,7 +241,7 @@ async fn what_the_network_loses_is_settled_by_the_same_write() {
 }
 
 #[tokio::test]
-async fn a_write_that_arrives_late_changes_nothing() {
+async fn late_write_changes_nothing() {
     let bench = Bench::new();
     let mut claim = bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
@@ -255,7 +255,7 @@ async fn a_write_that_arrives_late_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_commit_that_is_refused_is_never_saved() {
+async fn refused_commit_is_never_saved() {
     let bench = Bench::new();
     let mut claim = bench.claim(1).await.unwrap();
     claim.history.try_lock().unwrap().gate.close();
@@ -269,7 +269,7 @@ async fn a_commit_that_is_refused_is_never_saved() {
 }
 
 #[tokio::test]
-async fn a_commit_without_an_answer_until_the_deadline_is_unknown() {
+async fn commit_is_unknown_when_unanswered_until_the_deadline() {
     let bench = Bench::new();
     let term = gate(Duration::from_secs(3600));
     let mut claim = bench.claimant().claim(1, Arc::clone(&term)).await.unwrap();
@@ -280,13 +280,13 @@ async fn a_commit_without_an_answer_until_the_deadline_is_unknown() {
     let (committed, ()) = futures::join!(claim.commit(n(1)), bench.ends(&term, 3));
     assert_eq!(committed, Err(CommitError::Unknown));
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Unknown));
-    // Of all its tries one arrives, and nothing of the second commit.
+    // Only one try of the first commit is saved, and none of the second.
     let saved = bench.store.deliver_writes().iter().filter(|answer| answer.is_ok()).count();
     assert_eq!((saved, bench.n().await), (1, Some(1)));
 }
 
 #[tokio::test]
-async fn an_operators_change_ends_the_term() {
+async fn change_by_an_operator_ends_the_term() {
     let bench = Bench::new();
     let mut claim = bench.claim(1).await.unwrap();
     claim.commit(n(1)).await.unwrap();
@@ -300,20 +300,20 @@ async fn an_operators_change_ends_the_term() {
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Superseded(1)));
     let mut next = bench.claim(2).await.unwrap();
     assert_eq!(next.entries().get("n").unwrap()[..], [7]);
-    // Also where the document names the term that follows already.
+    // The same if the document already names the next term.
     next.succession().claim(3).await.unwrap();
     super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
     assert_eq!(next.commit(n(2)).await, Err(CommitError::Superseded(2)));
 }
 
 #[tokio::test]
-async fn a_claim_that_was_made_ahead_asks_the_store_for_nothing() {
+async fn claim_made_ahead_sends_no_request() {
     let bench = Bench::new();
     let mut first = bench.claim(1).await.unwrap();
     first.commit(n(1)).await.unwrap();
     first.succession().claim(2).await.unwrap();
     assert_eq!(bench.stored().await.term, 2);
-    // The old instance is still there, and what it saves on its way out is the next one's to read.
+    // The old instance still runs, and the next one reads what it saves now.
     first.commit(n(2)).await.unwrap();
     let requests = bench.requests.load(Ordering::SeqCst);
     drop(first);
@@ -322,13 +322,13 @@ async fn a_claim_that_was_made_ahead_asks_the_store_for_nothing() {
     assert_eq!(bench.requests.load(Ordering::SeqCst), requests);
     second.commit(n(3)).await.unwrap();
     assert_eq!(bench.n().await, Some(3));
-    // What was left is gone, and was for that term of that process only.
+    // The offer was for one term in this process, and is gone.
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
     bench.claim(3).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
+async fn handover_is_void_when_its_term_never_begins() {
     let bench = Bench::new();
     let first = bench.claim(1).await.unwrap();
     first.succession().claim(2).await.unwrap();
@@ -343,7 +343,7 @@ async fn what_is_left_to_a_term_that_never_comes_is_worth_nothing() {
 }
 
 #[tokio::test]
-async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit() {
+async fn foreign_claim_is_found_by_claim_ahead_and_by_first_commit() {
     for is_before in [true, false] {
         let bench = Bench::new();
         let mut first = bench.claim(1).await.unwrap();
@@ -369,14 +369,14 @@ async fn another_ones_claim_is_found_by_the_claim_ahead_and_by_the_first_commit(
 }
 
 #[tokio::test]
-async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
+async fn handover_is_void_when_the_document_has_changed() {
     let bench = Bench::new();
     let term = gate(Duration::from_secs(3600));
     let mut first = bench.claimant().claim(1, Arc::clone(&term)).await.unwrap();
     first.succession().claim(2).await.unwrap();
     let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
-    // The commit meets another version, and cannot learn whose it is before its term ends.
+    // The commit finds another version, and cannot read whose it is before its term ends.
     bench.is_unreadable.store(true, Ordering::SeqCst);
     bench.requests();
     let (committed, ()) = futures::join!(first.commit(n(1)), bench.ends(&term, 3));
@@ -387,7 +387,7 @@ async fn nobody_goes_on_with_a_document_that_is_known_to_be_another() {
 }
 
 #[tokio::test]
-async fn a_claim_that_was_refused_ahead_is_made_in_its_time() {
+async fn claim_is_made_later_when_refused_ahead() {
     let bench = Bench::new();
     let first = bench.claim(1).await.unwrap();
     first.history.try_lock().unwrap().gate.close();
@@ -398,7 +398,7 @@ async fn a_claim_that_was_refused_ahead_is_made_in_its_time() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_when_an_instance_ends_is_saved_before_the_next_ones_claim_or_never() {
+async fn pending_write_is_saved_before_the_next_claim_or_never() {
     for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Hold] {
         let saved = (fault == Fault::LoseAnswer).then_some(8);
         for is_commit in [true, false] {
@@ -424,18 +424,18 @@ async fn what_is_under_way_when_an_instance_ends_is_saved_before_the_next_ones_c
 }
 
 #[tokio::test]
-async fn limits_are_for_what_grows() {
+async fn limits_apply_only_to_growth() {
     let bench = Bench::new();
     let mut claim = bench.claim(1).await.unwrap();
-    assert!(matches!(claim.commit(vec![put("v", &[0; 41])]).await, Err(CommitError::TooLarge(_))));
+    assert!(matches!(claim.commit(vec![put("v", &[0; 101])]).await, Err(CommitError::TooLarge(_))));
     claim.commit(vec![put("v1", &[0; 40]), put("v2", &[0; 40])]).await.unwrap();
     assert!(matches!(claim.commit(vec![put("v3", &[0; 40])]).await, Err(CommitError::TooLarge(_))));
     assert_eq!(claim.entries().len(), 2, "a commit is saved whole or not at all");
     for key in ["", &"k".repeat(KEY + 1)] {
         assert!(matches!(claim.commit(vec![put(key, b"x")]).await, Err(CommitError::InvalidKey(_))));
     }
-    // A host with smaller limits can still clear up.
-    let mut small = Claimant { limits: Limits { total: 50, value: 10 }, ..bench.claimant() };
+    // A host with smaller limits can still shrink the state.
+    let mut small = Claimant { limits: Limits { total: 50 }, ..bench.claimant() };
     let mut claim = small.clone().claim(2, gate(Duration::from_secs(3600))).await.unwrap();
     claim.commit(vec![put("v1", b"")]).await.unwrap();
     assert!(matches!(claim.commit(vec![put("v3", &[0; 10])]).await, Err(CommitError::TooLarge(_))));
@@ -444,7 +444,7 @@ async fn limits_are_for_what_grows() {
 }
 
 #[tokio::test]
-async fn what_others_wrote_is_not_touched() {
+async fn claim_leaves_foreign_content_untouched() {
     let bench = Bench::new();
     for (content, error) in [
         (&b"hello"[..], DocumentError::Damaged),
@@ -464,12 +464,12 @@ async fn what_others_wrote_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_change_in_doubt_is_not_reported_as_refused() {
+async fn edit_in_doubt_is_not_reported_as_refused() {
     let bench = Bench::new();
     bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     let asked = AtomicU32::new(0);
-    // Somebody begins to lead after the first try was sent.
+    // A leader appears after the first try was sent.
     let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
         0 => Ok(()),
         _ => Err(EditError::Store(StoreError::Held)),
@@ -485,7 +485,7 @@ async fn a_change_in_doubt_is_not_reported_as_refused() {
 }
 
 #[tokio::test]
-async fn many_small_keys_are_too_much_as_well() {
+async fn number_of_keys_is_limited() {
     let bench = Bench::new();
     let claimant = Claimant { limits: Limits::default(), ..bench.claimant() };
     let mut claim = claimant.claim(1, gate(Duration::from_secs(3600))).await.unwrap();
@@ -497,13 +497,13 @@ async fn many_small_keys_are_too_much_as_well() {
 }
 
 #[test]
-fn a_term_after_which_none_can_come_is_no_term() {
+fn highest_possible_term_is_damaged() {
     let document = Document { term: u64::MAX, ..Document::default() };
     assert_eq!(Document::decode(&document.encode().unwrap()), Err(DocumentError::Damaged));
 }
 
 #[tokio::test]
-async fn what_is_read_ahead_is_not_read_again() {
+async fn claim_reuses_what_was_read_ahead() {
     let bench = Bench::new();
     bench.begin_to_read();
     bench.claim(1).await.unwrap().commit(n(1)).await.unwrap();
@@ -511,7 +511,7 @@ async fn what_is_read_ahead_is_not_read_again() {
     bench.begin_to_read();
     let second = bench.claim(2).await.unwrap();
     assert_eq!((second.entries().get("n").unwrap()[..].to_vec(), bench.requests()), (vec![1], 2));
-    // It is good for one claim.
+    // A reading ahead serves one claim only.
     bench.claim(3).await.unwrap();
     assert_eq!(bench.requests(), 2);
     bench.begin_to_read();
@@ -521,7 +521,7 @@ async fn what_is_read_ahead_is_not_read_again() {
 }
 
 #[tokio::test]
-async fn what_was_read_ahead_and_has_changed_is_read_again() {
+async fn claim_reads_again_when_the_state_changed_since_read_ahead() {
     let bench = Bench::new();
     for term in [1, 3, 6] {
         bench.read().await;
@@ -538,7 +538,7 @@ async fn what_was_read_ahead_and_has_changed_is_read_again() {
 }
 
 #[tokio::test]
-async fn a_reading_ahead_that_fails_is_a_first_try() {
+async fn failed_read_ahead_counts_as_a_first_try() {
     let bench = Bench::new();
     bench.is_unreadable.store(true, Ordering::SeqCst);
     bench.read().await;
@@ -548,7 +548,7 @@ async fn a_reading_ahead_that_fails_is_a_first_try() {
 }
 
 #[tokio::test]
-async fn a_state_that_was_put_right_after_it_was_read_ahead_is_claimed() {
+async fn claim_succeeds_when_the_state_was_repaired_since_read_ahead() {
     let spoilt = |term| Document { term, ..Document::default() }.encode().unwrap();
     for bad in [Bytes::from_static(b"somebody's diary"), Bytes::from_static(b"baton state 2"), spoilt(9)] {
         let bench = Bench::new();

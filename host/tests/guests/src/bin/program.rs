@@ -1,4 +1,4 @@
-//! A program that knows nothing of Baton, for all that one may do: `BEHAVIOUR` names it.
+//! A program that does not use Baton's interfaces. The variable `BEHAVIOUR` selects what it does.
 
 #![allow(clippy::disallowed_methods, reason = "a guest has no other clock")]
 
@@ -38,7 +38,7 @@ fn main() {
     }
 }
 
-/// Prints what it can know of where it runs.
+/// Prints its variables, its arguments and its input.
 fn tell() {
     for (name, value) in std::env::vars().filter(|(name, _)| name != "BEHAVIOUR") {
         say(&format!("{name}={value}"));
@@ -51,7 +51,7 @@ fn tell() {
     say(&format!("input: {read:?}"));
 }
 
-/// Tries, twice each, what nobody granted it.
+/// Attempts twice to use each thing that it was not granted.
 fn reach_out() {
     for _ in 0..2 {
         say(&format!("file: {}", outcome(std::fs::read("/etc/hostname"))));
@@ -62,7 +62,7 @@ fn reach_out() {
     }
 }
 
-/// Prints a line, and no faster than tests read them: of a flood they keep the ends.
+/// Prints a line, then pauses. The tests' journal drops similar lines that come within 10 ms.
 fn say(line: &str) {
     println!("{line}");
     std::thread::sleep(Duration::from_millis(15));
@@ -72,7 +72,6 @@ fn outcome<T>(result: std::io::Result<T>) -> String {
     result.map_or_else(|error| format!("{:?}: {error}", error.kind()), |_| "it worked".to_owned())
 }
 
-/// Prints lines for ever, whatever it is asked.
 fn beat() {
     loop {
         println!("beat after {}", nap());

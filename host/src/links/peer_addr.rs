@@ -15,25 +15,25 @@ const LONGEST_NAME: usize = 253;
 
 /// A host and a port, as announced to other nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct PeerAddr {
     host: String,
     port: u16,
 }
 
-/// The error for a text that is not a [`Place`].
+/// The error for a text that is not a [`PeerAddr`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{text:?} is not an address that other nodes can reach: write HOST:PORT, as in web-3.example:7072 or \
      [2001:db8::3]:7072"
 )]
-pub struct InvalidPlace {
+pub struct InvalidPeerAddr {
     text: String,
 }
 
-impl FromStr for Place {
-    type Err = InvalidPlace;
+impl FromStr for PeerAddr {
+    type Err = InvalidPeerAddr;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPlace> {
+    fn from_str(text: &str) -> Result<Self, InvalidPeerAddr> {
         let parse = || {
             let (host, port) = text.rsplit_once(':')?;
             let port: u16 = port.parse().ok().filter(|port| *port != 0 && text.is_ascii())?;
@@ -50,7 +50,7 @@ impl FromStr for Place {
             };
             is_reachable.then_some(Self { host, port })
         };
-        parse().ok_or_else(|| InvalidPlace { text: without_user(text).chars().take(100).collect() })
+        parse().ok_or_else(|| InvalidPeerAddr { text: without_user(text).chars().take(100).collect() })
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn is_of_one_machine(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PeerAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -70,7 +70,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl PeerAddr {
     /// Resolves the host to at most `most` addresses.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ pub struct PeerSettings {
     /// The address to listen on. With port 0, the system chooses a port.
     pub listen: SocketAddr,
     /// The address to announce, if it is not `listen`.
-    pub advertise: Option<Place>,
+    pub advertise: Option<PeerAddr>,
 }
 
 /// A host's listening socket and key, before the links process accepts connections.
@@ -96,7 +96,7 @@ pub struct Listening {
     /// The address that the socket is bound to.
     pub address: SocketAddr,
     /// The address to announce.
-    pub advertised: Place,
+    pub advertised: PeerAddr,
 }
 
 /// The error of a host that cannot listen for other machines.
@@ -142,7 +142,7 @@ impl PeerSettings {
             Ok((listener.local_addr()?, listener))
         };
         let (address, listener) = bind().map_err(|source| PeerError::Taken { address: self.listen, source })?;
-        let own = Place { host: address.ip().to_string(), port: address.port() };
+        let own = PeerAddr { host: address.ip().to_string(), port: address.port() };
         let advertised = self.advertise.clone().unwrap_or(own);
         Ok(Listening { listener, identity: Identity::make()?, address, advertised })
     }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn place_is_a_reachable_host_and_a_port() {
         for text in ["web-3.example:7072", "10.0.0.3:1", "[2001:db8::3]:65535", "web_3:7072"] {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PeerAddr>().unwrap().to_string(), text);
         }
         for text in [
             "",
@@ -199,10 +199,10 @@ mod tests {
             "a/b:1",
             "ä:1",
         ] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<PeerAddr>().is_err(), "{text}");
         }
         let long = format!("{}:1", "a".repeat(LONGEST_NAME + 1));
-        assert!(long.parse::<Place>().unwrap_err().to_string().len() < 300);
+        assert!(long.parse::<PeerAddr>().unwrap_err().to_string().len() < 300);
     }
 
     /// Accepted sockets inherit the listener's options.
@@ -225,7 +225,7 @@ mod tests {
         let settings = PeerSettings { listen: "127.0.0.1:0".parse().unwrap(), advertise: None };
         let listening = settings.listen().unwrap();
         assert_eq!(listening.announced().address, listening.address.to_string());
-        let named: Place = "web-3.example:7072".parse().unwrap();
+        let named: PeerAddr = "web-3.example:7072".parse().unwrap();
         let advertise = Some(named.clone());
         assert_eq!(PeerSettings { advertise, ..settings }.listen().unwrap().advertised, named);
         let again = PeerSettings { listen: listening.address, advertise: None }.listen();

@@ -1,18 +1,14 @@
-//! Messages over a link, and between the host and the links process. Each is a line of JSON of at most [`LONGEST`]
-//! bytes.
+//! Messages over a link. Each is a line of JSON of at most [`LONGEST`] bytes.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
-use baton_store::Digest;
 use baton_store::foreign::Reader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
-use super::place::Place;
-use super::tls::Identity;
+use super::peer_addr::PeerAddr;
 use crate::node::NodeId;
 use crate::supervisor::HIGHEST_PRIORITY;
 
@@ -22,23 +18,18 @@ pub(super) const LONGEST: usize = 1024;
 /// Upper bound on a reported age. A higher age is lowered to this one.
 const LONGEST_AGO: Duration = Duration::from_secs(3600);
 
-/// Reads untrusted bytes, for [`crate::foreign`]: messages of peers and of the links process.
+/// Reads untrusted bytes, for [`crate::foreign`]: messages of peers.
 pub(crate) const READER: Reader = Reader {
     name: "link",
     read: |bytes| {
         for line in bytes.split(|byte| *byte == b'\n') {
-            if let Ok(Some(said)) = Said::read(line) {
-                assert!(said.is_within_bounds(), "{said:?}");
-                let reread = Said::read(encode(&said).trim_ascii_end()).ok().flatten();
-                assert_eq!(reread, Some(said), "the value changes when it is encoded and read again");
-            }
-            match read::<News>(line) {
-                Ok(Some(News::Heard { said, .. })) => drop(said.checked()),
-                Ok(Some(News::Asks { question, .. })) => drop(question.is_within_bounds()),
-                _ => {}
+            if let Ok(Some(message)) = PeerMessage::read(line) {
+                assert!(message.is_within_bounds(), "{message:?}");
+                let reread = PeerMessage::read(encode(&message).trim_ascii_end()).ok().flatten();
+                assert_eq!(reread, Some(message), "the value changes when it is encoded and read again");
             }
             // The address at which a node says that it can be reached.
-            if let Some(place) = std::str::from_utf8(line).ok().and_then(|text| text.parse::<Place>().ok()) {
+            if let Some(place) = std::str::from_utf8(line).ok().and_then(|text| text.parse::<PeerAddr>().ok()) {
                 assert_eq!(place.to_string().parse(), Ok(place), "the value changes when it is encoded and read again");
             }
         }
@@ -48,7 +39,7 @@ pub(crate) const READER: Reader = Reader {
 /// A message from one node to another. Messages that only later versions know are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Said {
+pub(super) enum PeerMessage {
     /// The first message of both sides. A command of this user has no incarnation, and may send `Look`.
     Hello {
         election: String,
@@ -81,49 +72,24 @@ pub struct Candidate {
     pub leads_enough: bool,
 }
 
-/// A message from the host to the links process.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Order {
-    /// The first message: the node that this host is. `identity` is set if there are links with other machines.
-    Begin { node: String, incarnation: String, identity: Option<Identity> },
-    /// The settings of the links of one election.
-    Want { election: ElectionText, leader: Option<Leader>, candidate: Candidate },
-    /// A message for all listeners of the election.
-    Tell { election: ElectionText, told: Told },
-    /// The answer to [`News::Asks`]: the peer, if anything is known of it.
-    Answer { number: u64, peer: Option<Peer> },
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// The leader of an election, as the record names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Leader {
     pub(super) incarnation: String,
     pub(super) node: String,
 }
 
-/// An incarnation of a node, possibly on another machine.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Question {
-    pub(super) election: ElectionText,
+/// A question about an incarnation of a node on another machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct PeerQuery {
+    pub(super) election: String,
     pub(super) node: String,
     pub(super) incarnation: String,
-    /// True if the links process will connect to it, rather than only verify it.
-    pub(super) wants_addresses: bool,
 }
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Peer {
-    pub(super) certificate: Digest,
-    pub(super) addresses: Vec<SocketAddr>,
-}
-
-/// An election's name, unchecked.
-pub(super) type ElectionText = String;
 
 /// A host's message to the listeners of one election.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Told {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum LeaderMessage {
     /// The node leads, and renewed `age_ms` ago.
     Leads { term: Term, age_ms: u64 },
     /// The node has given the lease up. If `to` is set, that node should succeed first.
@@ -132,27 +98,7 @@ pub(super) enum Told {
     Look,
 }
 
-/// A message from the links process to its host.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum News {
-    /// The process is ready: it listens on its sockets.
-    Ready,
-    /// The link with the leader is up.
-    Linked { election: ElectionText, incarnation: String, node: String },
-    /// The link with the leader has ended.
-    Ended { election: ElectionText, incarnation: String },
-    /// The number of nodes that listen to this one.
-    Listeners { election: ElectionText, count: u32 },
-    /// A question about a node that the process would connect to, or that has connected to it.
-    Asks { number: u64, question: Question },
-    /// The leader is not at the address that it announced.
-    Unreached { election: ElectionText, incarnation: String, why: String },
-    /// A message from the leader, or a `Look` from anyone.
-    Heard { election: ElectionText, from: String, said: Said },
-}
-
-impl Told {
+impl LeaderMessage {
     /// Returns the message, with its age increased by a delay.
     pub(super) fn later(&self, by: Duration) -> Self {
         match self {
@@ -162,11 +108,11 @@ impl Told {
     }
 
     /// Returns the message for a listener with this place in the order of succession.
-    pub(super) fn as_said(&self, place: Option<u32>) -> Said {
+    pub(super) fn to_peer(&self, place: Option<u32>) -> PeerMessage {
         match self {
-            Self::Leads { term, age_ms } => Said::Leads { term: *term, age_ms: *age_ms, place },
-            Self::GivesUp { .. } => Said::GivesUp { place },
-            Self::Look => Said::Look,
+            Self::Leads { term, age_ms } => PeerMessage::Leads { term: *term, age_ms: *age_ms, place },
+            Self::GivesUp { .. } => PeerMessage::GivesUp { place },
+            Self::Look => PeerMessage::Look,
         }
     }
 
@@ -182,39 +128,28 @@ impl Leader {
     }
 }
 
-impl Question {
-    pub(super) fn is_within_bounds(&self) -> bool {
-        ElectionName::new(&self.election).is_ok()
-            && NodeId::new(&self.node).is_ok()
-            && is_incarnation(&self.incarnation)
-    }
-}
-
-impl Said {
+impl PeerMessage {
     /// Reads a line. Returns none for messages that only later versions know.
     ///
     /// # Errors
-    /// [`Garbage`] if no host sends such a line.
-    pub(super) fn read(line: &[u8]) -> Result<Option<Self>, Garbage> {
-        let Some(said) = read::<Self>(line)? else { return Ok(None) };
-        said.checked().map(Some)
+    /// [`MalformedLine`] if no host sends such a line.
+    pub(super) fn read(line: &[u8]) -> Result<Option<Self>, MalformedLine> {
+        let Some(message) = parse::<Self>(line)? else { return Ok(None) };
+        message.checked().map(Some)
     }
 
     /// Checks a message, and lowers values above their bounds.
-    ///
-    /// # Errors
-    /// [`Garbage`] if no host sends such a message.
-    pub(super) fn checked(self) -> Result<Self, Garbage> {
-        let said = match self {
+    fn checked(self) -> Result<Self, MalformedLine> {
+        let message = match self {
             Self::Leads { term, age_ms, place } => {
                 Self::Leads { term, age_ms: age_ms.min(LONGEST_AGO.as_millis() as u64), place }
             }
             Self::Is(candidate) => {
                 Self::Is(Candidate { priority: candidate.priority.min(HIGHEST_PRIORITY), ..candidate })
             }
-            said => said,
+            message => message,
         };
-        if said.is_within_bounds() { Ok(said) } else { Err(Garbage) }
+        if message.is_within_bounds() { Ok(message) } else { Err(MalformedLine) }
     }
 
     fn is_within_bounds(&self) -> bool {
@@ -235,23 +170,23 @@ impl Said {
 /// The error for a line that no host sends.
 #[derive(Debug, thiserror::Error)]
 #[error("received a line that is not from a host of Baton")]
-pub(super) struct Garbage;
+pub(super) struct MalformedLine;
 
 /// Reads a line of JSON. Returns none for JSON that this version does not know.
-pub(super) fn read<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, Garbage> {
+fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, MalformedLine> {
     match serde_json::from_slice(line) {
-        Ok(said) => Ok(Some(said)),
+        Ok(message) => Ok(Some(message)),
         Err(error) if error.is_data() => match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
             Ok(_) => Ok(None),
-            Err(_) => Err(Garbage),
+            Err(_) => Err(MalformedLine),
         },
-        Err(_) => Err(Garbage),
+        Err(_) => Err(MalformedLine),
     }
 }
 
-pub(super) fn encode(said: &impl Serialize) -> Vec<u8> {
+pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     // Messages consist of text and numbers, so serialization cannot fail.
-    let mut line = serde_json::to_vec(said).unwrap_or_default();
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line
 }
@@ -294,10 +229,10 @@ mod tests {
     #[test]
     fn unknown_messages_are_ignored_and_malformed_ones_are_garbage() {
         let hello = br#"{"hello":{"election":"job","to":"ab12","node":"web-1","incarnation":"cd34"}}"#;
-        assert!(matches!(Said::read(hello), Ok(Some(Said::Hello { .. }))));
-        assert_eq!(Said::read(br#""look""#).unwrap(), Some(Said::Look));
+        assert!(matches!(PeerMessage::read(hello), Ok(Some(PeerMessage::Hello { .. }))));
+        assert_eq!(PeerMessage::read(br#""look""#).unwrap(), Some(PeerMessage::Look));
         for later in [&br#"{"rests":{"for":3}}"#[..], br#""sings""#, br#"{"leads":{"term":"seven"}}"#] {
-            assert_eq!(Said::read(later).unwrap(), None);
+            assert_eq!(PeerMessage::read(later).unwrap(), None);
         }
         for garbage in [
             &b""[..],
@@ -309,26 +244,11 @@ mod tests {
             br#"{"hello":{"election":"job","to":"ab12","node":"web 1","incarnation":"cd34"}}"#,
             br#"{"hello":{"election":"job","to":"ab12","node":"web-1"}}"#,
         ] {
-            assert!(Said::read(garbage).is_err(), "{:?}", String::from_utf8_lossy(garbage));
+            assert!(PeerMessage::read(garbage).is_err(), "{:?}", String::from_utf8_lossy(garbage));
         }
-        let old = Said::read(br#"{"leads":{"term":18446744073709551615,"age_ms":18446744073709551615,"place":null}}"#);
-        assert_eq!(old.unwrap(), Some(Said::Leads { term: Term::MAX, age_ms: 3_600_000, place: None }));
-    }
-
-    /// The receiver reads no longer line.
-    #[test]
-    fn longest_lines_of_a_host_are_within_the_bound() {
-        let (node, incarnation, election) = ("n".repeat(63), "f".repeat(64), "e".repeat(63));
-        let begin =
-            Order::Begin { node: node.clone(), incarnation: incarnation.clone(), identity: Identity::make().ok() };
-        let question = Question { election, node, incarnation, wants_addresses: false };
-        let address = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535".parse().unwrap();
-        let peer = Peer { certificate: Digest::of(b""), addresses: vec![address; 4] };
-        let answer = Order::Answer { number: u64::MAX, peer: Some(peer) };
-        let lines = [encode(&begin), encode(&answer), encode(&News::Asks { number: u64::MAX, question })];
-        for line in lines {
-            assert!(line.len() <= LONGEST, "{} bytes: {}", line.len(), String::from_utf8_lossy(&line));
-        }
+        let old =
+            PeerMessage::read(br#"{"leads":{"term":18446744073709551615,"age_ms":18446744073709551615,"place":null}}"#);
+        assert_eq!(old.unwrap(), Some(PeerMessage::Leads { term: Term::MAX, age_ms: 3_600_000, place: None }));
     }
 
     #[tokio::test]

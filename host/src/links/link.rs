@@ -1,13 +1,15 @@
 //! The task of one link: it reads from and writes to one peer, and limits what the peer may send.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::Digest;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::words::{Peer, Question, Said, next_line};
+use super::peers::Network;
+use super::wire::{LONGEST, PeerMessage, PeerQuery, next_line};
 
 /// Time within which a peer that has connected must send its hello.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
@@ -15,72 +17,82 @@ pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
 /// Upper bound on the time that a peer takes to receive a line.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// Upper bound on the time that a host takes to identify a peer, and so to answer a hello from another machine.
-pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// Upper bound on the time that a host takes to look up a peer, and so to answer a hello from another machine.
+pub(super) const LOOKED_UP_WITHIN: Duration = Duration::from_secs(10);
 
+/// An event of a link, for the hub.
 pub(super) enum Event {
-    Said(Said),
-    /// A question to the host about a peer, and the channel for the answer.
-    Asks(Question, oneshot::Sender<Option<Peer>>),
+    /// A message of the peer.
+    Message(PeerMessage),
     /// The end of the link, and the reason, if it should be logged.
     Ended(Option<String>),
     /// The time to dial the leader of this election again.
     Dial(String),
-    /// The time to notify the host that this election's objects should be read.
+    /// The time to report that this election's objects should be read.
     Look(String),
 }
 
-/// Sender of events to the carrier's loop, with the number of the link.
+/// Sender of events to the hub, with the number of the link.
 pub(super) type Events = mpsc::Sender<(u64, Event)>;
 
-/// Credentials of a peer that has connected from another machine.
-pub(super) struct Shown {
+/// A peer that has connected from another machine.
+pub(super) struct Caller {
     pub(super) certificate: Digest,
-    /// This host's incarnation. A peer that names another one causes no question to the host.
+    /// This host's incarnation. A peer that names another one causes no lookup.
     pub(super) to: String,
+    pub(super) network: Arc<Network>,
 }
 
-pub(super) async fn ask(link: u64, question: Question, events: &Events) -> Option<Peer> {
-    let (answer, answered) = oneshot::channel();
-    events.send((link, Event::Asks(question, answer))).await.ok()?;
-    timeout(ANSWERED_WITHIN, answered).await.ok()?.ok()?
+impl Caller {
+    /// True if the node that the hello names has announced the caller's certificate.
+    async fn is_announced(&self, hello: &PeerMessage) -> bool {
+        let PeerMessage::Hello { election, to, node: Some(node), incarnation: Some(incarnation) } = hello.clone()
+        else {
+            return false;
+        };
+        if to != self.to || !self.network.elections.contains(&election) {
+            return false;
+        }
+        let query = PeerQuery { election, node, incarnation };
+        let announced = timeout(LOOKED_UP_WITHIN, self.network.callers.certificate(&query)).await;
+        announced.is_ok_and(|announced| announced == Some(self.certificate))
+    }
 }
 
 /// Carries a link until it ends, or the peer sends a malformed line or too many lines, or does not read. The first line
-/// must come within `hello_within`. With `shown`, that line must be a hello, and the host must know the certificate for
-/// the node that the hello names.
-pub(super) async fn attend(
+/// must come within `hello_within`. With `caller`, that line must be a hello of the node that the caller is.
+pub(super) async fn carry(
     link: u64,
     stream: impl AsyncRead + AsyncWrite,
-    shown: Option<Shown>,
+    caller: Option<Caller>,
     hello_within: Duration,
-    mut waiting: mpsc::Receiver<Vec<u8>>,
+    mut lines: mpsc::Receiver<Vec<u8>>,
     events: &Events,
 ) {
     let mut is_stranger = true;
     let (from, mut to) = tokio::io::split(stream);
-    let (mut from, mut line) = (BufReader::with_capacity(super::words::LONGEST, from), Vec::new());
+    let (mut from, mut line) = (BufReader::with_capacity(LONGEST, from), Vec::new());
     let mut budget = Budget::new();
     let hello_by = Instant::now() + hello_within;
     loop {
         tokio::select! {
-            said = next_line(&mut from, &mut line) => {
-                let Ok(Some(said)) = said else { break };
-                let said = Said::read(said);
+            read = next_line(&mut from, &mut line) => {
+                let Ok(Some(read)) = read else { break };
+                let message = PeerMessage::read(read);
                 line.clear();
                 if !budget.has_one_more() {
                     break;
                 }
-                match said {
-                    Ok(Some(said)) => {
+                match message {
+                    Ok(Some(message)) => {
                         if is_stranger
-                            && let Some(shown) = &shown
-                            && !is_known(link, &said, shown, events).await
+                            && let Some(caller) = &caller
+                            && !caller.is_announced(&message).await
                         {
                             break;
                         }
                         is_stranger = false;
-                        if events.send((link, Event::Said(said))).await.is_err() {
+                        if events.send((link, Event::Message(message))).await.is_err() {
                             return;
                         }
                     }
@@ -89,24 +101,16 @@ pub(super) async fn attend(
                     Err(_) => break,
                 }
             }
-            said = waiting.recv() => {
-                let Some(said) = said else { break };
-                let takes = async { to.write_all(&said).await?; to.flush().await };
-                if !matches!(timeout(TAKEN_WITHIN, takes).await, Ok(Ok(()))) {
+            line = lines.recv() => {
+                let Some(line) = line else { break };
+                let write = async { to.write_all(&line).await?; to.flush().await };
+                if !matches!(timeout(TAKEN_WITHIN, write).await, Ok(Ok(()))) {
                     break;
                 }
             }
             () = sleep_until(hello_by), if is_stranger => break,
         }
     }
-}
-
-async fn is_known(link: u64, hello: &Said, shown: &Shown, events: &Events) -> bool {
-    let Said::Hello { election, to, node: Some(node), incarnation: Some(incarnation) } = hello.clone() else {
-        return false;
-    };
-    let question = Question { election, node, incarnation, wants_addresses: false };
-    to == shown.to && ask(link, question, events).await.is_some_and(|peer| peer.certificate == shown.certificate)
 }
 
 /// The number of lines that a peer may still send, refilled over time.

@@ -1,7 +1,7 @@
-//! What an outside client leaves behind: a lease that is free, though nobody released it.
+//! A lease that an outside client frees, although its holder did not release it.
 //!
-//! The leader's host is kept from noticing (its control threads are stopped), so that its instance runs on until its
-//! deadline. Who takes the lease meanwhile must wait that out.
+//! The control threads of the leader's host are stopped, so the host does not notice, and its instance runs until its
+//! deadline. The node that acquires the lease must wait for that deadline.
 
 use time::OffsetDateTime;
 
@@ -12,27 +12,27 @@ use crate::scenarios;
 
 scenarios! {
     on_both_stores: [
-        a_broken_lease_that_a_write_frees_is_waited_out,
+        next_leader_waits_when_a_write_frees_a_broken_lease,
     ],
     on_sqlite: [
-        a_lease_that_an_outside_client_took_and_released_is_waited_out,
+        next_leader_waits_when_an_outside_client_held_the_lease,
     ],
 }
 
-fn a_broken_lease_that_a_write_frees_is_waited_out(fleet: Fleet) {
+fn next_leader_waits_when_a_write_frees_a_broken_lease(fleet: Fleet) {
     is_waited_out(&fleet, |_| fleet.store.free_by_a_write());
 }
 
-fn a_lease_that_an_outside_client_took_and_released_is_waited_out(fleet: Fleet) {
+fn next_leader_waits_when_an_outside_client_held_the_lease(fleet: Fleet) {
     is_waited_out(&fleet, |standby| {
-        // All of it between two of its polls: it finds a free lease, and the record as it was.
+        // The standby is paused, so it only sees a free lease and an unchanged record.
         standby.pause();
         fleet.store.take_and_release();
         standby.resume();
     });
 }
 
-/// Frees the lease under a running instance by `free`: who takes it must not run beside it.
+/// Calls `free` to free the lease under a running instance. Checks that the next leader waits for that instance's end.
 fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
     let (a, term) = fleet.leader("alpha");
     let b = fleet.standby("beta", &a);
@@ -41,7 +41,6 @@ fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
     free(&b);
     let next = b.after(term, "elected");
     fleet.beat_above(term);
-    // `one at a time` is the point here.
     fleet.check_promises();
     assert!(next.ts > freed + fleet.lease(), "{next:?} earlier than D after {freed}");
     let settling = b.event("to wait", |event| event.name == "waiting_for_previous_lease");

@@ -1,0 +1,485 @@
+//! The table of settings. Flag, variable, key in `baton.toml`, JSON Schema and help follow from one entry.
+
+/// One entry of the table.
+#[derive(Debug)]
+pub struct Setting {
+    /// The key in `baton.toml`.
+    pub name: &'static str,
+    /// The form of the value in `baton.toml`.
+    pub(crate) shape: Shape,
+    /// Placeholder of the value in help, such as `DURATION`.
+    pub(crate) value: &'static str,
+    /// The only values that a flag takes; empty if a parser decides.
+    pub(crate) values: &'static [&'static str],
+    /// Short flag, if any.
+    pub(crate) short: Option<char>,
+    /// Heading in the help of `baton run`, if any.
+    pub(crate) heading: Option<&'static str>,
+    /// True if `baton run -h` shows the setting; `--help` shows all.
+    pub(crate) is_common: bool,
+    /// True if each coordinator can have its own value.
+    pub(crate) is_per_coordinator: bool,
+    /// The default as a value, unless [`Self::shown_default`] is words.
+    pub(crate) default: Option<&'static str>,
+    /// The default for people, if it depends on the machine or the module.
+    pub(crate) shown_default: Option<&'static str>,
+    /// First line of the help.
+    pub(crate) help: &'static str,
+    /// The help's second paragraph, if any.
+    pub(crate) details: Option<&'static str>,
+}
+
+/// The form of a value in `baton.toml`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// A string.
+    Text,
+    /// A string, or several in an array.
+    TextOrList,
+    /// An array of strings.
+    List,
+    /// An integer, or a string.
+    Number,
+    /// A boolean.
+    Switch,
+    /// A table of strings.
+    Texts,
+    /// A table of strings, numbers and booleans.
+    Scalars,
+    /// A table of tables that name a file or a variable.
+    Secrets,
+}
+
+/// Headings of `baton run --help`.
+const LEADERSHIP: &str = "Leadership";
+const COORDINATOR: &str = "Coordinator";
+const VERSIONS: &str = "Versions";
+const LIMITS: &str = "Limits";
+const ENDPOINT: &str = "Admin endpoint";
+const MACHINES: &str = "Machines and links";
+
+const fn setting(name: &'static str, shape: Shape, value: &'static str, help: &'static str) -> Setting {
+    Setting {
+        name,
+        shape,
+        value,
+        values: &[],
+        short: None,
+        heading: None,
+        is_common: false,
+        is_per_coordinator: false,
+        default: None,
+        shown_default: None,
+        help,
+        details: None,
+    }
+}
+
+const fn switch(name: &'static str, default: &'static str, help: &'static str) -> Setting {
+    setting(name, Shape::Switch, "BOOL", help).default(default)
+}
+
+impl Setting {
+    const fn common(self) -> Self {
+        Self { is_common: true, ..self }
+    }
+
+    /// The setting of a coordinator, under this heading.
+    const fn of_coordinator(self, heading: &'static str) -> Self {
+        Self { is_per_coordinator: true, heading: Some(heading), ..self }
+    }
+
+    const fn under(self, heading: &'static str) -> Self {
+        Self { heading: Some(heading), ..self }
+    }
+
+    const fn default(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    const fn shown_default(self, words: &'static str) -> Self {
+        Self { shown_default: Some(words), ..self }
+    }
+
+    const fn short(self, short: char) -> Self {
+        Self { short: Some(short), ..self }
+    }
+
+    const fn one_of(self, values: &'static [&'static str]) -> Self {
+        Self { values, ..self }
+    }
+
+    const fn details(self, details: &'static str) -> Self {
+        Self { details: Some(details), ..self }
+    }
+}
+
+impl Shape {
+    /// True if the setting has several values. Its flag is repeatable.
+    pub(crate) fn is_repeatable(self) -> bool {
+        !matches!(self, Self::Text | Self::Number | Self::Switch)
+    }
+}
+
+macro_rules! settings {
+    ($($key:ident = $entry:expr;)+) => {
+        /// One setting.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Key {
+            $(#[doc = concat!("The setting `", stringify!($key), "`.")] $key,)+
+        }
+
+        impl Key {
+            /// All settings, in the order of the help.
+            pub const ALL: &[Key] = &[$(Key::$key),+];
+
+            /// The entry of the table.
+            #[must_use]
+            pub fn setting(self) -> &'static Setting {
+                match self {
+                    $(Key::$key => const { &$entry },)+
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    Module = Setting {
+        is_per_coordinator: true,
+        ..setting("module", Shape::Text, "MODULE", "Component to run: a file, store://ELECTION or oci://REGISTRY/REPOSITORY:TAG")
+    }
+    .common();
+    Election = Setting { is_per_coordinator: true, ..setting("election", Shape::Text, "NAME", "Election to contend in") }
+        .shown_default("the module's name")
+        .common();
+    Store = setting("store", Shape::Text, "URL", "Lease store: sqlite:DIR, azure://ACCOUNT/CONTAINER, azurite")
+        .short('s')
+        .common()
+        .details(
+            "All nodes of a fleet need the same store. The default is an SQLite store in the user's state folder, which \
+             the nodes of one user on one machine share. A URL such as https://ACCOUNT.blob.core.windows.net/CONTAINER \
+             works as well.",
+        );
+    Config = setting("config", Shape::Text, "PATH", "Configuration file")
+        .shown_default("baton.toml, if it exists")
+        .short('c')
+        .common();
+    Create = switch("create", "false", "Create the container of an Azure store if it does not exist")
+        .details("Baton always creates the folder of an SQLite store.");
+    Node = setting("node", Shape::Text, "ID", "Id of this node")
+        .shown_default("the host name and a slot number")
+        .common();
+    LogFormat = setting("log-format", Shape::Text, "FORMAT", "Format of log lines: text, json")
+        .default("text")
+        .one_of(&["text", "json"])
+        .common();
+
+    Lease = setting("lease", Shape::Text, "DURATION", "Lifetime of the lease without a renewal")
+        .default("15s")
+        .of_coordinator(LEADERSHIP)
+        .common();
+    Grace = setting("grace", Shape::Text, "DURATION", "Time that the coordinator has to stop when asked")
+        .default("5s")
+        .of_coordinator(LEADERSHIP)
+        .common();
+    Priority = setting("priority", Shape::Number, "NUMBER", "Delay before taking a free lease: none (100) to 3.25 s (0)")
+        .default("100")
+        .of_coordinator(LEADERSHIP)
+        .common();
+    Preempt = switch("preempt", "false", "Hand over to a healthy node with a higher priority")
+        .details(
+            "The other node must be eligible and have the same module ready. An operator's transfer to this node stays \
+             in force.",
+        )
+        .of_coordinator(LEADERSHIP)
+        .common();
+    StallAfter = setting("stall-after", Shape::Text, "DURATION", "Step down after this long without progress")
+        .default("off")
+        .of_coordinator(LEADERSHIP)
+        .common();
+
+    Restart = setting("restart", Shape::Text, "POLICY", "Run again when done: always, on-failure")
+        .default("always")
+        .one_of(&["always", "on-failure"])
+        .details(
+            "With on-failure, a coordinator that is done does not run again until a new version or `baton rerun`. A \
+             coordinator that failed is always restarted.",
+        )
+        .of_coordinator(COORDINATOR)
+        .common();
+    RestartDelay = setting("restart-delay", Shape::Text, "DURATION", "Time to wait, once done, before the next term")
+        .default("60s")
+        .of_coordinator(COORDINATOR)
+        .common();
+    AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may reach over HTTP")
+        .details(
+            "Scheme, host, and optionally port and start of the path: https://api.example.com/v1. \
+             https://*.example.com is all subdomains. With #private, the name may resolve to private addresses: \
+             http://worker:8080#private.",
+        )
+        .of_coordinator(COORDINATOR)
+        .common();
+    Dir = setting("dir", Shape::List, "HOST::GUEST[:ro]", "Host folder that the coordinator may use, and its path there")
+        .details(
+            "With `:ro`, access is read-only. In baton.toml: dir = [\"/srv/data::/data\"]. Writes that the system \
+             accepted before the term ended still take effect.",
+        )
+        .of_coordinator(COORDINATOR)
+        .common();
+    Env = setting("env", Shape::Texts, "K=V", "Environment variable of the coordinator")
+        .short('e')
+        .details(
+            "The coordinator sees no other variables. Flags, BATON_ENV and the table `env` in baton.toml are merged by \
+             name.",
+        )
+        .of_coordinator(COORDINATOR)
+        .common();
+    ConfigVar = setting("config-var", Shape::Scalars, "K=V", "Configuration variable of the coordinator")
+        .details("The coordinator sees it as a variable and through wasi:config/store. Merged like --env.")
+        .of_coordinator(COORDINATOR)
+        .common();
+    Secret = setting("secret", Shape::Secrets, "K=SOURCE", "Secret: K=file:PATH or K=env:VARIABLE")
+        .details(
+            "The coordinator reads a secret in the same way as a variable of --config-var. Baton never shows its \
+             value, and reads the file again for each term. In baton.toml: secret = { token = { file = \"PATH\" } }.",
+        )
+        .of_coordinator(COORDINATOR)
+        .common();
+    Arg = setting("arg", Shape::List, "TEXT", "Argument that a WASI command receives")
+        .details("The first argument is always the election. In baton.toml: arg = [\"--verbose\", \"report.csv\"].")
+        .of_coordinator(COORDINATOR);
+    HttpCa = setting("http-ca", Shape::Text, "PATH", "Additional CA certificates for servers of --allow-http (PEM)")
+        .default("none")
+        .of_coordinator(COORDINATOR);
+
+    Probation = setting("probation", Shape::Text, "DURATION", "Time in which a failing new version is rolled back")
+        .default("30s")
+        .of_coordinator(VERSIONS)
+        .common();
+    Pin = setting("pin", Shape::TextOrList, "DIGEST", "Only run the module with this digest")
+        .details("In baton.toml: pin = [\"sha256:…\"]. `baton check` prints a module's digest.")
+        .of_coordinator(VERSIONS);
+    Trust = setting("trust", Shape::TextOrList, "KEYFILE", "Only run modules signed (minisign) by a key in this file")
+        .details("A file such as minisign.pub, which may hold several keys. In baton.toml: trust = [\"minisign.pub\"].")
+        .of_coordinator(VERSIONS);
+    CompileTimeout = setting("compile-timeout", Shape::Text, "DURATION", "CPU time limit for compiling a module")
+        .default("60s")
+        .details(
+            "Counts all threads of the compiler. If a busy machine needs ten times as long, and at least ten minutes, \
+             the host tries again later.",
+        )
+        .of_coordinator(VERSIONS);
+    Cache = setting("cache", Shape::Text, "DIR", "Folder for compiled modules, for this user only; off for none")
+        .shown_default("~/.cache/baton")
+        .under(VERSIONS);
+
+    MaxMemory = setting("max-memory", Shape::Text, "SIZE", "Maximum memory of the instance")
+        .default("256MiB")
+        .of_coordinator(LIMITS)
+        .common();
+    MaxState = setting("max-state", Shape::Text, "SIZE", "Maximum size of the coordinator's state, keys and values")
+        .default("4MiB")
+        .of_coordinator(LIMITS)
+        .common();
+    MaxRequests = setting("max-requests", Shape::Number, "NUMBER", "Maximum number of HTTP requests in flight")
+        .default("64")
+        .of_coordinator(LIMITS);
+    MaxOutput = setting(
+        "max-output",
+        Shape::Number,
+        "LINES",
+        "Maximum number of lines that the coordinator prints and logs per second",
+    )
+    .default("500")
+    .of_coordinator(LIMITS);
+
+    Admin = setting("admin", Shape::Text, "ADDRESS:PORT", "Address that serves the page, the probes and the metrics")
+        .shown_default("127.0.0.1:7070 (or the next free port)")
+        .details(
+            "`none` disables the endpoint. Every client that reaches the address may read /livez, /readyz, \
+             /leader/ELECTION and /metrics.",
+        )
+        .under(ENDPOINT)
+        .common();
+    AdminTokenFile = setting("admin-token-file", Shape::Text, "PATH", "File with the token for logs and steering")
+        .default("none")
+        .details(
+            "Requests from other machines need the token and TLS, except for probes and metrics. The host reads the \
+             file on every request.",
+        )
+        .under(ENDPOINT)
+        .common();
+    AdminTlsCert = setting("admin-tls-cert", Shape::Text, "PATH", "Certificates of the endpoint (PEM), its own first")
+        .default("none")
+        .under(ENDPOINT);
+    AdminTlsKey = setting("admin-tls-key", Shape::Text, "PATH", "Private key of that certificate (PEM)")
+        .default("none")
+        .under(ENDPOINT);
+    AdminAdvertise = setting(
+        "admin-advertise",
+        Shape::Text,
+        "URL",
+        "URL at which other machines reach the endpoint; `own`: the address of --admin",
+    )
+    .default("own")
+    .details("The node announces it in the store. It announces a loopback address only if the store is one of this machine.")
+    .under(ENDPOINT);
+
+    Label = setting("label", Shape::Texts, "K=V", "Label of this node, such as zone=west")
+        .details("`baton nodes`, `baton status` and the metrics show it. In baton.toml: label = { zone = \"west\" }.")
+        .under(MACHINES);
+    MaxLeaderships = setting(
+        "max-leaderships",
+        Shape::Number,
+        "NUMBER",
+        "Maximum number of elections that this host leads; off for no limit",
+    )
+    .default("off")
+    .details("The host leads more only if no other node takes a lease within 10 s.")
+    .under(MACHINES);
+    Reclaim = switch("reclaim", "true", "Take the lease of a dead host of this machine before it expires")
+        .details(
+            "The kernel reports whether the holder and its runners are dead. On Azure, the host also needs the note \
+             with the lease id that the holder wrote to the state folder. Set this to false if processes are \
+             checkpointed and restored (CRIU): the kernel cannot know that such a process returns.",
+        )
+        .under(MACHINES);
+    Links = switch("links", "true", "Exchange hints with the other hosts, so that standbys poll less")
+        .details("Hosts of an SQLite store use sockets in its folder. Hosts of different machines need --peer.")
+        .under(MACHINES);
+    Peer = setting(
+        "peer",
+        Shape::Text,
+        "ADDRESS:PORT",
+        "Address on which to listen for hosts on other machines; off to disable",
+    )
+    .default("off")
+    .details(
+        "Uses TLS with a fresh key at each start. A client that can write to the store can pose as a node there. Port \
+         0 lets the system choose one.",
+    )
+    .under(MACHINES);
+    PeerAdvertise = setting(
+        "peer-advertise",
+        Shape::Text,
+        "HOST:PORT",
+        "Address at which other machines reach --peer; `own`: the address of --peer",
+    )
+    .default("own")
+    .under(MACHINES);
+    ScheduledEvents = setting(
+        "scheduled-events",
+        Shape::Text,
+        "WHERE",
+        "Source of maintenance events: auto (on Azure), off, or http://HOST",
+    )
+    .default("auto")
+    .details(
+        "The node steps down before its machine is frozen, rebooted, redeployed, preempted or terminated, and \
+         acknowledges the event.",
+    )
+    .under(MACHINES);
+    AllowWeakerIsolation = switch(
+        "allow-weaker-isolation",
+        "false",
+        "Run even if this kernel cannot isolate coordinators fully",
+    )
+    .details(
+        "Without Landlock, the kernel does not stop a coordinator that escapes its sandbox from leaving the granted \
+         folders.",
+    )
+    .under(MACHINES);
+}
+
+impl Key {
+    /// The key in `baton.toml`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.setting().name
+    }
+
+    /// The flag.
+    #[must_use]
+    pub fn flag(self) -> String {
+        match self {
+            Key::Module => "MODULE".to_string(),
+            _ => format!("--{}", self.name()),
+        }
+    }
+
+    /// The environment variable.
+    #[must_use]
+    pub fn variable(self) -> String {
+        format!("BATON_{}", self.name().replace('-', "_").to_ascii_uppercase())
+    }
+
+    /// True if each value has a name.
+    #[must_use]
+    pub fn is_named(self) -> bool {
+        matches!(self.shape(), Shape::Texts | Shape::Scalars | Shape::Secrets) || self == Key::Dir
+    }
+
+    /// The form of the value in `baton.toml`.
+    pub(crate) fn shape(self) -> Shape {
+        self.setting().shape
+    }
+
+    /// True if each coordinator can have its own value.
+    #[must_use]
+    pub fn is_per_coordinator(self) -> bool {
+        self.setting().is_per_coordinator
+    }
+}
+
+/// The settings that had another name before 0.1.0.
+const RENAMED: [(&str, Key); 10] = [
+    ("file", Key::Config),
+    ("pause", Key::RestartDelay),
+    ("on-done", Key::Restart),
+    ("advertise", Key::PeerAdvertise),
+    ("max-leading", Key::MaxLeaderships),
+    ("witness", Key::Reclaim),
+    ("args", Key::Arg),
+    ("secrets", Key::Secret),
+    ("dirs", Key::Dir),
+    ("labels", Key::Label),
+];
+
+/// The setting that had this name before 0.1.0, if any.
+pub(crate) fn renamed(old: &str) -> Option<Key> {
+    RENAMED.iter().find(|(name, _)| *name == old).map(|(_, key)| *key)
+}
+
+/// The setting whose variable had this name before 0.1.0, if any.
+pub(super) fn renamed_variable(name: &str) -> Option<Key> {
+    let word = name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-");
+    // The variables of these have kept their names.
+    renamed(&word).filter(|key| ![Key::Secret, Key::Dir, Key::Label].contains(key))
+}
+
+/// The word nearest to `typo`, if one is near enough.
+pub(super) fn nearest<'a>(typo: &str, words: &[&'a str]) -> Option<&'a str> {
+    let (distance, word) = words.iter().map(|word| (strsim::levenshtein(typo, word), *word)).min()?;
+    (distance <= 2.max(word.len() / 3)).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_setting_is_found_for_a_misspelt_word() {
+        let words: Vec<&str> = Key::ALL.iter().map(|key| key.name()).collect();
+        assert_eq!(nearest("leese", &words), Some("lease"));
+        assert_eq!(nearest("restart_delay", &words), Some("restart-delay"));
+        assert_eq!(nearest("maxmemory", &words), Some("max-memory"));
+        assert_eq!(nearest("colour-scheme", &words), None);
+    }
+
+    #[test]
+    fn variable_is_derived_from_the_name() {
+        assert_eq!(Key::StallAfter.variable(), "BATON_STALL_AFTER");
+        assert_eq!(Key::Module.variable(), "BATON_MODULE");
+    }
+}

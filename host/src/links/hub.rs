@@ -1,0 +1,622 @@
+//! The hub: one loop that decides which peers are linked, what they are sent, and what an election hears.
+//!
+//! Each peer runs as the same user, or is on another machine and has the key of a certificate that a node of that
+//! election has announced. All peers are untrusted. Bounds apply to each peer and to all together: the number of
+//! connections, the time until the hello, the length and rate of lines, and the number of unread lines. A peer that
+//! exceeds a bound is cut off. Each link has a task that reads and writes (`link`); the hub makes all decisions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::Hint;
+use baton_runtime::escape::escape;
+use baton_store::Tidings;
+use baton_store::jitter::{between, doubled};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::link::{self, Caller, Event, Events, HELLO_WITHIN, LOOKED_UP_WITHIN};
+use super::listeners::Listeners;
+use super::peers::{self, Network};
+use super::sockets::{self, SocketFolder};
+use super::wire::{Candidate, Leader, LeaderMessage, PeerMessage, PeerQuery, encode};
+use super::{Order, OrderKind};
+use crate::telemetry::{Event as LogEvent, Log, Standing};
+
+/// Upper bound on the number of strangers over sockets, and also of strangers over the network. A stranger is a peer
+/// that has connected and not sent its hello.
+const MAX_STRANGERS: usize = 64;
+/// Minimum interval between accepted connections.
+const ACCEPT_EVERY: Duration = Duration::from_millis(2);
+/// Minimum interval between accepted connections over the network, each of which costs a TLS handshake.
+const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
+/// Minimum interval between messages of peers, to limit the CPU time that all of them together cost.
+const MESSAGE_EVERY: Duration = Duration::from_millis(1);
+/// Lifetime from which a link counts as a success, and resets the backoff.
+const SUCCESS_AFTER: Duration = Duration::from_secs(10);
+/// Consecutive dial failures before the first log line. They take longer than a leader takes to know a new node, whose
+/// announcement it reads only now and then.
+const LOG_AFTER: u32 = 8;
+/// Number of unread lines at which a peer is cut off.
+const LINE_QUEUE: usize = 16;
+/// Number of events of all links that may wait for the hub.
+const EVENT_QUEUE: usize = 256;
+/// Minimum interval between two `Look` of an election. One in between is delayed rather than dropped, since it may
+/// report a later write.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time at the end of the host for peers to read the remaining lines.
+const FLUSH_WITHIN: Duration = Duration::from_millis(200);
+/// Backoff between attempts to reach the leader: initial and maximum delay.
+const REDIAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Upper bound on the reason in an error about an unreachable leader, in characters.
+const MAX_REASON: usize = 200;
+
+/// The sinks of an election's hints. They outlive a hub that panics.
+pub(super) struct ElectionSinks {
+    pub(super) heard: mpsc::Sender<Hint>,
+    pub(super) listened: tokio::sync::watch::Sender<bool>,
+    pub(super) tidings: Tidings,
+    pub(super) standing: Arc<Standing>,
+    pub(super) log: Log,
+    /// The incarnation and the node of the linked leader.
+    pub(super) linked: Option<(String, String)>,
+    /// The incarnation of the leader that was logged as unreachable.
+    pub(super) unreachable: Option<String>,
+}
+
+impl ElectionSinks {
+    fn hear(&self, hint: Hint) {
+        self.standing.heard_a_hint();
+        // If the queue is full, the hint is dropped: it would arrive late anyway.
+        let _ = self.heard.try_send(hint);
+    }
+
+    fn look(&self) {
+        self.tidings.look();
+    }
+
+    fn report_listeners(&self, count: usize) {
+        self.standing.listeners(u32::try_from(count).unwrap_or(u32::MAX));
+        self.listened.send_if_modified(|listened| std::mem::replace(listened, count > 0) != (count > 0));
+    }
+
+    fn report_link(&mut self, incarnation: String, node: String) {
+        self.report_end();
+        self.standing.listens(Some(node.clone()));
+        self.log.emit(None, LogEvent::Linked { leader: node.clone() });
+        self.unreachable = None;
+        self.linked = Some((incarnation, node));
+    }
+
+    /// Logs once per incarnation of the leader.
+    fn report_unreachable(&mut self, incarnation: &str, why: &str) {
+        if self.unreachable.as_deref() == Some(incarnation) {
+            return;
+        }
+        self.unreachable = Some(incarnation.to_owned());
+        let why: String = why.chars().take(MAX_REASON).collect();
+        let error = format!(
+            "cannot reach the leader over the network, so this node polls the store more often: {}",
+            escape(&why)
+        );
+        self.log.emit(None, LogEvent::Error { error });
+    }
+
+    fn report_end(&mut self) {
+        let Some((from, node)) = self.linked.take() else { return };
+        self.standing.listens(None);
+        self.log.emit(None, LogEvent::LinkEnded { leader: node });
+        let _ = self.heard.try_send(Hint::Silent { from });
+    }
+
+    /// Resets the reports after a hub has ended.
+    pub(super) fn reset(&mut self) {
+        self.report_end();
+        self.report_listeners(0);
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Hub<'a> {
+    node: String,
+    incarnation: String,
+    events: Events,
+    /// None without links to hosts of this machine.
+    folder: Option<Arc<SocketFolder>>,
+    /// None without links to other machines.
+    network: Option<Arc<Network>>,
+    /// Upper bound on the number of links.
+    max_links: usize,
+    /// The queue of each link's task. The task ends once the queue is dropped.
+    links: BTreeMap<u64, Link>,
+    strangers: BTreeMap<u64, Transport>,
+    elections: BTreeMap<String, Election<'a>>,
+    tasks: JoinSet<()>,
+    numbers: u64,
+}
+
+struct Link {
+    lines: mpsc::Sender<Vec<u8>>,
+    election: Option<String>,
+    /// The node and the incarnation of a peer that has connected over the network.
+    caller: Option<(String, String)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Transport {
+    Socket,
+    Network,
+}
+
+struct Election<'a> {
+    sinks: &'a mut ElectionSinks,
+    candidate: Candidate,
+    listeners: Listeners,
+    /// The last renewal that the supervisor reported, and the time of the report.
+    last_renewal: Option<(LeaderMessage, Instant)>,
+    leader_link: Option<LeaderLink>,
+    /// The time of the next `Look`, or of the last one.
+    next_look: Option<Instant>,
+}
+
+struct LeaderLink {
+    leader: Leader,
+    link: u64,
+    linked: Option<Instant>,
+    failures: u32,
+}
+
+/// The listeners of a host: on its socket, and for hosts of other machines.
+pub(super) struct HubListeners {
+    pub(super) local: Option<UnixListener>,
+    pub(super) network: Option<TcpListener>,
+}
+
+impl<'a> Hub<'a> {
+    pub(super) fn new(
+        (node, incarnation): (&str, &str),
+        folder: Option<Arc<SocketFolder>>,
+        network: Option<Arc<Network>>,
+        max_links: usize,
+        sinks: &'a mut BTreeMap<String, ElectionSinks>,
+    ) -> (Self, mpsc::Receiver<(u64, Event)>) {
+        let (events, queued) = mpsc::channel(EVENT_QUEUE);
+        let elections = sinks.iter_mut().map(|(election, sinks)| {
+            // A hint that was written before this hub listened reached nobody.
+            sinks.look();
+            let election_state = Election {
+                sinks,
+                candidate: Candidate::default(),
+                listeners: Listeners::default(),
+                last_renewal: None,
+                leader_link: None,
+                next_look: None,
+            };
+            (election.clone(), election_state)
+        });
+        let hub = Self {
+            node: node.to_owned(),
+            incarnation: incarnation.to_owned(),
+            events,
+            folder,
+            network,
+            max_links,
+            links: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+            elections: elections.collect(),
+            tasks: JoinSet::new(),
+            numbers: 0,
+        };
+        (hub, queued)
+    }
+
+    /// Carries the links until the supervisors of all elections have ended.
+    pub(super) async fn run(
+        mut self,
+        mut queued: mpsc::Receiver<(u64, Event)>,
+        orders: &mut mpsc::Receiver<Order>,
+        listeners: &HubListeners,
+    ) {
+        let (mut next_accept, mut next_accept_network, mut next_message) =
+            (Instant::now(), Instant::now(), Instant::now());
+        loop {
+            let accept = async {
+                sleep_until(next_accept).await;
+                match &listeners.local {
+                    Some(listener) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let accept_network = async {
+                sleep_until(next_accept_network).await;
+                match &listeners.network {
+                    Some(listener) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = async {
+                sleep_until(next_message).await;
+                queued.recv().await
+            };
+            tokio::select! {
+                biased;
+                order = orders.recv() => {
+                    let Some(order) = order else {
+                        // Dropping the senders lets each task write its queued lines and then end.
+                        self.links.clear();
+                        let flush = async { while self.tasks.join_next().await.is_some() {} };
+                        let _ = timeout(FLUSH_WITHIN, flush).await;
+                        return;
+                    };
+                    self.handle_order(order);
+                }
+                Some((link, event)) = event => {
+                    if matches!(event, Event::Message(_)) {
+                        next_message = Instant::now() + MESSAGE_EVERY;
+                    }
+                    self.handle_event(link, event);
+                }
+                // A panic of a task was already printed.
+                Some(_) = self.tasks.join_next() => {}
+                accepted = accept => {
+                    next_accept = Instant::now() + ACCEPT_EVERY;
+                    match accepted {
+                        Ok((stream, _)) => self.accept_local(stream),
+                        // For example, no file descriptors are left.
+                        Err(_) => next_accept += HELLO_WITHIN,
+                    }
+                }
+                accepted = accept_network => {
+                    next_accept_network = Instant::now() + ACCEPT_NETWORK_EVERY;
+                    match accepted {
+                        Ok((stream, _)) => self.accept_network(stream),
+                        Err(_) => next_accept_network += HELLO_WITHIN,
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn handle_order(&mut self, Order { election, kind }: Order) {
+        match kind {
+            OrderKind::Settings { leader, candidate } => self.follow(election, leader, candidate),
+            OrderKind::Tell(message) => self.tell_listeners(&election, message),
+        }
+    }
+
+    /// Links with the leader of an election, and reports this node's candidacy to that leader.
+    fn follow(&mut self, election: String, leader: Option<Leader>, candidate: Candidate) {
+        let Some(known) = self.elections.get_mut(&election) else { return };
+        known.candidate = candidate;
+        let leader = leader.filter(|leader| leader.incarnation != self.incarnation);
+        let same = known.leader_link.as_ref().map(|leader_link| &leader_link.leader.incarnation);
+        if same == leader.as_ref().map(|leader| &leader.incarnation) {
+            if let Some((leader_link, leader)) = known.leader_link.as_mut().zip(leader) {
+                leader_link.leader = leader;
+                let linked = leader_link.linked.map(|_| leader_link.link);
+                linked.into_iter().for_each(|link| self.send(link, &PeerMessage::Is(candidate)));
+            }
+            return;
+        }
+        if let Some(before) = known.leader_link.take() {
+            known.sinks.report_end();
+            self.links.remove(&before.link);
+        }
+        if let Some(leader) = leader {
+            self.dial(election, leader, 0);
+        }
+    }
+
+    fn tell_listeners(&mut self, election: &str, message: LeaderMessage) {
+        let Some(known) = self.elections.get_mut(election) else { return };
+        let to = if let LeaderMessage::GivesUp { to } = &message { to.as_deref() } else { None };
+        let places = known.listeners.places(to);
+        let mut messages: Vec<(u64, PeerMessage)> =
+            places.into_iter().map(|(link, place)| (link, message.to_peer(place))).collect();
+        match message {
+            LeaderMessage::Look => {
+                messages.extend(known.leader_link.iter().map(|leader_link| (leader_link.link, PeerMessage::Look)));
+            }
+            LeaderMessage::GivesUp { .. } => known.last_renewal = None,
+            LeaderMessage::Leads { .. } => known.last_renewal = Some((message, Instant::now())),
+        }
+        messages.into_iter().for_each(|(link, message)| self.send(link, &message));
+    }
+
+    /// Queues a message for a peer, and cuts the peer off if the queue is full. If the link's task has ended, the link
+    /// stays: the peer's last messages are still on their way to the hub, and [`Event::Ended`] follows them.
+    fn send(&mut self, link: u64, message: &PeerMessage) {
+        let is_full = |known: &Link| matches!(known.lines.try_send(encode(message)), Err(TrySendError::Full(_)));
+        if self.links.get(&link).is_some_and(is_full) {
+            self.links.remove(&link);
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn accept_local(&mut self, stream: UnixStream) {
+        if sockets::is_same_user(&stream)
+            && let Some((link, lines)) = self.admit(Transport::Socket)
+        {
+            let events = self.events.clone();
+            self.tasks.spawn(async move {
+                link::carry(link, stream, None, HELLO_WITHIN, lines, &events).await;
+                let _ = events.send((link, Event::Ended(None))).await;
+            });
+        }
+    }
+
+    fn accept_network(&mut self, stream: TcpStream) {
+        if let Some(network) = self.network.clone()
+            && let Some((link, lines)) = self.admit(Transport::Network)
+        {
+            let (to, events) = (self.incarnation.clone(), self.events.clone());
+            self.tasks.spawn(async move {
+                if let Some((stream, certificate)) = peers::accept(&network, stream).await {
+                    let caller = Caller { certificate, to, network };
+                    link::carry(link, stream, Some(caller), HELLO_WITHIN, lines, &events).await;
+                }
+                let _ = events.send((link, Event::Ended(None))).await;
+            });
+        }
+    }
+
+    fn admit(&mut self, over: Transport) -> Option<(u64, mpsc::Receiver<Vec<u8>>)> {
+        let strangers = self.strangers.values().filter(|other| **other == over).count();
+        if self.links.len() >= self.max_links || strangers >= MAX_STRANGERS {
+            return None;
+        }
+        let (link, (lines, queue)) = (self.number(), mpsc::channel(LINE_QUEUE));
+        self.links.insert(link, Link { lines, election: None, caller: None });
+        self.strangers.insert(link, over);
+        Some((link, queue))
+    }
+
+    fn dial(&mut self, election: String, leader: Leader, failures: u32) {
+        let (link, (lines, queue)) = (self.number(), mpsc::channel(LINE_QUEUE));
+        let Some(known) = self.elections.get_mut(&election) else { return };
+        let Leader { incarnation, node } = leader.clone();
+        let hello = PeerMessage::Hello {
+            election: election.clone(),
+            to: incarnation.clone(),
+            node: Some(self.node.clone()),
+            incarnation: Some(self.incarnation.clone()),
+        };
+        let candidate = known.candidate;
+        known.leader_link = Some(LeaderLink { leader, link, linked: None, failures });
+        self.links.insert(link, Link { lines, election: Some(election.clone()), caller: None });
+        for message in [hello, PeerMessage::Is(candidate)] {
+            self.send(link, &message);
+        }
+        let (events, folder, network) = (self.events.clone(), self.folder.clone(), self.network.clone());
+        self.tasks.spawn(async move {
+            let socket = folder.as_ref().map(|folder| folder.socket(&incarnation));
+            let mut why = None;
+            if let Some(socket) = socket
+                && let Ok(Ok(stream)) = timeout(HELLO_WITHIN, UnixStream::connect(socket)).await
+                && sockets::is_same_user(&stream)
+            {
+                link::carry(link, stream, None, HELLO_WITHIN, queue, &events).await;
+            } else if let Some(network) = network {
+                match peers::connect(&network, PeerQuery { election, node, incarnation }).await {
+                    Ok(Some(stream)) => {
+                        link::carry(link, stream, None, LOOKED_UP_WITHIN, queue, &events).await;
+                        why = Some("it does not respond, or does not accept this node".to_owned());
+                    }
+                    Ok(None) => {}
+                    Err(reason) => why = Some(reason),
+                }
+            }
+            let _ = events.send((link, Event::Ended(why))).await;
+        });
+    }
+
+    fn handle_event(&mut self, link: u64, event: Event) {
+        match event {
+            Event::Dial(election) => {
+                let leader_link = self.elections.get(&election).and_then(|known| known.leader_link.as_ref());
+                // The host may follow another leader by now.
+                if let Some(LeaderLink { leader, failures, .. }) =
+                    leader_link.filter(|leader_link| leader_link.link == link)
+                {
+                    let (leader, failures) = (leader.clone(), *failures);
+                    self.dial(election, leader, failures);
+                }
+            }
+            Event::Look(election) => {
+                if let Some(known) = self.elections.get(&election) {
+                    known.sinks.look();
+                }
+            }
+            Event::Ended(why) => self.handle_end(link, why),
+            Event::Message(message) => match self.links.get(&link).map(|known| known.election.clone()) {
+                None => {}
+                Some(None) => self.handle_hello(link, message),
+                Some(Some(election)) => self.handle_message(link, election, message),
+            },
+        }
+    }
+
+    fn handle_end(&mut self, link: u64, why: Option<String>) {
+        self.strangers.remove(&link);
+        self.links.remove(&link);
+        for (election, known) in &mut self.elections {
+            if known.listeners.remove(link) {
+                known.sinks.report_listeners(known.listeners.count());
+            }
+            let Some(leader_link) = known.leader_link.as_mut().filter(|leader_link| leader_link.link == link) else {
+                continue;
+            };
+            if let Some(since) = leader_link.linked.take() {
+                if since.elapsed() >= SUCCESS_AFTER {
+                    leader_link.failures = 0;
+                }
+                known.sinks.report_end();
+            } else if let Some(why) = why.as_ref().filter(|_| leader_link.failures >= LOG_AFTER) {
+                known.sinks.report_unreachable(&leader_link.leader.incarnation, why);
+            }
+            let wait = doubled(REDIAL_BACKOFF, leader_link.failures);
+            leader_link.failures = leader_link.failures.saturating_add(1);
+            let (events, election) = (self.events.clone(), election.clone());
+            self.tasks.spawn(async move {
+                sleep(between(wait / 2, wait)).await;
+                let _ = events.send((link, Event::Dial(election))).await;
+            });
+        }
+    }
+
+    /// Handles the first message of a peer that has connected.
+    fn handle_hello(&mut self, link: u64, message: PeerMessage) {
+        let over = self.strangers.remove(&link);
+        let PeerMessage::Hello { election, to, node, incarnation } = message else {
+            return self.handle_end(link, None);
+        };
+        if to != self.incarnation || !self.elections.contains_key(&election) {
+            return self.handle_end(link, None);
+        }
+        let caller = incarnation.clone().zip(node.clone()).filter(|_| over == Some(Transport::Network));
+        if caller.is_some() {
+            // A caller has one link per election, so a new call replaces an older link.
+            let is_other = |known: &Link| known.caller == caller && known.election.as_ref() == Some(&election);
+            self.links.retain(|_, known| !is_other(known));
+        }
+        let Some(known) = self.elections.get_mut(&election) else { return };
+        if let Some(link) = self.links.get_mut(&link) {
+            (link.election, link.caller) = (Some(election.clone()), caller);
+        }
+        let hello = PeerMessage::Hello {
+            election,
+            to: incarnation.unwrap_or_else(|| to.clone()),
+            node: Some(self.node.clone()),
+            incarnation: Some(to),
+        };
+        let mut messages = vec![hello];
+        if let Some(node) = node {
+            if known.listeners.count() == 0 {
+                // The supervisor reports no renewals while it has no listeners, so this one is out of date. The
+                // supervisor reports a current one once it knows of this listener.
+                known.last_renewal = None;
+            }
+            known.listeners.add(link, node);
+            // The peer has not sent its candidacy yet. It gets its place with the next renewal.
+            messages.extend(known.last_renewal.as_ref().map(|(message, at)| message.later(at.elapsed()).to_peer(None)));
+            known.sinks.report_listeners(known.listeners.count());
+        }
+        messages.iter().for_each(|message| self.send(link, message));
+    }
+
+    fn handle_message(&mut self, link: u64, election: String, message: PeerMessage) {
+        let Some(known) = self.elections.get_mut(&election) else { return };
+        let leader_link = known.leader_link.as_mut().filter(|leader_link| leader_link.link == link);
+        match (leader_link, message) {
+            (_, PeerMessage::Look) => {
+                let now = Instant::now();
+                let at = known.next_look.map_or(now, |last| if last > now { last } else { now.max(last + LOOK_EVERY) });
+                if known.next_look.replace(at) == Some(at) {
+                    return;
+                }
+                if at <= now {
+                    return known.sinks.look();
+                }
+                let events = self.events.clone();
+                self.tasks.spawn(async move {
+                    sleep_until(at).await;
+                    let _ = events.send((link, Event::Look(election))).await;
+                });
+            }
+            (Some(leader_link), PeerMessage::Hello { incarnation, node, .. }) if leader_link.linked.is_none() => {
+                let (Some(node), true) = (node, incarnation.as_ref() == Some(&leader_link.leader.incarnation)) else {
+                    return self.handle_end(link, None);
+                };
+                leader_link.linked = Some(Instant::now());
+                known.sinks.report_link(leader_link.leader.incarnation.clone(), node);
+            }
+            (Some(LeaderLink { leader, linked: Some(_), .. }), PeerMessage::Leads { term, age_ms, place }) => {
+                let age = Duration::from_millis(age_ms);
+                known.sinks.hear(Hint::Leads { from: leader.incarnation.clone(), term, age, place });
+            }
+            (Some(LeaderLink { leader, linked: Some(_), .. }), PeerMessage::GivesUp { place }) => {
+                known.sinks.hear(Hint::GivesUp { from: leader.incarnation.clone(), place });
+            }
+            (None, PeerMessage::Is(candidate)) => known.listeners.is(link, candidate),
+            _ => self.handle_end(link, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_election::ElectionName;
+    use baton_store::TidingsReader;
+
+    use super::*;
+    use crate::node::NodeId;
+    use crate::telemetry::Format;
+
+    fn sinks(tidings: &Tidings) -> BTreeMap<String, ElectionSinks> {
+        let job = ElectionName::new("job").unwrap();
+        let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
+        let sinks = ElectionSinks {
+            heard: mpsc::channel(1).0,
+            listened: tokio::sync::watch::channel(false).0,
+            tidings: tidings.clone(),
+            standing: Arc::new(Standing::new(job, Duration::from_secs(15))),
+            log,
+            linked: None,
+            unreachable: None,
+        };
+        BTreeMap::from([("job".to_owned(), sinks)])
+    }
+
+    /// True if a reader of the election's objects was notified.
+    async fn is_notified(reader: &mut TidingsReader) -> bool {
+        timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
+    }
+
+    /// A command sends `Look` and disconnects at once.
+    #[tokio::test]
+    async fn hint_is_delivered_when_peer_disconnects_before_hello() {
+        let tidings = Tidings::default();
+        let mut sinks = sinks(&tidings);
+        let (mut hub, _queued) = Hub::new(("web-1", "a1"), None, None, 10, &mut sinks);
+        let mut reader = tidings.reader();
+        let (lines, unread) = mpsc::channel(1);
+        drop(unread);
+        hub.links.insert(1, Link { lines, election: None, caller: None });
+        let hello =
+            PeerMessage::Hello { election: "job".to_owned(), to: "a1".to_owned(), node: None, incarnation: None };
+        for event in [Event::Message(hello), Event::Message(PeerMessage::Look), Event::Ended(None)] {
+            hub.handle_event(1, event);
+        }
+        assert!(hub.links.is_empty());
+        assert!(is_notified(&mut reader).await);
+    }
+
+    /// The last `Look` may report the last write.
+    #[tokio::test]
+    async fn last_of_many_looks_is_forwarded_after_the_interval() {
+        let tidings = Tidings::default();
+        let mut sinks = sinks(&tidings);
+        let (mut hub, mut queued) = Hub::new(("web-1", "a1"), None, None, 10, &mut sinks);
+        let mut reader = tidings.reader();
+        let since = Instant::now();
+        for link in 0..9 {
+            hub.handle_message(link, "job".to_owned(), PeerMessage::Look);
+        }
+        assert!(is_notified(&mut reader).await);
+        let (link, event) = queued.recv().await.unwrap();
+        assert!(since.elapsed() >= LOOK_EVERY, "{:?}", since.elapsed());
+        assert!(!is_notified(&mut reader).await);
+        hub.handle_event(link, event);
+        assert!(is_notified(&mut reader).await);
+        assert!(queued.try_recv().is_err() && hub.tasks.join_next().await.is_some() && hub.tasks.is_empty());
+    }
+}

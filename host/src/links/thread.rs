@@ -1,0 +1,259 @@
+//! The links thread: it runs the hub, and restarts it after a failure. No thread that renews, kills or gates waits for
+//! it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use baton_election::ElectionName;
+use baton_store::jitter::{between, doubled};
+use baton_store::{ObjectStore, Tidings};
+use futures::FutureExt as _;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::hub::{ElectionSinks, Hub, HubListeners};
+use super::peer_addr::Listening;
+use super::peers::Network;
+use super::sockets::{self, SocketFolder};
+use super::wire::LeaderMessage;
+use super::{LinkEndpoint, LinkHandle, LinkSettings, Order, OrderKind, link};
+use crate::telemetry::{Event, Log, Standing};
+
+/// Backoff between a failure of the hub and its next start: initial and maximum delay.
+const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Lifetime from which a hub counts as a success, and resets the backoff.
+const SUCCESS_AFTER: Duration = Duration::from_secs(60);
+const ORDER_QUEUE: usize = 256;
+/// Time at the end of the host to send the remaining messages.
+const STOP_WITHIN: Duration = Duration::from_millis(500);
+/// Maximum number of threads that wait for name resolution, for a peer or by the store's client.
+const THREADS: usize = 8;
+
+/// The links of a host.
+pub struct Links {
+    node: String,
+    incarnation: String,
+    /// None without links to hosts of this machine.
+    folder: Option<PathBuf>,
+    /// None without links to other machines. The store is for looking up peers.
+    peers: Option<(Listening, Arc<dyn ObjectStore>)>,
+    max_links: usize,
+    endpoints: Vec<LinkEndpoint>,
+}
+
+/// The links thread. It ends after the supervisors of all elections, or if this handle is dropped.
+pub struct LinksThread {
+    stop: watch::Sender<bool>,
+    /// Closed once the thread is about to end.
+    works: watch::Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Links {
+    /// Creates the links of a host's incarnation, at most `max_links` at a time. If `folder` is set, it contains the
+    /// sockets of this machine's hosts. If `peers` is set, there are links with other machines, which are looked up in
+    /// the store.
+    #[must_use]
+    pub fn new(
+        (node, incarnation): (&str, &str),
+        folder: Option<PathBuf>,
+        peers: Option<(Listening, Arc<dyn ObjectStore>)>,
+        max_links: usize,
+    ) -> Self {
+        let (node, incarnation) = (node.to_owned(), incarnation.to_owned());
+        Self { node, incarnation, folder, peers, max_links, endpoints: Vec::new() }
+    }
+
+    /// Returns the supervisor's end of an election's links. `tidings` gets notified of news in the store.
+    pub fn handle(
+        &mut self,
+        election: ElectionName,
+        tidings: &Tidings,
+        standing: &Arc<Standing>,
+        log: &Log,
+    ) -> LinkHandle {
+        if self.folder.is_none() && self.peers.is_none() {
+            return LinkHandle::off();
+        }
+        let (handle, endpoint) = link(election, tidings.clone(), Arc::clone(standing), log.clone());
+        self.endpoints.push(endpoint);
+        handle
+    }
+
+    /// Starts the thread, if there is anything to link.
+    ///
+    /// # Errors
+    /// The operating system refused a resource.
+    pub fn start(self, log: Log) -> io::Result<Option<LinksThread>> {
+        if self.endpoints.is_empty() {
+            return Ok(None);
+        }
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build()?;
+        let (stop, mut stopped) = watch::channel(false);
+        let (at_work, works) = watch::channel(());
+        let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = keep_linked(self, &log) => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
+                }
+            });
+            drop(at_work);
+            // A pending name lookup must not delay the end.
+            runtime.shutdown_background();
+        })?;
+        Ok(Some(LinksThread { stop, works, thread: Some(thread) }))
+    }
+}
+
+impl LinksThread {
+    /// Waits briefly for the remaining messages to be sent, and ends the thread.
+    pub async fn shutdown(mut self) {
+        let _ = timeout(STOP_WITHIN, self.works.changed()).await;
+    }
+}
+
+impl Drop for LinksThread {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // A panic was already printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The configuration of each hub of the thread.
+struct Site {
+    node: String,
+    incarnation: String,
+    folder: Option<PathBuf>,
+    network: Option<(Arc<Network>, StdListener)>,
+    max_links: usize,
+}
+
+/// Runs hubs, one after the other, until the supervisors of all elections have ended.
+async fn keep_linked(links: Links, log: &Log) {
+    let Links { node, incarnation, folder, peers, max_links, endpoints } = links;
+    let (orders, mut queue) = mpsc::channel(ORDER_QUEUE);
+    let mut sinks = BTreeMap::new();
+    let mut settings = Vec::new();
+    let mut forwarders = JoinSet::new();
+    for LinkEndpoint { election, settings: wanted, messages, heard, listened, tidings, standing, log } in endpoints {
+        settings.push((election.to_string(), wanted.clone()));
+        forwarders.spawn(forward(election.to_string(), wanted, messages, tidings.finds(), orders.clone()));
+        let sink = ElectionSinks { heard, listened, tidings, standing, log, linked: None, unreachable: None };
+        sinks.insert(election.to_string(), sink);
+    }
+    drop(orders);
+    let network = peers.map(|(Listening { listener, identity, .. }, store)| {
+        Network::new(identity, store, sinks.keys().cloned().collect()).map(|network| (Arc::new(network), listener))
+    });
+    let network = network.transpose().unwrap_or_else(|error| {
+        log.emit(None, Event::Error { error: format!("there are no links with other machines: {error}") });
+        None
+    });
+    let site = Site { node, incarnation, folder, network, max_links };
+    let mut failures = 0_u32;
+    let mut logged = None;
+    loop {
+        let began = Instant::now();
+        // The hub's state is dropped with it, and the sinks are reset.
+        let ended = AssertUnwindSafe(site.link(&settings, &mut queue, &mut sinks)).catch_unwind().await;
+        let why = match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "a bug in Baton: the links panicked".to_owned(),
+        };
+        sinks.values_mut().for_each(ElectionSinks::reset);
+        if began.elapsed() >= SUCCESS_AFTER {
+            (failures, logged) = (0, None);
+        }
+        if logged.as_ref() != Some(&why) {
+            let error = format!("links are down, so this node polls the store more often: {why}");
+            log.emit(None, Event::Error { error });
+            logged = Some(why);
+        }
+        let wait = doubled(RESTART_BACKOFF, failures);
+        failures = failures.saturating_add(1);
+        sleep(between(wait / 2, wait)).await;
+    }
+}
+
+impl Site {
+    /// Listens, and runs a hub until the supervisors of all elections have ended.
+    ///
+    /// # Errors
+    /// This host cannot listen.
+    async fn link(
+        &self,
+        settings: &[(String, watch::Receiver<LinkSettings>)],
+        orders: &mut mpsc::Receiver<Order>,
+        sinks: &mut BTreeMap<String, ElectionSinks>,
+    ) -> io::Result<()> {
+        let folder = self.folder.as_deref().map(SocketFolder::make).transpose()?.map(Arc::new);
+        let local = match &folder {
+            Some(folder) => {
+                sockets::tidy_up(&folder.path());
+                Some(UnixListener::from_std(sockets::listen(&folder.path(), &self.incarnation)?)?)
+            }
+            None => None,
+        };
+        let network = match &self.network {
+            Some((_, listener)) => {
+                let listener = listener.try_clone()?;
+                listener.set_nonblocking(true)?;
+                Some(TcpListener::from_std(listener)?)
+            }
+            None => None,
+        };
+        let listeners = HubListeners { local, network };
+        let network = self.network.as_ref().map(|(network, _)| Arc::clone(network));
+        let (mut hub, events) = Hub::new((&self.node, &self.incarnation), folder, network, self.max_links, sinks);
+        for (election, wanted) in settings {
+            hub.handle_order(settings_order(election, &wanted.borrow()));
+        }
+        hub.run(events, orders, &listeners).await;
+        Ok(())
+    }
+}
+
+fn settings_order(election: &str, settings: &LinkSettings) -> Order {
+    let LinkSettings { leader, candidate } = settings.clone();
+    Order { election: election.to_owned(), kind: OrderKind::Settings { leader, candidate } }
+}
+
+/// Forwards the settings and messages of an election's supervisor, and the changes that this host has found.
+async fn forward(
+    election: String,
+    mut wanted: watch::Receiver<LinkSettings>,
+    mut messages: mpsc::Receiver<LeaderMessage>,
+    mut finds: watch::Receiver<u64>,
+    orders: mpsc::Sender<Order>,
+) {
+    loop {
+        let tell = |message| Order { election: election.clone(), kind: OrderKind::Tell(message) };
+        let order = tokio::select! {
+            biased;
+            message = messages.recv() => match message {
+                Some(message) => tell(message),
+                // The supervisor has ended.
+                None => return,
+            },
+            Ok(()) = wanted.changed() => settings_order(&election, &wanted.borrow_and_update()),
+            Ok(()) = finds.changed() => tell(LeaderMessage::Look),
+        };
+        if orders.send(order).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The message of an instance that died: its backtrace, and its length.
+
+use crate::fleet::Fleet;
+use crate::guests::Guest;
+use crate::store::Store;
+
+#[test]
+fn recursive_function_is_named_once_in_backtrace() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::Recurses);
+    // The compiler process does not get this variable, yet its code must be valid for this host.
+    let node = fleet.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
+    let ended = node.after(0, "ended");
+    let message = ended.text("message");
+    assert_eq!(message.matches("fixtures::recurse").count(), 1, "{message}");
+    assert!(message.contains("more of the same") && !message.contains("WASMTIME"), "{message}");
+}
+
+#[test]
+fn failure_message_is_cut_as_output_is() {
+    let fleet = Fleet::new(Store::sqlite()).with(Guest::FailsAtLength);
+    let node = fleet.node("alpha");
+    let ended = node.after(0, "ended");
+    assert!(ended.text("message").ends_with("x … and 1040384 bytes more"), "{} bytes", ended.raw.len());
+    node.event("`cool_off`", |event| event.name == "cool_off");
+    for event in fleet.journal.events() {
+        assert!(event.raw.len() < 10_000, "{} has {} bytes", event.name, event.raw.len());
+    }
+}

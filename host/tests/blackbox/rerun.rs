@@ -1,0 +1,133 @@
+//! `baton rerun` in each state of a finished election's lease. The next instance must not run while the last one might.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fleet::{ELECTION, Fleet};
+use crate::guests::Guest;
+use crate::node::{Finished, Node};
+use crate::scenarios;
+
+scenarios! {
+    on_both_stores: [
+        rerun_succeeds_when_lease_is_broken,
+    ],
+    on_sqlite: [
+        rerun_succeeds_when_lease_is_free,
+        rerun_succeeds_when_lease_is_expired,
+        rerun_is_refused_when_lease_is_held,
+        rerun_is_refused_when_lease_is_breaking,
+        rerun_is_refused_when_lease_has_no_time_limit,
+        rerun_changes_nothing_when_election_is_not_finished,
+    ],
+}
+
+/// D on both stores: long enough for several commands on a busy machine.
+const LEASE: &str = "15s";
+
+/// Finishes the fleet's election. Returns the fleet, the node that ran the instance and now waits, and its term.
+fn finished(fleet: Fleet) -> (Fleet, Node, u64) {
+    let fleet = fleet.with(Guest::Done);
+    let alpha = fleet.launch_with("alpha", &[("--restart", "on-failure"), ("--lease", LEASE)]).start();
+    let term = alpha.after(0, "started").term;
+    alpha.event("released", |event| event.name == "released");
+    assert_eq!(status_with_lease(&fleet, "free")["outcome"], "done");
+    (fleet, alpha, term)
+}
+
+/// Checks the state of the lease. Returns the status.
+#[track_caller]
+fn status_with_lease(fleet: &Fleet, lease: &str) -> Value {
+    let status = fleet.status();
+    assert_eq!(status["lease"], lease, "{status}");
+    status
+}
+
+fn rerun(fleet: &Fleet) -> Finished {
+    fleet.command(&["rerun", ELECTION])
+}
+
+/// Reruns the election. Checks that exactly one more term follows.
+#[track_caller]
+fn runs_again(fleet: &Fleet, alpha: &mut Node, term: u64) {
+    let finished = rerun(fleet);
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "fleet will run again\n"), "{finished:?}");
+    let terms: Vec<u64> =
+        fleet.journal.events().iter().filter(|event| event.name == "started").map(|event| event.term).collect();
+    assert!(terms.iter().all(|other| *other == term || *other == term + 1), "{terms:?}");
+    assert_eq!(alpha.after(term, "started").term, term + 1);
+    fleet.check_promises();
+}
+
+/// Checks that `rerun` fails with an error that contains these words, and changes neither the record nor the lease.
+#[track_caller]
+fn is_refused(fleet: &Fleet, lease: &str, error: &[&str]) {
+    let before = status_with_lease(fleet, lease);
+    let refused = rerun(fleet);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{refused:?}");
+    for word in [&["the lease of fleet", "try again"], error].concat() {
+        assert!(refused.stderr.contains(word), "`{word}` is missing: {refused:?}");
+    }
+    assert_eq!(status_with_lease(fleet, lease), before);
+}
+
+fn rerun_succeeds_when_lease_is_free(fleet: Fleet) {
+    let (fleet, mut alpha, term) = finished(fleet);
+    runs_again(&fleet, &mut alpha, term);
+}
+
+fn rerun_succeeds_when_lease_is_expired(fleet: Fleet) {
+    let (fleet, mut alpha, term) = finished(fleet);
+    // Azure's shortest lease is D.
+    fleet.store.hold(if fleet.store.is_sqlite() { Duration::from_secs(2) } else { fleet.lease() });
+    fleet.status_until("an expired lease", |status| status["lease"] == "expired");
+    runs_again(&fleet, &mut alpha, term);
+}
+
+fn rerun_is_refused_when_lease_is_held(fleet: Fleet) {
+    let (fleet, _alpha, _) = finished(fleet);
+    fleet.store.hold(Duration::from_secs(60));
+    is_refused(&fleet, "held", &["is held", "baton status fleet"]);
+}
+
+fn rerun_is_refused_when_lease_is_breaking(fleet: Fleet) {
+    let (fleet, _alpha, _) = finished(fleet);
+    fleet.store.hold(Duration::from_secs(60));
+    fleet.store.break_lease_after(Duration::from_secs(50));
+    is_refused(&fleet, "breaking", &["is being broken"]);
+}
+
+/// No other node acquires the lease of a finished election, so no instance can be running.
+fn rerun_succeeds_when_lease_is_broken(fleet: Fleet) {
+    let (fleet, mut alpha, term) = finished(fleet);
+    fleet.store.hold(Duration::from_secs(60));
+    fleet.store.break_lease();
+    assert_eq!(status_with_lease(&fleet, "broken")["outcome"], "done");
+    runs_again(&fleet, &mut alpha, term);
+}
+
+fn rerun_is_refused_when_lease_has_no_time_limit(fleet: Fleet) {
+    let (fleet, _alpha, _) = finished(fleet);
+    fleet.store.hold_for_ever();
+    is_refused(&fleet, "outside", &["without a time limit", "client other than Baton", "baton break-lease"]);
+}
+
+fn rerun_changes_nothing_when_election_is_not_finished(fleet: Fleet) {
+    let (alpha, term) = fleet.leader("alpha");
+    // Ignores the instance's usage, which grows.
+    let lease = || {
+        let mut status = status_with_lease(&fleet, "held");
+        status["usage"].take();
+        status
+    };
+    let before = lease();
+    let nothing = rerun(&fleet);
+    assert_eq!(nothing.code, Some(0), "{nothing:?}");
+    assert_eq!(nothing.stdout, "fleet is not finished: there is nothing to rerun\n");
+    assert_eq!(lease(), before);
+    drop(alpha);
+    fleet.store.break_lease();
+    assert_eq!(rerun(&fleet).code, Some(0));
+    assert_eq!(status_with_lease(&fleet, "broken")["term"], term);
+}
