@@ -10,13 +10,13 @@ use clap::Command;
 use serde::Serialize;
 
 use crate::cli::{
-    self, Diagnosis, Finding, Latency, LeaseWord, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, TermRow,
+    self, Diagnosis, Finding, Latency, LeaseLabel, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, TermRow,
     WRONG_CONFIGURATION,
 };
 use crate::config::{Environment, Key};
-use crate::said::Said;
+use crate::node_announcement::NodeAnnouncement;
 use baton_modules::Pace;
-use baton_runtime::{Import, InUse, Inspection, Usage};
+use baton_runtime::{Import, Inspection, InstanceUsage, Usage};
 use baton_store::{Digest, Labels, PastTerm};
 use baton_store::{azure, sqlite};
 
@@ -206,11 +206,11 @@ fn docs_list_the_fields_of_json() {
         "requests": {"used": 1, "limit": 2}, "lines": 1, "dropped": 1, "lines_per_second": 1,
         "process": {"pid": 1, "memory": 1, "cpu_ms": 1},
     });
-    let in_use: InUse = serde_json::from_value(usage).unwrap();
+    let in_use: InstanceUsage = serde_json::from_value(usage).unwrap();
     let import: Import = serde_json::from_str(r#"{"name": "", "granted": true, "needs": ""}"#).unwrap();
     let status = StatusRow {
         election: String::new(),
-        lease: LeaseWord::Held,
+        lease: LeaseLabel::Held,
         term: None,
         node: None,
         since: None,
@@ -249,7 +249,7 @@ fn docs_list_the_fields_of_json() {
         problems: Vec::new(),
     };
     let suspended = SuspendedRow { by: String::new(), at: String::new(), reason: None };
-    let listed = NodeStatusRow { said: Said::default(), role: "leader", ready: None, exited: false };
+    let listed = NodeStatusRow { said: NodeAnnouncement::default(), role: "leader", ready: None, exited: false };
     let latency = Latency { renewals: 0, median_ms: 0.0, p99_ms: 0.0 };
     let diagnosis = Diagnosis {
         store: String::new(),

@@ -9,10 +9,10 @@ use baton_election::{ElectionName, StoreError, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::telemetry::{Event, Log, Served, Standing};
+use crate::telemetry::{ElectionTracker, Event, Log, Served};
 use baton_store::clock::rfc3339;
 use baton_store::jitter::{between, doubled};
-use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, tell_terms};
+use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms};
 
 /// The pace of a historian.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub struct Historian {
     /// The store with the history.
     pub store: Arc<dyn ObjectStore>,
     /// The source of news about terms.
-    pub standing: Arc<Standing>,
+    pub tracker: Arc<ElectionTracker>,
     /// The log for errors.
     pub log: Log,
     /// The historian's pace.
@@ -66,7 +66,7 @@ impl Historian {
             _ = over.changed() => {}
         }
         // Writing an interrupted write's terms again does no harm.
-        unwritten.add(&self, self.standing.terms.take());
+        unwritten.add(&self, self.tracker.terms.take());
         if unwritten.0.is_empty() {
             return;
         }
@@ -87,11 +87,11 @@ impl Historian {
         let (mut due, mut failures, mut last_problem) = (Instant::now(), 0_u32, None);
         loop {
             if unwritten.0.is_empty() {
-                self.standing.terms.news().await;
+                self.tracker.terms.news().await;
                 due = due.max(Instant::now() + between(self.pace.after, self.pace.after * 2));
             }
             sleep_until(due).await;
-            unwritten.add(self, self.standing.terms.take());
+            unwritten.add(self, self.tracker.terms.take());
             if unwritten.0.is_empty() {
                 continue;
             }
@@ -122,7 +122,7 @@ impl Historian {
     /// Writes all unwritten terms, and returns the error of the history that it replaced, if any.
     async fn write(&self, unwritten: &mut Unwritten) -> Result<Option<HistoryError>, HistoryError> {
         let past_terms: Vec<PastTerm> = unwritten.0.values().flatten().flatten().cloned().collect();
-        let problem = tell_terms(&*self.store, &self.election, &past_terms).await?;
+        let problem = report_terms(&*self.store, &self.election, &past_terms).await?;
         unwritten.0.clear();
         Ok(problem)
     }
@@ -187,29 +187,29 @@ mod tests {
         last: Duration::from_secs(60),
     };
 
-    struct Bench {
+    struct HistorianBench {
         store: MemoryStore,
         log: Log,
         writer: LogWriter,
         historian: Option<Historian>,
     }
 
-    impl Bench {
+    impl HistorianBench {
         fn new() -> Self {
             let node = NodeId::new("web-3").unwrap();
             let style = Style { format: Format::Json, terminal: false, colours: false };
             let nowhere: Box<dyn AsFd + Send> = Box::new(std::fs::File::create("/dev/null").unwrap());
             let (log, writer) = Log::start(style, &node, nowhere).unwrap();
             let election = ElectionName::new("job").unwrap();
-            let standing = Arc::new(Standing::new(election.clone(), Duration::from_secs(15)));
-            let log = log.for_election(&standing);
+            let tracker = Arc::new(ElectionTracker::new(election.clone(), Duration::from_secs(15)));
+            let log = log.for_election(&tracker);
             let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
             let historian = Historian {
                 election,
                 node: node.to_string(),
                 incarnation: "this-start".to_owned(),
                 store: Arc::new(store.clone()),
-                standing,
+                tracker,
                 log: log.clone(),
                 pace: PACE,
             };
@@ -245,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn failed_writes_are_retried_and_the_last_ones_are_flushed() {
-        let mut bench = Bench::new();
+        let mut bench = HistorianBench::new();
         let (serving, over) = watch::channel(());
         let historian = tokio::spawn(bench.historian.take().unwrap().run(over));
         bench.begins(1);
@@ -267,14 +267,14 @@ mod tests {
 
     #[test]
     fn unwritten_terms_are_bounded() {
-        let bench = Bench::new();
+        let bench = HistorianBench::new();
         let historian = bench.historian.as_ref().unwrap();
         let mut unwritten = Unwritten::default();
         for term in 1..=KEPT_TERMS as u64 + 7 {
             bench.begins(term);
-            unwritten.add(historian, historian.standing.terms.take());
+            unwritten.add(historian, historian.tracker.terms.take());
             bench.ends(term);
-            unwritten.add(historian, historian.standing.terms.take());
+            unwritten.add(historian, historian.tracker.terms.take());
         }
         assert_eq!((unwritten.0.len(), unwritten.0.first_key_value().unwrap().0), (KEPT_TERMS, &8));
         assert!(unwritten.0.values().all(|[before, own]| before.is_none() && own.as_ref().unwrap().ended.is_some()));

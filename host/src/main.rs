@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     // Panics keep their backtrace.
     // SAFETY: this is the first statement of the program, so no other thread exists that accesses the environment.
     unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
-    signals::undo_inherited();
+    signals::reset_inherited_signals();
     cli::complete(commands::complete_elections, commands::complete_nodes);
     match cli::parse(std::env::args_os(), &Environment::of_process()) {
         Ok(command) => commands::run(command),

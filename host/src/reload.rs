@@ -58,7 +58,7 @@ impl Reload {
         if let Some(file) = &self.config.admin.token_file {
             admin::token(admin::TOKEN_FILE, file)?;
         }
-        let certificate = self.certificate.as_ref().map(Certificate::read_anew).transpose()?;
+        let certificate = self.certificate.as_ref().map(Certificate::reload).transpose()?;
         let files = self.config.coordinators.iter().map(|coordinator| &coordinator.trust);
         let keys = files.map(|files| TrustedKeys::read(files)).collect::<Result<Vec<_>, _>>()?;
         let mut read = Vec::new();

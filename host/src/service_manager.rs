@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::telemetry::{Event, Log, Standing};
+use crate::telemetry::{ElectionTracker, Event, Log};
 use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
@@ -67,7 +67,7 @@ impl Phase {
 
 /// The reason why the manager cannot be notified.
 #[derive(Debug, thiserror::Error)]
-pub enum Untold {
+pub enum NotifyError {
     /// The manager's socket has an unsupported address.
     #[error("cannot notify the service manager: {SOCKET}={0} is neither a path nor an abstract socket's name")]
     Unknown(String),
@@ -89,8 +89,8 @@ impl ServiceManager {
     /// The manager that started this process, if it expects notifications.
     ///
     /// # Errors
-    /// [`Untold`] if it cannot be notified.
-    pub fn of_process() -> Result<Option<Self>, Untold> {
+    /// [`NotifyError`] if it cannot be notified.
+    pub fn of_process() -> Result<Option<Self>, NotifyError> {
         let Some(place) = env::var_os(SOCKET).filter(|place| !place.is_empty()) else { return Ok(None) };
         let number = |name| env::var(name).ok()?.parse::<u64>().ok();
         // The pings may be expected from another process, such as a script that started this one.
@@ -99,11 +99,11 @@ impl ServiceManager {
         Self::at(&place, watchdog_interval).map(Some)
     }
 
-    fn at(place: &OsStr, watchdog_interval: Option<Duration>) -> Result<Self, Untold> {
+    fn at(place: &OsStr, watchdog_interval: Option<Duration>) -> Result<Self, NotifyError> {
         let address = match place.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
             [b'/', ..] => SocketAddr::from_pathname(place),
-            _ => return Err(Untold::Unknown(escape(&place.to_string_lossy()).into_owned())),
+            _ => return Err(NotifyError::Unknown(escape(&place.to_string_lossy()).into_owned())),
         }?;
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(PATIENCE))?;
@@ -114,11 +114,11 @@ impl ServiceManager {
     ///
     /// # Errors
     /// If the system cannot start a thread.
-    pub fn tell_of(self, watched: Arc<Watched>, log: Log) -> io::Result<Telling> {
+    pub fn tell_of(self, watched: Arc<Watched>, log: Log) -> io::Result<Notifier> {
         let (phases, told) = mpsc::channel();
         let thread =
             std::thread::Builder::new().name("manager".into()).spawn(move || self.tell(&watched, &told, &log))?;
-        Ok(Telling { phases: Phases(Some(phases)), thread: Some(thread) })
+        Ok(Notifier { phases: Phases(Some(phases)), thread: Some(thread) })
     }
 
     fn tell(self, watched: &Watched, phases: &Receiver<Option<Phase>>, log: &Log) {
@@ -180,8 +180,8 @@ impl ServiceManager {
 
 fn status_of(watched: &Watched) -> String {
     let now = watched.clock.now();
-    let role = |standing: &Arc<Standing>| {
-        let (known, election) = (standing.known(), &standing.election);
+    let role = |tracker: &Arc<ElectionTracker>| {
+        let (known, election) = (tracker.known(), &tracker.election);
         match (known.leads(now), known.leader) {
             (Some((term, _)), _) => format!("leads {election} in term {term}"),
             (None, Some(leader)) => {
@@ -191,8 +191,8 @@ fn status_of(watched: &Watched) -> String {
             (None, None) => format!("standby in {election}, which has no leader"),
         }
     };
-    let mut roles: Vec<String> = watched.standings.iter().take(MOST_NAMED).map(role).collect();
-    if let more @ 1.. = watched.standings.len().saturating_sub(MOST_NAMED) {
+    let mut roles: Vec<String> = watched.trackers.iter().take(MOST_NAMED).map(role).collect();
+    if let more @ 1.. = watched.trackers.len().saturating_sub(MOST_NAMED) {
         roles.push(format!("and {more} more"));
     }
     roles.join("; ")
@@ -218,12 +218,12 @@ impl Phases {
 
 /// The running notifications, which own their thread.
 #[derive(Debug, Default)]
-pub struct Telling {
+pub struct Notifier {
     phases: Phases,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Telling {
+impl Notifier {
     /// A handle for reporting phases.
     #[must_use]
     pub fn phases(&self) -> Phases {
@@ -268,7 +268,7 @@ mod tests {
             assert!(error.contains("neither a path nor an abstract") && !error.contains('\n'), "{error}");
         }
         let long = format!("/{}", "x".repeat(200));
-        assert!(matches!(ServiceManager::at(long.as_ref(), None), Err(Untold::System(_))));
+        assert!(matches!(ServiceManager::at(long.as_ref(), None), Err(NotifyError::System(_))));
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Signals {
 /// Undoes inherited signal settings: an ignored SIGCHLD (POSIX, `exec`) would hide the exit of child processes, and
 /// blocked signals would hide requests to end. Must run before a second thread exists, because each thread has a mask
 /// of its own.
-pub fn undo_inherited() {
+pub fn reset_inherited_signals() {
     // SAFETY: `SIG_DFL` is a valid disposition. `sigemptyset` initializes the set before `pthread_sigmask` reads it,
     // and the pointer for the previous mask may be null. The calls access no other memory.
     unsafe {

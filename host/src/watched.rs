@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::{Event, Heartbeat, Log, Ring, Standing};
+use crate::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_election::ElectionName;
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
@@ -27,7 +27,7 @@ pub struct Watched {
     /// The node's recent events.
     pub events: Arc<Ring>,
     /// The node's state in each election.
-    pub standings: Vec<Arc<Standing>>,
+    pub trackers: Vec<Arc<ElectionTracker>>,
     /// The instances and the resources that they use.
     pub running: RunningInstances,
     /// The host's clock.
@@ -43,9 +43,9 @@ pub struct Watched {
 impl Watched {
     /// Logs a change to an election that came from outside.
     pub fn says(&self, election: &ElectionName, event: Event) {
-        let standing = self.standings.iter().find(|standing| standing.election == *election);
-        if let (Some(log), Some(standing)) = (&self.log, standing) {
-            log.for_election(standing).emit(None, event);
+        let tracker = self.trackers.iter().find(|tracker| tracker.election == *election);
+        if let (Some(log), Some(tracker)) = (&self.log, tracker) {
+            log.for_election(tracker).emit(None, event);
         }
     }
 
@@ -54,9 +54,9 @@ impl Watched {
     pub fn is_stuck(&self) -> Vec<String> {
         let now = self.clock.now();
         let supervisors = self
-            .standings
+            .trackers
             .iter()
-            .map(|standing| (format!("the supervisor of {}", standing.election), standing.heartbeat.since(now)));
+            .map(|tracker| (format!("the supervisor of {}", tracker.election), tracker.heartbeat.since(now)));
         let beats = [("the control runtime".to_owned(), self.heartbeat.since(now))];
         let mut stuck: Vec<String> = beats
             .into_iter()
@@ -75,9 +75,9 @@ impl Watched {
     #[must_use]
     pub fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
-        for standing in &self.standings {
-            let known = standing.known();
-            let election = &standing.election;
+        for tracker in &self.trackers {
+            let known = tracker.known();
+            let election = &tracker.election;
             if !known.has_store {
                 lacks.push(format!("{election}: the store has not answered yet"));
             }
@@ -95,14 +95,14 @@ impl Watched {
     pub(crate) fn of_nothing() -> Self {
         let clock = Clock::default();
         let election = baton_election::ElectionName::new("job").unwrap();
-        let standing = Standing::new(election, std::time::Duration::from_secs(15));
-        standing.would_run(Some(baton_store::Digest::of(b"")));
+        let tracker = ElectionTracker::new(election, std::time::Duration::from_secs(15));
+        tracker.set_module(Some(baton_store::Digest::of(b"")));
         Self {
             node: "web-3".to_owned(),
             labels: [("zone".to_owned(), "west".to_owned())].into(),
             incarnation: "00000000000000aa".to_owned(),
             events: Arc::new(Ring::of(1 << 20)),
-            standings: vec![Arc::new(standing)],
+            trackers: vec![Arc::new(tracker)],
             running: RunningInstances::default(),
             clock: clock.clone(),
             watchdog: Arc::new(Watchdog::start(clock, |_, _| {}).unwrap()),
@@ -121,7 +121,7 @@ mod tests {
         let watched = Watched::of_nothing();
         assert!(watched.is_stuck().is_empty(), "nothing has begun");
         let long_ago = baton_election::Time(Duration::from_nanos(1));
-        let beats = [&watched.heartbeat, &watched.standings[0].heartbeat];
+        let beats = [&watched.heartbeat, &watched.trackers[0].heartbeat];
         beats.iter().for_each(|beat| beat.beat(long_ago));
         let stuck = watched.is_stuck();
         let names =

@@ -173,19 +173,19 @@ impl Timing {
     }
 
     /// The time that a killed instance may take to be gone: from the deadline to 0.93 D.
-    pub fn kill_takes(&self) -> Duration {
+    pub fn kill_timeout(&self) -> Duration {
         self.abort_after() - self.deadline_after()
     }
 
-    /// A quarter of [`kill_takes`](Self::kill_takes). If more time has passed since a killed instance was last checked,
-    /// the host was paused. Checks are twice as frequent.
+    /// A quarter of [`kill_timeout`](Self::kill_timeout). If more time has passed since a killed instance was last
+    /// checked, the host was paused. Checks are twice as frequent.
     pub fn noticed_pause(&self) -> Duration {
-        self.kill_takes() / 4
+        self.kill_timeout() / 4
     }
 
     /// The time that a host that ends itself may spend on its last words: see [`last_words_within`].
     pub fn last_words(&self) -> Duration {
-        last_words_within(self.kill_takes())
+        last_words_within(self.kill_timeout())
     }
 
     /// The longest time without a leader after a crash: D, and a standby's longest wait for its next reading.

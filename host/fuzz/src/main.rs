@@ -8,10 +8,10 @@ use libfuzzer_sys::fuzz_target;
 
 static READ: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     let wanted = std::env::var("BATON_FUZZ_READER").unwrap_or_default();
-    match baton::foreign::readers().find(|reader| reader.name == wanted) {
+    match baton::untrusted::readers().find(|reader| reader.name == wanted) {
         Some(reader) => reader.read,
         None => {
-            let names: Vec<&str> = baton::foreign::readers().map(|reader| reader.name).collect();
+            let names: Vec<&str> = baton::untrusted::readers().map(|reader| reader.name).collect();
             panic!("BATON_FUZZ_READER names no reader: it is one of {}", names.join(", "));
         }
     }

@@ -20,7 +20,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
 
 #[test]
 fn every_reader_has_a_corpus() {
-    let names: BTreeSet<PathBuf> = baton::foreign::readers().map(|reader| corpus().join(reader.name)).collect();
+    let names: BTreeSet<PathBuf> = baton::untrusted::readers().map(|reader| corpus().join(reader.name)).collect();
     assert_eq!(entries(&corpus()).collect::<BTreeSet<_>>(), names);
     for folder in names {
         assert!(entries(&folder).next().is_some(), "{} is empty", folder.display());
@@ -30,7 +30,7 @@ fn every_reader_has_a_corpus() {
 #[test]
 fn every_corpus_file_is_read_without_a_panic() {
     let mut failed = Vec::new();
-    for reader in baton::foreign::readers() {
+    for reader in baton::untrusted::readers() {
         for path in entries(&corpus().join(reader.name)) {
             let bytes = fs::read(&path).expect("a file");
             let every = bytes.len() / BEGINNINGS + 1;

@@ -24,7 +24,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use super::artifact::{Artifact, ArtifactKey, LARGEST_ARTIFACT};
-use super::soon::unless_within;
+use super::slow_notice::notify_after;
 use super::watch::run_blocking;
 use baton_runtime::confine::{self, Code};
 use baton_runtime::{Engine, Inspection, LARGEST_MODULE, Module, ModuleError};
@@ -140,7 +140,7 @@ impl Compiler {
 
     /// Gives up earlier on a busy machine: after `least_patience`, or after 10 times the CPU time if that is longer.
     #[must_use]
-    pub fn impatient(self, least_patience: Duration) -> Self {
+    pub fn with_min_lifetime(self, least_patience: Duration) -> Self {
         Self { least_patience, ..self }
     }
 
@@ -196,7 +196,7 @@ impl Compiler {
         // Spawning blocks until the child has loaded its program, which may take any time.
         let mut child = run_blocking(move || command.spawn()).await?;
         let longest = within.saturating_mul(PATIENCE.0).max(self.least_patience);
-        let talk = unless_within(TURN, talk(&mut child, bytes), || drop(turn));
+        let talk = notify_after(TURN, talk(&mut child, bytes), || drop(turn));
         let ended = match tokio::time::timeout(longest, talk).await {
             Ok(ended) => ended,
             Err(_) => {
@@ -214,7 +214,7 @@ impl Compiler {
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
             // The child never kills itself. When memory runs out, the kernel kills it before other processes.
             None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
-            _ => CompileError::Broken(how_it_ended(status, &said)),
+            _ => CompileError::Broken(describe_exit(status, &said)),
         })
     }
 }
@@ -248,7 +248,7 @@ async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, Strin
     Ok((child.wait().await?, said?))
 }
 
-fn how_it_ended(status: ExitStatus, said: &str) -> String {
+fn describe_exit(status: ExitStatus, said: &str) -> String {
     let how = match status.signal() {
         Some(libc::SIGABRT) if said.contains("memory allocation") => {
             format!("it needed more than {} GiB of memory", MEMORY >> 30)

@@ -2,7 +2,7 @@
 
 use baton_election::ElectionName;
 use baton_store::clock::wall;
-use baton_store::edit::{self, Edit, Tried, Unusable};
+use baton_store::edit::{self, Edit, Unusable, WriteOutcome};
 use baton_store::{ObjectStore, VersionedObject};
 
 use super::version_list::{ListedVersion, VersionList, VersionListError};
@@ -45,9 +45,9 @@ pub async fn edit_versions<T, E: From<EditError>>(
             return Ok(doubt.map_or(answer, |doubt| doubt.answer));
         }
         match edit.write(next.encode()).await.map_err(EditError::from)? {
-            Tried::Written => return Ok(answer),
-            Tried::Refused => {}
-            Tried::InDoubt => {
+            WriteOutcome::Written => return Ok(answer),
+            WriteOutcome::Refused => {}
+            WriteOutcome::InDoubt => {
                 let newest = (next.serial > before.serial).then(|| next.pushed.last().cloned()).flatten();
                 doubt = Some(Doubt { newest, answer });
             }

@@ -14,8 +14,8 @@ use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::source::{Offer, Source, SourceError};
+use crate::path_watch::PathLookups;
 use crate::watch::{Stamp, Watch, run_blocking};
-use crate::way::Way;
 use baton_runtime::{FileError, ModuleError, is_complete, read_file, read_module};
 use baton_store::{Digest, foreign_file_system};
 
@@ -28,7 +28,7 @@ const LONGEST_SIGNATURE: u64 = 64 << 10;
 /// the files after hints from inotify, and now and then without one.
 pub struct FileSource {
     path: PathBuf,
-    pace: Pace,
+    pace: WatchIntervals,
     watch: Option<Arc<Watch>>,
     /// Longest wait between two checks, depending on the file system.
     rests: Duration,
@@ -46,7 +46,7 @@ pub struct FileSource {
 
 /// Intervals of a [`FileSource`].
 #[derive(Clone, Copy)]
-struct Pace {
+struct WatchIntervals {
     /// Delay from the first hint to the check, because changes come in bursts.
     calm: Duration,
     /// Time without a change after which a file that looks complete counts as complete.
@@ -60,7 +60,7 @@ struct Pace {
     unwatched: Duration,
 }
 
-const PACE: Pace = Pace {
+const PACE: WatchIntervals = WatchIntervals {
     calm: Duration::from_millis(50),
     settle: Duration::from_millis(200),
     patience: Duration::from_secs(2),
@@ -259,7 +259,7 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
 
 /// The folders in which a change can make `path` name another file: that of the file, and that of each link.
 fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
-    let lookups = Way::to(path).map(|way| way.lookups).unwrap_or_default();
+    let lookups = PathLookups::to(path).map(|way| way.lookups).unwrap_or_default();
     lookups.into_iter().filter(|lookup| lookup.decides).map(|lookup| lookup.folder).collect()
 }
 

@@ -4,8 +4,8 @@
 //! Only then does a supervisor receive the version, in its **supply**. Running a version leads to a **judgement**,
 //! which is kept in the election's [`VersionList`] so that every node knows it.
 //!
-//! - `source` defines sources: `file`, `oci`, or the store itself. `watch` gives hints that files change, and [`way`]
-//!   resolves paths.
+//! - `source` defines sources: `file`, `oci`, or the store itself. `watch` gives hints that files change, and
+//!   [`path_watch`] resolves paths.
 //! - `follow` prepares what a source names: the newest version that is neither rejected nor refused.
 //! - `prepare` turns offered bytes into a module that can be started. `trust` checks pins and signatures, `compile`
 //!   runs the compiler's process, `artifact` holds its code, and `cache` stores code under a `cache_key`.
@@ -18,16 +18,16 @@ mod compile;
 mod edit;
 mod file;
 mod follow;
-mod foreign;
 mod module_source;
 mod oci;
+pub mod path_watch;
 mod prepare;
-mod soon;
+mod slow_notice;
 mod source;
 mod trust;
+mod untrusted;
 mod version_list;
 pub mod watch;
-pub mod way;
 
 use baton_election::{ModuleVersion, Term};
 
@@ -35,13 +35,13 @@ pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
 pub use edit::{EditError, edit_versions, read_versions};
 pub use file::FileSource;
-pub use follow::{Follower, Following, KnownBy, LoadError, Pace, Prepare, Report, ReportSink};
-pub use foreign::READERS;
+pub use follow::{Follower, FollowerConfig, LoadError, NodeProperties, Pace, Prepare, Report, ReportSink};
 pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
 pub use prepare::{Preparation, PrepareError, Preparer, inspect};
 pub use source::{Offer, Source, SourceError};
 pub use trust::{Distrust, Trust, TrustError, TrustedKeys, check_election};
+pub use untrusted::READERS;
 pub use version_list::{
     ListedVersion, Publication, Pushed, RecordedVerdict, RollbackError, RolledBack, VersionList, VersionListError,
 };
@@ -85,7 +85,7 @@ impl Supply {
 
 /// The state that a supervisor wants its node to announce.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Presence {
+pub struct SupervisorState {
     /// Digest of the version that the instance runs, if there is an instance.
     pub runs: Option<Digest>,
     /// The highest term that the node has seen in the election; 0 before the first.

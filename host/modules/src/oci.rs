@@ -9,10 +9,10 @@ mod authorization;
 mod challenge;
 mod client;
 mod credentials;
-pub(super) mod foreign;
 mod reference;
 mod registry;
 mod transport;
+pub(super) mod untrusted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 pub use credentials::RegistryCredentials;
 pub use reference::{InvalidOciReference, OciReference};
 
-use super::soon::unless_soon;
+use super::slow_notice::notify_if_slow;
 use super::source::{Offer, Source, SourceError};
 use artifact::Content;
 use baton_store::Digest;
@@ -210,7 +210,7 @@ async fn find(
     }
     match artifact::content(&manifest).map_err(unfit)? {
         Content::Module(layer) => {
-            let bytes = unless_soon(registry.blob(&layer), || pulling(layer.digest)).await?;
+            let bytes = notify_if_slow(registry.blob(&layer), || pulling(layer.digest)).await?;
             Ok(Finding::New(named, Offer { bytes, signature: layer.signature }))
         }
         Content::Elsewhere(_) => Err(unfit(artifact::Unfit::Nested)),

@@ -22,7 +22,7 @@ use super::logging::{self, GuestLog};
 use super::page::Gate;
 use super::polls;
 use super::protocol::{FromRunner, Reason};
-use super::runner::{KeptState, Looks, Wire};
+use super::runner::{LocalState, PollTracker, Wire};
 use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 
@@ -146,11 +146,11 @@ pub(super) struct Guest {
     pub(super) log: GuestLog,
     pub(super) folders: Folders,
     pub(super) held: Holdings,
-    pub(super) looks: Looks,
+    pub(super) looks: PollTracker,
     pub(super) denials: Denials,
     pub(super) term: TermContext,
     /// The coordinator's state, loaded before the instance starts, if its module uses state.
-    pub(super) state: Option<KeptState>,
+    pub(super) state: Option<LocalState>,
     pub(super) http: Http,
 }
 
@@ -220,7 +220,7 @@ impl contract::Host for Guest {
     }
 
     fn progress(&mut self) -> wasmtime::Result<()> {
-        self.term.tally.makes_progress();
+        self.term.tally.record_progress();
         Ok(())
     }
 

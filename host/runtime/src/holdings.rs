@@ -14,7 +14,7 @@ use baton_election::Time;
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 
-use super::limits::{Limited, Limits, NearLimit, Tally, saturated};
+use super::limits::{LimitKind, Limits, NearLimit, Tally, saturated};
 use super::output::{Notice, Output};
 use super::shared::SharedMemory;
 use super::weight::{self, BUFFER};
@@ -47,7 +47,7 @@ pub(super) struct Holdings {
     /// A token that is cloned for each buffer that cannot be weighed.
     buffers: Arc<()>,
     /// Limits that were reported as nearly reached.
-    told: Vec<Limited>,
+    told: Vec<LimitKind>,
     refused: Vec<&'static str>,
 }
 
@@ -137,7 +137,7 @@ impl Holdings {
     pub(super) fn open(&mut self) -> Result<(), TooMuch> {
         let (limit, open) = (self.limits.files, self.open_files());
         if open < limit {
-            self.near(Limited::Files, open + 1, limit);
+            self.near(LimitKind::Files, open + 1, limit);
             return Ok(());
         }
         Err(self.refuse(
@@ -187,10 +187,10 @@ impl Holdings {
             self.handles_counted = now;
             let handles = self.table.iter_mut().count() as u64;
             self.tally.handles.fetch_max(handles, Ordering::Relaxed);
-            self.near(Limited::Handles, handles, self.limits.handles);
+            self.near(LimitKind::Handles, handles, self.limits.handles);
             let kept = self.weigh();
             let may_be = self.may_keep(self.memory());
-            self.near(Limited::Kept, kept, may_be);
+            self.near(LimitKind::Kept, kept, may_be);
         }
     }
 
@@ -205,7 +205,7 @@ impl Holdings {
     }
 
     /// Reports once that 80% of a limit is used.
-    fn near(&mut self, what: Limited, used: u64, limit: u64) {
+    fn near(&mut self, what: LimitKind, used: u64, limit: u64) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);
             self.output.notice(Notice::NearLimit(NearLimit { what, used, limit }));
@@ -245,7 +245,7 @@ impl ResourceLimiter for Holdings {
             );
         }
         self.tally.memory.store(wanted, Ordering::Relaxed);
-        self.near(Limited::Memory, wanted, limit);
+        self.near(LimitKind::Memory, wanted, limit);
         Ok(true)
     }
 
@@ -257,7 +257,7 @@ impl ResourceLimiter for Holdings {
             wasmtime::bail!("the instance needs {wanted} table elements, and the limit is {limit}");
         }
         self.tally.table_elements.store(wanted, Ordering::Relaxed);
-        self.near(Limited::TableElements, wanted, limit);
+        self.near(LimitKind::TableElements, wanted, limit);
         Ok(true)
     }
 

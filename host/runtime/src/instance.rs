@@ -37,13 +37,13 @@ use super::instances::RunningInstances;
 use super::judge::ModuleKind;
 use super::limits::{Effects, Tally, Usage};
 use super::module::Module;
-use super::output::{Allowance, LONGEST_LINE, Notice, Output};
+use super::output::{LONGEST_LINE, MessageLimit, Notice, Output};
 use super::page::Page;
 use super::process::{Handle, Status};
 use super::protocol::{
-    self, Beginning, Change, Ended, FromRunner, How, Messages, NotCommitted, Resolved, ToRunner, frame,
+    self, Change, Ended, FromRunner, How, Messages, NotCommitted, Resolved, StartParams, ToRunner, frame,
 };
-use super::runners::{Ready, RunnerError, Runners, how_it_ended};
+use super::runners::{Ready, RunnerError, Runners, describe_exit};
 use super::shared::SharedMemory;
 use crate::SecretSource;
 use baton_store::ObjectStore;
@@ -480,7 +480,7 @@ impl InstanceTask {
     ) -> io::Result<Begun> {
         let Ready { process, to, from, page, tally, .. } = ready;
         let Launcher { election, node, arguments, config, running, runners, .. } = &self.launcher;
-        let beginning = Beginning {
+        let beginning = StartParams {
             term: self.term,
             election: election.to_string(),
             node: node.clone(),
@@ -545,14 +545,14 @@ impl InstanceTask {
         }
         if let Some(RunnerHandle { tally, .. }) = self.control.runner.get() {
             // A runner that was killed did not report its last dropped lines.
-            self.tell_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
+            self.report_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
         }
         let gone = self.judge(cause, died);
         self.control.gate.set_gone();
         gone
     }
 
-    fn tell_dropped(&self, lines: u64) {
+    fn report_dropped(&self, lines: u64) {
         if lines > 0 {
             self.dropped.fetch_add(lines, Ordering::Relaxed);
             self.output.notice(Notice::Dropped { lines, limit: self.launcher.runners.policy().limits.output });
@@ -574,7 +574,7 @@ impl InstanceTask {
                 Gone { end, backtrace }
             }
             ExitCause::Silent => {
-                let how = died.map_or_else(|| "the runner exited".to_owned(), how_it_ended);
+                let how = died.map_or_else(|| "the runner exited".to_owned(), describe_exit);
                 // At the deadline, the runner ends itself.
                 let killed = Gone { end: End::Killed, backtrace: None };
                 if self.control.is_late() { killed } else { crashed(how) }
@@ -614,7 +614,7 @@ impl InstanceTask {
             is_started: false,
             is_stepping_down: false,
             told: 0,
-            lines: Allowance::new(self.launcher.runners.policy().limits.output, &self.launcher.clock),
+            lines: MessageLimit::new(self.launcher.runners.policy().limits.output, &self.launcher.clock),
         };
         instance_loop.until_exit(runner, unwritten, succession.as_ref()).await
     }
@@ -698,7 +698,7 @@ struct InstanceLoop<'a> {
     /// Number of notices received of the kinds that a runner sends only once.
     told: u32,
     /// Limits the messages that need no answer.
-    lines: Allowance,
+    lines: MessageLimit,
 }
 
 impl InstanceLoop<'_> {
@@ -822,7 +822,7 @@ impl InstanceLoop<'_> {
                     output.notice(Notice::Log { level, context: &context, message: &message });
                 }
             }
-            FromRunner::Dropped(lines) => self.task.tell_dropped(lines),
+            FromRunner::Dropped(lines) => self.task.report_dropped(lines),
             FromRunner::Denied { what, remedy } => output.notice(Notice::Denied { what: &what, remedy: &remedy }),
             FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),

@@ -29,21 +29,21 @@ struct RunningInstance {
 
 /// An instance's use of each of its limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct InUse {
+pub struct InstanceUsage {
     /// Memory, in bytes.
-    pub memory: Share,
+    pub memory: LimitUsage,
     /// Table elements.
-    pub table_elements: Share,
+    pub table_elements: LimitUsage,
     /// Core instances, or memories or tables if there are more of these.
-    pub instances: Share,
+    pub instances: LimitUsage,
     /// Handles of host resources.
-    pub handles: Share,
+    pub handles: LimitUsage,
     /// Open files, folders and listings.
-    pub files: Share,
+    pub files: LimitUsage,
     /// The host's memory for the handles, in bytes.
     pub kept: u64,
     /// HTTP requests in flight.
-    pub requests: Share,
+    pub requests: LimitUsage,
     /// Lines of output so far.
     pub lines: u64,
     /// Lines that were dropped in addition.
@@ -86,7 +86,7 @@ impl ProcessUse {
 
 /// The use of one limit, at its peak so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Share {
+pub struct LimitUsage {
     /// The peak.
     pub used: u64,
     /// The limit.
@@ -124,26 +124,26 @@ impl RunningInstances {
     }
 
     /// Returns the resources that each instance uses now.
-    pub fn in_use(&self) -> Vec<(ElectionName, Term, InUse)> {
+    pub fn in_use(&self) -> Vec<(ElectionName, Term, InstanceUsage)> {
         self.in_use_by(ProcessUse::of)
     }
 
     /// Implements [`Self::in_use`]. `process` may be slow: instances that start meanwhile do not wait for it.
-    fn in_use_by(&self, process: impl Fn(Pid) -> ProcessUse) -> Vec<(ElectionName, Term, InUse)> {
+    fn in_use_by(&self, process: impl Fn(Pid) -> ProcessUse) -> Vec<(ElectionName, Term, InstanceUsage)> {
         let running: Vec<RunningInstance> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let in_use = |entry: RunningInstance| {
             let process = process(entry.pid);
             // If the instance has ended meanwhile, its process id may be another process's.
             entry.gate.upgrade()?;
             let (limits, usage) = (entry.limits, entry.tally.usage());
-            let in_use = InUse {
-                memory: Share { used: usage.memory, limit: limits.memory },
-                table_elements: Share { used: usage.table_elements, limit: limits.table_elements },
-                instances: Share { used: usage.instances, limit: limits.instances },
-                handles: Share { used: usage.handles, limit: limits.handles },
-                files: Share { used: usage.files, limit: limits.files },
+            let in_use = InstanceUsage {
+                memory: LimitUsage { used: usage.memory, limit: limits.memory },
+                table_elements: LimitUsage { used: usage.table_elements, limit: limits.table_elements },
+                instances: LimitUsage { used: usage.instances, limit: limits.instances },
+                handles: LimitUsage { used: usage.handles, limit: limits.handles },
+                files: LimitUsage { used: usage.files, limit: limits.files },
                 kept: usage.kept,
-                requests: Share { used: usage.requests, limit: entry.requests },
+                requests: LimitUsage { used: usage.requests, limit: entry.requests },
                 lines: usage.lines,
                 dropped: usage.dropped,
                 lines_per_second: limits.output,

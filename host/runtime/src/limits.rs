@@ -137,7 +137,7 @@ impl Add for Effects {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NearLimit {
     /// The limited resource.
-    pub what: Limited,
+    pub what: LimitKind,
     /// Current usage.
     pub used: u64,
     /// The limit.
@@ -146,7 +146,7 @@ pub struct NearLimit {
 
 /// A limited resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Limited {
+pub enum LimitKind {
     /// Linear memory.
     Memory,
     /// The runner's memory for handles.
@@ -159,7 +159,7 @@ pub enum Limited {
     Files,
 }
 
-impl Limited {
+impl LimitKind {
     /// Returns the name in events and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -236,7 +236,7 @@ impl Tally {
         self.lines.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn has_requests(&self, number: u64) {
+    pub(super) fn record_requests(&self, number: u64) {
         self.requests.fetch_max(number, Ordering::Relaxed);
     }
 
@@ -244,7 +244,7 @@ impl Tally {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn makes_progress(&self) {
+    pub(super) fn record_progress(&self) {
         self.progress.store(nanoseconds_on(ClockId::Boottime), Ordering::Relaxed);
     }
 

@@ -54,9 +54,9 @@ pub trait Output: Send + Sync {
 }
 
 /// Discards all notices, for a rehearsal.
-pub(super) struct Silence;
+pub(super) struct NullOutput;
 
-impl Output for Silence {
+impl Output for NullOutput {
     fn notice(&self, _: Notice<'_>) {}
 }
 
@@ -126,7 +126,7 @@ impl GuestStream {
     fn take(&self, bytes: &[u8]) -> StreamResult<()> {
         self.gate.pass(Effect::Output).map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
         if let Some(tally) = &self.progress {
-            tally.makes_progress();
+            tally.record_progress();
         }
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
         Ok(())
@@ -257,17 +257,17 @@ impl Outlet {
         self.tally.count_line();
         let dropped = limit.dropped_to_tell();
         drop(limit);
-        self.tell_dropped(dropped);
+        self.report_dropped(dropped);
         line(&*self.output);
     }
 
     /// Reports the last dropped lines. The report is the host's own, so it does not pass the gate.
     pub(super) fn finish(&self) {
         let dropped = std::mem::take(&mut self.limit().dropped);
-        self.tell_dropped(dropped);
+        self.report_dropped(dropped);
     }
 
-    fn tell_dropped(&self, lines: u64) {
+    fn report_dropped(&self, lines: u64) {
         if lines > 0 {
             let limit = self.limit().per_second;
             self.output.notice(Notice::Dropped { lines, limit });
@@ -281,9 +281,9 @@ impl Outlet {
 
 /// Rate limit for the messages that a host takes from a runner. It is far above the guest's limit, so a runner that
 /// exceeds it is no longer under the control of our code.
-pub(super) struct Allowance(Limit);
+pub(super) struct MessageLimit(Limit);
 
-impl Allowance {
+impl MessageLimit {
     /// Makes the limit for a guest that may print `lines` lines per second in the long run.
     pub(super) fn new(lines: u32, clock: &Clock) -> Self {
         Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn write_traps_when_longer_than_permitted() {
         let (gate, _page) = gate_for(Duration::from_secs(3600));
-        let output: Arc<dyn Output> = Arc::new(Silence);
+        let output: Arc<dyn Output> = Arc::new(NullOutput);
         let outlet = Outlet::new(500, &Clock::default(), &SharedMemory::alone(), &output);
         let [mut stdout, _] = guest_streams(&gate, &outlet);
         assert!(stdout.write(Bytes::from(vec![b'\n'; CHUNK])).is_ok());

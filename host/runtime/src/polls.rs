@@ -8,7 +8,7 @@ use wasmtime_wasi::p2::DynPollable;
 use wasmtime_wasi::p2::bindings::io::poll::{self, Host, HostPollable};
 
 use super::guest::Guest;
-use super::runner::Looks;
+use super::runner::PollTracker;
 
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     poll::add_to_linker::<Guest, Polls<'static>>(linker, |guest| Polls {
@@ -19,7 +19,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 
 struct Polls<'a> {
     table: &'a mut ResourceTable,
-    looks: &'a mut Looks,
+    looks: &'a mut PollTracker,
 }
 
 impl HasData for Polls<'static> {

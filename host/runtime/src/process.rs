@@ -396,7 +396,7 @@ pub(super) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
 ///
 /// # Errors
 /// If a system call fails.
-pub fn end_with(parent: u32, name: &CStr) -> io::Result<bool> {
+pub fn tie_to_parent(parent: u32, name: &CStr) -> io::Result<bool> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::thread::set_name(name)?;
     let is_there = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok() == Some(parent));

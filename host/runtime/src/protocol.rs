@@ -59,7 +59,7 @@ pub(super) enum ToRunner {
     /// Prepare for an instance. The first message.
     Prepare(Box<Setup>),
     /// Run an instance. The second message.
-    Start(Box<Beginning>),
+    Start(Box<StartParams>),
     Stop(Notice),
     /// The commit was saved, or the reason why not.
     Committed(Result<(), NotCommitted>),
@@ -80,7 +80,7 @@ pub(super) struct Setup {
 
 /// The parameters of an instance.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Beginning {
+pub(super) struct StartParams {
     pub term: Term,
     pub election: String,
     pub node: String,

@@ -236,7 +236,7 @@ impl Runners {
 
     async fn fork_once(&self, module: &Module, template: &Template) -> Result<Ready, RunnerError> {
         let policy = &self.0.policy;
-        let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
+        let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
@@ -281,7 +281,7 @@ fn lost(after: Duration) -> RunnerError {
 impl RunnerError {
     /// The error for a process that ended with this status. SIGKILL may come from the kernel when memory is short.
     pub(super) fn of(status: Status) -> Self {
-        let why = how_it_ended(status);
+        let why = describe_exit(status);
         match status {
             Status::Signalled(libc::SIGKILL) | Status::OutOfMemory { .. } => Self::Lost(why),
             _ => Self::Failed(why),
@@ -289,7 +289,7 @@ impl RunnerError {
     }
 }
 
-pub(super) fn how_it_ended(status: Status) -> String {
+pub(super) fn describe_exit(status: Status) -> String {
     match status {
         Status::Exited(status) => format!("the runner exited with status {status}"),
         Status::OutOfMemory { had } => format!(
@@ -326,7 +326,7 @@ impl Ready {
 }
 
 /// Makes a pipe. Returns its read end and its write end.
-pub(super) fn one_way() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn make_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 

@@ -3,7 +3,7 @@
 use super::guest::{Guest, state_contract as contract};
 use super::limits::Effect;
 use super::protocol::{Change, NotCommitted};
-use super::runner::KeptState;
+use super::runner::LocalState;
 
 impl contract::Host for Guest {
     fn get(&mut self, key: String) -> wasmtime::Result<Option<Vec<u8>>> {
@@ -31,7 +31,7 @@ impl contract::Host for Guest {
     }
 }
 
-fn state(guest: &mut Guest) -> wasmtime::Result<&mut KeptState> {
+fn state(guest: &mut Guest) -> wasmtime::Result<&mut LocalState> {
     let unclaimed = || wasmtime::format_err!("the host did not claim the state before the instance started");
     guest.state.as_mut().ok_or_else(unclaimed)
 }

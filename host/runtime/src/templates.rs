@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::module::Module;
 use super::process::{Process, Processes, hand_over};
 use super::protocol::{FromTemplate, Messages, ToLink, frame};
-use super::runners::{RunnerError, one_way};
+use super::runners::{RunnerError, make_pipe};
 
 /// Longest wait for a fork. A fork takes 1 ms; a template that takes longer than this is stopped or broken.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
@@ -129,7 +129,7 @@ impl Template {
     /// Starts the template's process. The caller sets the timeout.
     async fn link(&self) -> Result<Live, RunnerError> {
         let Inner { program, processes, .. } = &*self.templates.0;
-        let ((theirs_in, to), (from, theirs_out)) = (one_way()?, one_way()?);
+        let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);
         let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let descriptors = vec![theirs_in, theirs_out, self.module.code()?];
         let (mut process, socket) = processes.start(program, descriptors).await?;

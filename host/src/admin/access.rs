@@ -32,7 +32,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use utoipa::IntoResponses;
 
-use super::routes::{Asked, text};
+use super::routes::{AdminState, text};
 use baton_runtime::escape::escape;
 use baton_runtime::read_file;
 
@@ -140,7 +140,7 @@ impl Certificate {
     ///
     /// # Errors
     /// [`UnusableFile`] if a file is invalid, or if the key is not the certificate's.
-    pub fn read_anew(&self) -> Result<NewCertificate, UnusableFile> {
+    pub fn reload(&self) -> Result<NewCertificate, UnusableFile> {
         self.files.acceptor().map(NewCertificate)
     }
 
@@ -288,34 +288,34 @@ impl IntoResponse for Denied {
 
 pub(super) struct MaySeeStatus;
 
-impl FromRequestParts<Arc<Asked>> for MaySeeStatus {
+impl FromRequestParts<Arc<AdminState>> for MaySeeStatus {
     type Rejection = Denied;
 
-    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         asked.access.status(Caller::of(parts), &parts.headers, &parts.uri).await.map(|()| Self)
     }
 }
 
 pub(super) struct MayChange;
 
-impl FromRequestParts<Arc<Asked>> for MayChange {
+impl FromRequestParts<Arc<AdminState>> for MayChange {
     type Rejection = Denied;
 
-    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         asked.access.change(Caller::of(parts), &parts.headers, &parts.uri).await.map(|()| Self)
     }
 }
 
 /// A client that may read the status, and the coordinators' output if it has the token.
-pub(super) struct MaySeeMore {
+pub(super) struct MayReadOutput {
     /// True if the request has the token, or comes from the host's own user.
     pub(super) has_token: bool,
 }
 
-impl FromRequestParts<Arc<Asked>> for MaySeeMore {
+impl FromRequestParts<Arc<AdminState>> for MayReadOutput {
     type Rejection = Denied;
 
-    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         MaySeeStatus::from_request_parts(parts, asked).await?;
         // A wrong token is refused: an answer without the output would hide the mistake.
         let has_token = parts.headers.contains_key(AUTHORIZATION) || Caller::of(parts).is_own_user;
@@ -329,10 +329,10 @@ impl FromRequestParts<Arc<Asked>> for MaySeeMore {
 /// A client with the token, or the host's own user.
 pub(super) struct HasToken;
 
-impl FromRequestParts<Arc<Asked>> for HasToken {
+impl FromRequestParts<Arc<AdminState>> for HasToken {
     type Rejection = Denied;
 
-    async fn from_request_parts(parts: &mut Parts, asked: &Arc<Asked>) -> Result<Self, Denied> {
+    async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         if Caller::of(parts).is_own_user {
             return Ok(Self);
         }

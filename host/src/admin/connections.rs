@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Caller, Certificate};
-use super::streams::Place;
+use super::streams::ConnectionState;
 use crate::local_socket::is_of_this_user;
 
 /// Maximum number of open connections. A further one closes another ([`least_wanted`]), so clients that only open
@@ -90,7 +90,7 @@ pub(super) async fn serve(
                     {
                         open.task.abort();
                     }
-                    let place = Arc::new(Place::default());
+                    let place = Arc::new(ConnectionState::default());
                     let routes = routes.clone().layer(Extension(Arc::clone(&place)));
                     let (task, network) = match accepted {
                         Accepted::Address(stream, peer) => {
@@ -120,7 +120,7 @@ const OWN_USER: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 /// A connection that a further one may close.
 struct Open {
     task: AbortHandle,
-    place: Arc<Place>,
+    place: Arc<ConnectionState>,
     network: IpAddr,
 }
 
@@ -147,7 +147,13 @@ fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
 }
 
 /// Serves a connection at the address: TLS if the client starts with a handshake, else plain HTTP.
-async fn serve_address(stream: TcpStream, peer: IpAddr, routes: Router, tls: Option<TlsAcceptor>, place: Arc<Place>) {
+async fn serve_address(
+    stream: TcpStream,
+    peer: IpAddr,
+    routes: Router,
+    tls: Option<TlsAcceptor>,
+    place: Arc<ConnectionState>,
+) {
     let served = async {
         let mut first = [0];
         let Ok(Ok(1..)) = timeout(HEAD, stream.peek(&mut first)).await else { return };
@@ -166,14 +172,14 @@ async fn serve_address(stream: TcpStream, peer: IpAddr, routes: Router, tls: Opt
 }
 
 /// Serves a connection at the socket, from the host's own user.
-async fn serve_socket(stream: UnixStream, routes: Router, place: Arc<Place>) {
+async fn serve_socket(stream: UnixStream, routes: Router, place: Arc<ConnectionState>) {
     tokio::select! {
         () = answer(stream, routes.layer(Extension(Caller::own_user())), &place) => {}
         () = place.ends(LIFETIME) => {}
     }
 }
 
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, place: &Place) {
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, place: &ConnectionState) {
     let routes = TowerToHyperService::new(routes);
     let answers = service_fn(|request| {
         place.asks();
@@ -195,7 +201,7 @@ mod tests {
         let mut tasks = JoinSet::new();
         let mut open = VecDeque::new();
         for (address, has_asked) in clients {
-            let place = Arc::new(Place::default());
+            let place = Arc::new(ConnectionState::default());
             if *has_asked {
                 place.asks();
             }

@@ -24,10 +24,10 @@ use serde::{Deserialize as _, Serialize};
 use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
-use super::access::{HasToken, MaySeeMore, Withheld};
-use super::routes::{Asked, NoPart, answer, text};
-use super::streams::{Place, Streams};
-use crate::telemetry::{Ring, Said};
+use super::access::{HasToken, MayReadOutput, Withheld};
+use super::routes::{AdminState, NoPart, answer, text};
+use super::streams::{ConnectionState, Streams};
+use crate::telemetry::{LogLine, Ring};
 use baton_runtime::escape::escape;
 
 /// Maximum number of streams of events, and of logs. One for each election of a large host, and some to spare.
@@ -93,15 +93,15 @@ pub(super) struct Entry {
     )
 )]
 pub(super) async fn events(
-    MaySeeMore { has_token }: MaySeeMore,
-    State(asked): State<Arc<Asked>>,
-    place: Option<Extension<Arc<Place>>>,
+    MayReadOutput { has_token }: MayReadOutput,
+    State(asked): State<Arc<AdminState>>,
+    place: Option<Extension<Arc<ConnectionState>>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
     let parsed = Filter::of(&uri, &["election", "level", "tail"]).and_then(|wanted| {
         if let Some(election) = &wanted.election {
-            asked.watched.standing(election)?;
+            asked.watched.tracker(election)?;
         }
         Ok(wanted)
     });
@@ -132,15 +132,15 @@ pub(super) async fn events(
 )]
 pub(super) async fn logs(
     _: HasToken,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
-    place: Option<Extension<Arc<Place>>>,
+    place: Option<Extension<Arc<ConnectionState>>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Response {
     let parsed = Filter::of(&uri, &["level", "tail"]);
-    match parsed.and_then(|wanted| Ok((wanted, asked.watched.standing(&election)?))) {
-        Ok((wanted, standing)) => send(&asked, &asked.log_streams, &standing.lines, wanted, true, place, &headers),
+    match parsed.and_then(|wanted| Ok((wanted, asked.watched.tracker(&election)?))) {
+        Ok((wanted, tracker)) => send(&asked, &asked.log_streams, &tracker.lines, wanted, true, place, &headers),
         Err(wrong) => wrong.into_response(),
     }
 }
@@ -196,7 +196,7 @@ impl Filter {
         Ok(wanted)
     }
 
-    fn takes(&self, said: &Said) -> bool {
+    fn takes(&self, said: &LogLine) -> bool {
         let is_of = |election: &String| said.election().is_none_or(|of| of.as_str() == election);
         said.level() >= self.level && self.election.as_ref().is_none_or(is_of)
     }
@@ -204,12 +204,12 @@ impl Filter {
 
 /// Sends entries, as a stream or as an array.
 fn send(
-    asked: &Asked,
+    asked: &AdminState,
     streams: &Streams,
     ring: &Arc<Ring>,
     wanted: Filter,
     words: bool,
-    place: Option<Extension<Arc<Place>>>,
+    place: Option<Extension<Arc<ConnectionState>>>,
     headers: &HeaderMap,
 ) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
@@ -262,7 +262,7 @@ struct Reader {
     words: bool,
     incarnation: String,
     next: u64,
-    place: Arc<Place>,
+    place: Arc<ConnectionState>,
     begun: bool,
     has_ended: bool,
     until: Instant,

@@ -12,8 +12,8 @@ use baton_store::{History, HistoryError, KEPT_TERMS, ObjectStore, read_history};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::access::{MaySeeMore, Withheld};
-use super::routes::{Asked, in_pieces, text};
+use super::access::{MayReadOutput, Withheld};
+use super::routes::{AdminState, in_pieces, text};
 use crate::cli::TermRow;
 
 /// Minimum time between two reads of an election's history. Nodes report a term a few seconds after it begins or ends.
@@ -72,13 +72,13 @@ impl Histories {
     )
 )]
 pub(super) async fn history(
-    MaySeeMore { has_token }: MaySeeMore,
-    State(asked): State<Arc<Asked>>,
+    MayReadOutput { has_token }: MayReadOutput,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
     uri: Uri,
 ) -> Response {
-    let standing = match asked.watched.standing(&election) {
-        Ok(standing) => standing,
+    let tracker = match asked.watched.tracker(&election) {
+        Ok(tracker) => tracker,
         Err(no_part) => return no_part.into_response(),
     };
     let Some(limit) = limit(uri.query()) else {
@@ -89,7 +89,7 @@ pub(super) async fn history(
         let why = format!("{ANSWERS} other clients are reading the history: try again\n");
         return text(StatusCode::SERVICE_UNAVAILABLE, why);
     };
-    let history = match histories.now(&standing.election).await {
+    let history = match histories.now(&tracker.election).await {
         Ok(history) => history,
         Err(error) => {
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("the history cannot be read: {error}\n"));
@@ -113,7 +113,7 @@ fn limit(query: Option<&str>) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
-    use baton_store::{MemoryStore, PastTerm, tell_terms};
+    use baton_store::{MemoryStore, PastTerm, report_terms};
     use http_body_util::BodyExt as _;
     use serde_json::Value;
 
@@ -126,11 +126,11 @@ mod tests {
         let store = Arc::new(MemoryStore::new(Arc::new(|| Duration::ZERO)));
         let [ended, reason] = ["then", "a secret of the coordinator's"].map(|text| Some(text.to_owned()));
         let term = PastTerm { term: 1, ended, reason: reason.clone(), ..PastTerm::default() };
-        tell_terms(&*store, &ElectionName::new("job").unwrap(), &[term]).await.unwrap();
-        let asked = Asked::about(Arc::new(Watched::of_nothing()), store, Access::default());
+        report_terms(&*store, &ElectionName::new("job").unwrap(), &[term]).await.unwrap();
+        let asked = AdminState::about(Arc::new(Watched::of_nothing()), store, Access::default());
         for (has_token, expected) in [(true, reason), (false, None)] {
             let (state, path) = (State(Arc::clone(&asked)), Path("job".to_owned()));
-            let answer = history(MaySeeMore { has_token }, state, path, Uri::from_static("/")).await;
+            let answer = history(MayReadOutput { has_token }, state, path, Uri::from_static("/")).await;
             let body = answer.into_body().collect().await.unwrap().to_bytes();
             let rows: Vec<Value> = serde_json::from_slice(&body).unwrap();
             assert_eq!((rows.len(), rows[0]["reason"].as_str()), (1, expected.as_deref()));

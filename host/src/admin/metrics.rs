@@ -9,9 +9,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::telemetry::{Answered, Asked, Ended, Histogram, Known, Standing, Transition};
+use crate::telemetry::{ElectionTracker, Ended, Histogram, StatusSnapshot, StoreOp, StoreResult, Transition};
 use crate::watched::Watched;
-use baton_runtime::{Effect, Effects, InUse, Share};
+use baton_runtime::{Effect, Effects, InstanceUsage, LimitUsage};
 use baton_store::Labels;
 
 /// Content type of OpenMetrics 1.0.
@@ -60,29 +60,29 @@ struct Scrape {
 
 #[derive(Debug)]
 struct Election {
-    standing: Arc<Standing>,
-    known: Known,
+    tracker: Arc<ElectionTracker>,
+    known: StatusSnapshot,
     leads: Option<Duration>,
     vacant: Duration,
-    in_use: Option<InUse>,
+    in_use: Option<InstanceUsage>,
     effects: Effects,
 }
 
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Read before `standing.known()`: see `Known::effects`.
+        // Read before `tracker.known()`: see `StatusSnapshot::effects`.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
-        let elections = watched.standings.iter().map(|standing| {
-            let known = standing.known();
-            let running = effects.iter().rfind(|(election, ..)| *election == standing.election);
+        let elections = watched.trackers.iter().map(|tracker| {
+            let known = tracker.known();
+            let running = effects.iter().rfind(|(election, ..)| *election == tracker.election);
             Election {
                 effects: known.effects(running.map(|(_, term, effects)| (*term, *effects))),
                 leads: known.leads(now).map(|(_, left)| left),
                 vacant: known.vacant(now),
                 // In a swap, the newest instance.
-                in_use: in_use.iter().rfind(|(election, ..)| *election == standing.election).map(|one| one.2.clone()),
-                standing: Arc::clone(standing),
+                in_use: in_use.iter().rfind(|(election, ..)| *election == tracker.election).map(|one| one.2.clone()),
+                tracker: Arc::clone(tracker),
                 known,
             }
         });
@@ -90,7 +90,7 @@ impl Scrape {
     }
 }
 
-type Limit = fn(&InUse) -> Share;
+type Limit = fn(&InstanceUsage) -> LimitUsage;
 
 type Written = Result<(), fmt::Error>;
 
@@ -163,7 +163,7 @@ impl Scrape {
         let help = "1 if this node leads, under the name that client-go uses";
         let mut metric = Metric::new(encoder, "leader_election_master_status", None, MetricType::Gauge, help)?;
         for one in &self.elections {
-            metric.gauge(&[("name", one.standing.election.as_str())], one.leads.is_some().into())?;
+            metric.gauge(&[("name", one.tracker.election.as_str())], one.leads.is_some().into())?;
         }
         let help = "1 while steering keeps this node from leading";
         self.gauges(encoder, "baton_ineligible", None, help, |one| one.known.stays_out.is_some().into())?;
@@ -175,7 +175,7 @@ impl Scrape {
         self.counters(encoder, "baton_link_hints", None, help, |one| number(one.known.hints))?;
         self.gauges(encoder, "baton_term", None, "Highest term seen", |one| number(one.known.term))?;
         let help = "Length of the lease";
-        self.gauges(encoder, "baton_lease", seconds, help, |one| one.standing.lease.as_secs_f64())?;
+        self.gauges(encoder, "baton_lease", seconds, help, |one| one.tracker.lease.as_secs_f64())?;
         let help = "Time to the deadline; 0 if this node does not lead";
         let left = |one: &Election| one.leads.unwrap_or_default().as_secs_f64();
         self.gauges(encoder, "baton_lease_remaining", seconds, help, left)?;
@@ -183,7 +183,7 @@ impl Scrape {
         let mut metric = Metric::new(encoder, "baton_transitions", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for reason in Transition::ALL {
-                let count = one.standing.counts.transitions(*reason);
+                let count = one.tracker.counts.transitions(*reason);
                 metric.counter(&[one.label(), ("reason", reason.word())], number(count))?;
             }
         }
@@ -201,14 +201,14 @@ impl Scrape {
 
     fn store(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let help = "Duration of successful renewals";
-        self.histograms(encoder, "baton_renewal_duration", help, |one| &one.standing.counts.renewals)?;
+        self.histograms(encoder, "baton_renewal_duration", help, |one| &one.tracker.counts.renewals)?;
         let help = "Requests to the store for the lease and the record, by operation and result";
         let mut metric = Metric::new(encoder, "baton_store_requests", None, MetricType::Counter, help)?;
         for one in &self.elections {
-            for what in Asked::ALL {
-                for how in Answered::ALL {
+            for what in StoreOp::ALL {
+                for how in StoreResult::ALL {
                     let labels = [one.label(), ("operation", what.word()), ("result", how.word())];
-                    metric.counter(&labels, number(one.standing.counts.requests(*what, *how)))?;
+                    metric.counter(&labels, number(one.tracker.counts.requests(*what, *how)))?;
                 }
             }
         }
@@ -217,19 +217,19 @@ impl Scrape {
 
     fn instances(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let help = "Instances started on this node";
-        self.counters(encoder, "baton_instance_starts", None, help, |one| number(one.standing.counts.starts()))?;
+        self.counters(encoder, "baton_instance_starts", None, help, |one| number(one.tracker.counts.starts()))?;
         let help = "Instances that ended on this node, by outcome";
         let mut metric = Metric::new(encoder, "baton_instance_ends", None, MetricType::Counter, help)?;
         for one in &self.elections {
             for outcome in Ended::ALL {
-                let count = one.standing.counts.ends(*outcome);
+                let count = one.tracker.counts.ends(*outcome);
                 metric.counter(&[one.label(), ("outcome", outcome.word())], number(count))?;
             }
         }
         let help = "Time from the kill of an instance until it had exited";
-        self.histograms(encoder, "baton_kill_duration", help, |one| &one.standing.counts.kills)?;
+        self.histograms(encoder, "baton_kill_duration", help, |one| &one.tracker.counts.kills)?;
         let help = "Time without an instance during a swap";
-        self.histograms(encoder, "baton_swap_gap", help, |one| &one.standing.counts.swaps)?;
+        self.histograms(encoder, "baton_swap_gap", help, |one| &one.tracker.counts.swaps)?;
         let help = "Effects of instances that the gate passed or refused";
         let mut metric = Metric::new(encoder, "baton_effects", None, MetricType::Counter, help)?;
         for one in &self.elections {
@@ -240,7 +240,7 @@ impl Scrape {
             }
         }
         let help = "Lines of output that were dropped";
-        let lost = |one: &Election| number(one.standing.counts.lines_dropped());
+        let lost = |one: &Election| number(one.tracker.counts.lines_dropped());
         self.counters(encoder, "baton_output_lines_dropped", None, help, lost)
     }
 
@@ -326,7 +326,7 @@ impl Scrape {
 
 impl Election {
     fn label(&self) -> (&str, &str) {
-        ("election", self.standing.election.as_str())
+        ("election", self.tracker.election.as_str())
     }
 }
 
@@ -377,8 +377,8 @@ mod tests {
         }
         assert_eq!(described, documented);
         for words in [
-            Asked::ALL.iter().map(|what| what.word()).collect::<Vec<_>>(),
-            Answered::ALL.iter().map(|how| how.word()).collect(),
+            StoreOp::ALL.iter().map(|what| what.word()).collect::<Vec<_>>(),
+            StoreResult::ALL.iter().map(|how| how.word()).collect(),
             Transition::ALL.iter().map(|reason| reason.word()).collect(),
             Ended::ALL.iter().map(|outcome| outcome.word()).collect(),
             Effect::ALL.iter().map(|effect| effect.name()).collect(),

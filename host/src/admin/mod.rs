@@ -1,9 +1,9 @@
 //! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
 //! It has its own thread, so a renewal waits for no request, however many or slow the requests are. It reads the status
-//! that supervisors publish ([`Standing`](crate::telemetry::Standing)), and the clock. So the answer "this node leads"
-//! is true when it is made, even if the supervisor hangs. Operators' calls (`steering`) go through the store, as
-//! commands do, and this host reads them there.
+//! that supervisors publish ([`ElectionTracker`](crate::telemetry::ElectionTracker)), and the clock. So the answer
+//! "this node leads" is true when it is made, even if the supervisor hangs. Operators' calls (`steering`) go through
+//! the store, as commands do, and this host reads them there.
 //!
 //! Probes and scrapers need health, the leader and metrics, so these are open to every client that reaches the address,
 //! in plain HTTP. The module `access` decides which clients may do more.
@@ -38,7 +38,7 @@ use tokio::sync::oneshot;
 
 use access::Access;
 pub use access::{Certificate, TOKEN_FILE, TlsFiles, UnusableFile, token};
-use routes::Asked;
+use routes::AdminState;
 pub use url::{AdminUrl, InvalidAdminUrl};
 
 use crate::watched::Watched;
@@ -156,13 +156,13 @@ pub fn is_of_one_machine(store: &StoreUrl) -> bool {
 }
 
 /// An endpoint that is bound to its address and does not answer yet.
-pub struct Listening {
+pub struct BoundEndpoint {
     listener: TcpListener,
     access: Access,
     certificate: Option<Certificate>,
 }
 
-impl Listening {
+impl BoundEndpoint {
     /// Binds the address. None if the settings turn the endpoint off.
     ///
     /// # Errors
@@ -235,20 +235,20 @@ impl Admin {
     /// # Errors
     /// The system's error if it cannot start a thread.
     pub fn start(
-        listening: Option<Listening>,
+        listening: Option<BoundEndpoint>,
         socket: Option<UnixListener>,
         watched: Arc<Watched>,
         store: Arc<dyn Store>,
     ) -> io::Result<Option<Self>> {
         let (listener, access, certificate) = match listening {
-            Some(Listening { listener, access, certificate }) => (Some(listener), access, certificate),
+            Some(BoundEndpoint { listener, access, certificate }) => (Some(listener), access, certificate),
             None if socket.is_none() => return Ok(None),
             None => (None, Access::default(), None),
         };
         listener.as_ref().map_or(Ok(()), |listener| listener.set_nonblocking(true))?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let asked = Asked::about(watched, store, access);
+        let asked = AdminState::about(watched, store, access);
         let routes = routes::all(Arc::clone(&asked));
         let last_words = async move {
             // An error means that the sender was dropped: then the endpoint ends, too.
@@ -296,7 +296,7 @@ mod tests {
 
     fn error_at(address: SocketAddr) -> AdminError {
         let settings = AdminSettings { place: AdminPlace::At(address), token_file: None, tls: None, advertise: None };
-        Listening::with(&settings).err().unwrap()
+        BoundEndpoint::with(&settings).err().unwrap()
     }
 
     #[test]

@@ -14,8 +14,8 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
-use super::access::{MaySeeMore, Withheld};
-use super::routes::{Asked, in_pieces, text};
+use super::access::{MayReadOutput, Withheld};
+use super::routes::{AdminState, in_pieces, text};
 use crate::cli::ModuleRow;
 
 /// Minimum time between two reads of an election's versions. Nodes announce a new version within seconds.
@@ -120,12 +120,12 @@ pub(super) struct VersionNode {
     )
 )]
 pub(super) async fn modules(
-    MaySeeMore { has_token }: MaySeeMore,
-    State(asked): State<Arc<Asked>>,
+    MayReadOutput { has_token }: MayReadOutput,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
 ) -> Response {
-    let standing = match asked.watched.standing(&election) {
-        Ok(standing) => standing,
+    let tracker = match asked.watched.tracker(&election) {
+        Ok(tracker) => tracker,
         Err(no_part) => return no_part.into_response(),
     };
     let versions = &asked.versions;
@@ -133,7 +133,7 @@ pub(super) async fn modules(
         let why = format!("{ANSWERS} other clients are reading the versions: try again\n");
         return text(StatusCode::SERVICE_UNAVAILABLE, why);
     };
-    let rows = match versions.now(&standing.election).await {
+    let rows = match versions.now(&tracker.election).await {
         Ok(rows) => rows,
         Err(error) => {
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("the versions cannot be read: {error}\n"));
@@ -170,9 +170,9 @@ mod tests {
                 edit_versions(&*store, &election, |versions| versions.push(push.clone()).map_err(EditError::from));
             pushed.await.unwrap();
         }
-        let asked = Asked::about(Arc::new(Watched::of_nothing()), store, Access::default());
+        let asked = AdminState::about(Arc::new(Watched::of_nothing()), store, Access::default());
         let (state, path) = (State(asked), Path("job".to_owned()));
-        let answer = modules(MaySeeMore { has_token: false }, state, path).await;
+        let answer = modules(MayReadOutput { has_token: false }, state, path).await;
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let rows: Vec<Value> = serde_json::from_slice(&body).unwrap();
         let rows: Vec<_> = rows.iter().map(|row| (row["digest"].as_str().unwrap(), row["current"] == true)).collect();

@@ -26,7 +26,7 @@ use super::modules::{self, Versions};
 use super::status::{self, Nodes};
 use super::streams::Streams;
 use super::{metrics, page, steering};
-use crate::telemetry::Standing;
+use crate::telemetry::ElectionTracker;
 use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
@@ -40,7 +40,7 @@ const PAGES: usize = 8;
 /// Size of a piece of a page, in bytes. The next piece is sent once the client has read most of the previous one.
 const PIECE: usize = 16 << 10;
 
-pub(super) struct Asked {
+pub(super) struct AdminState {
     pub(super) watched: Arc<Watched>,
     pub(super) access: Access,
     pub(super) nodes: Nodes,
@@ -57,7 +57,7 @@ pub(super) struct Asked {
     pages: Arc<Semaphore>,
 }
 
-impl Asked {
+impl AdminState {
     pub(super) fn about(watched: Arc<Watched>, store: Arc<dyn Store>, access: Access) -> Arc<Self> {
         let objects = || Arc::clone(&store) as Arc<dyn ObjectStore>;
         Arc::new(Self {
@@ -77,11 +77,11 @@ impl Asked {
 }
 
 /// Paths that probes request, with any method: HAProxy's default is OPTIONS.
-fn probed<H: Handler<T, Arc<Asked>>, T: 'static>(handler: H) -> MethodRouter<Arc<Asked>> {
+fn probed<H: Handler<T, Arc<AdminState>>, T: 'static>(handler: H) -> MethodRouter<Arc<AdminState>> {
     on(MethodFilter::GET.or(MethodFilter::OPTIONS), handler)
 }
 
-pub(super) fn all(asked: Arc<Asked>) -> Router {
+pub(super) fn all(asked: Arc<AdminState>) -> Router {
     Router::new()
         .route("/", get(page::page))
         .route("/livez", probed(live))
@@ -122,7 +122,7 @@ fn verdict(problems: &[String]) -> Response {
 
 /// 200 if all parts of the host make progress.
 #[utoipa::path(get, path = "/livez", responses((status = 200, body = String), (status = 503, body = String)))]
-async fn live(State(asked): State<Arc<Asked>>) -> Response {
+async fn live(State(asked): State<Arc<AdminState>>) -> Response {
     let watched = &asked.watched;
     if watched.is_stuck().is_empty() {
         return verdict(&[]);
@@ -133,7 +133,7 @@ async fn live(State(asked): State<Arc<Asked>>) -> Response {
 
 /// 200 if this node is ready to take over each of its elections.
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
-async fn ready(State(asked): State<Arc<Asked>>) -> Response {
+async fn ready(State(asked): State<Arc<AdminState>>) -> Response {
     verdict(&asked.watched.lacks())
 }
 
@@ -169,13 +169,13 @@ struct Leader {
         (status = 404, description = "this node is not in this election")
     )
 )]
-async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -> Response {
+async fn leader(State(asked): State<Arc<AdminState>>, Path(election): Path<String>) -> Response {
     let watched = &asked.watched;
-    let standing = match watched.standing(&election) {
-        Ok(standing) => standing,
+    let tracker = match watched.tracker(&election) {
+        Ok(tracker) => tracker,
         Err(no_part) => return no_part.into_response(),
     };
-    let known = standing.known();
+    let known = tracker.known();
     let here = known.serves(watched.clock.now());
     let status = if here { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let leader = Leader { election, here, leader: known.leader, term: known.term };
@@ -189,7 +189,7 @@ async fn leader(State(asked): State<Arc<Asked>>, Path(election): Path<String>) -
     path = "/metrics",
     responses((status = 200, body = String), (status = 503, description = "too many other clients read the metrics"))
 )]
-async fn scraped(State(asked): State<Arc<Asked>>, headers: HeaderMap) -> Response {
+async fn scraped(State(asked): State<Arc<AdminState>>, headers: HeaderMap) -> Response {
     let Ok(permit) = Arc::clone(&asked.pages).try_acquire_owned() else {
         let why = format!("{PAGES} other clients are reading the metrics: try again\n");
         return text(StatusCode::SERVICE_UNAVAILABLE, why);
@@ -260,18 +260,18 @@ async fn only_reads() -> Response {
 
 impl Watched {
     /// The status of an election, or an error if the node is not in it.
-    pub(super) fn standing(&self, election: &str) -> Result<&Standing, NoPart> {
-        if let Some(standing) = self.standings.iter().find(|one| one.election.as_str() == election) {
-            return Ok(standing);
+    pub(super) fn tracker(&self, election: &str) -> Result<&ElectionTracker, NoPart> {
+        if let Some(tracker) = self.trackers.iter().find(|one| one.election.as_str() == election) {
+            return Ok(tracker);
         }
-        let known: Vec<&str> = self.standings.iter().map(|one| one.election.as_str()).collect();
+        let known: Vec<&str> = self.trackers.iter().map(|one| one.election.as_str()).collect();
         let (node, asked, known) = (&self.node, escape(election), known.join(" "));
         Err(NoPart(format!("{node} is not in the election {asked}; its elections: {known}\n")))
     }
 }
 
 #[cfg(test)]
-impl Asked {
+impl AdminState {
     pub(super) fn of_nothing() -> Arc<Self> {
         let store = baton_store::MemoryStore::new(Arc::new(|| std::time::Duration::ZERO));
         Self::about(Arc::new(Watched::of_nothing()), Arc::new(store), Access::default())
@@ -285,7 +285,7 @@ mod tests {
     use std::time::Duration;
 
     use baton_election::ElectionName;
-    use baton_store::{Announcement, Digest, ModuleStore as _, PastTerm, tell_terms};
+    use baton_store::{Announcement, Digest, ModuleStore as _, PastTerm, report_terms};
     use http_body_util::BodyExt as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
@@ -296,7 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn number_of_unread_metrics_pages_is_bounded() {
-        let asked = Asked::of_nothing();
+        let asked = AdminState::of_nothing();
         let scrape = || scraped(State(Arc::clone(&asked)), HeaderMap::new());
         let mut unread = Vec::new();
         for _ in 0..PAGES {
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(asked.pages.available_permits(), PAGES);
     }
 
-    async fn get(asked: &Arc<Asked>, path: &str, is_local: bool) -> (StatusCode, Bytes) {
+    async fn get(asked: &Arc<AdminState>, path: &str, is_local: bool) -> (StatusCode, Bytes) {
         let address = if is_local { [127, 0, 0, 1] } else { [10, 0, 0, 7] };
         let routes = all(Arc::clone(asked)).layer(axum::Extension(Caller::at(address.into(), false)));
         let request = axum::http::Request::get(path).header("host", "127.0.0.1:7070").body(Body::empty()).unwrap();
@@ -319,7 +319,7 @@ mod tests {
         (answer.status(), answer.into_body().collect().await.unwrap().to_bytes())
     }
 
-    async fn document(asked: &Arc<Asked>) -> Value {
+    async fn document(asked: &Arc<AdminState>) -> Value {
         let (status, described) = get(asked, "/v1/openapi.json", false).await;
         assert_eq!(status, StatusCode::OK, "what there is is no secret");
         serde_json::from_slice(&described).unwrap()
@@ -398,12 +398,12 @@ mod tests {
         let whole =
             PastTerm { term: 1, leaderless_ms: Some(1500), ended: text(), reason: text(), ..PastTerm::default() };
         let running = PastTerm { term: 2, ..PastTerm::default() };
-        assert_eq!(tell_terms(&*store, &election, &[whole, running]).await, Ok(None));
+        assert_eq!(report_terms(&*store, &election, &[whole, running]).await, Ok(None));
         let said = Announcement::now("web-4", "1", "", vec![Digest::of(b"")], None);
         store.announce(&election, "web-4", said.encode()).await.unwrap();
         let watched =
             Watched { events: Arc::new(Ring::with(Event::Error { error: "why".to_owned() })), ..Watched::of_nothing() };
-        let asked = Asked::about(Arc::new(watched), store, Access::default());
+        let asked = AdminState::about(Arc::new(watched), store, Access::default());
         let described = document(&asked).await;
         let paths = described["paths"].as_object().unwrap();
         let (reads, changes): (Vec<_>, Vec<_>) =
@@ -445,7 +445,7 @@ mod tests {
     /// Sends a call with these headers, from this machine or over TLS from another. Checks that the response fits the
     /// OpenAPI document unless the call was refused.
     async fn change(
-        asked: &Arc<Asked>,
+        asked: &Arc<AdminState>,
         path: &str,
         is_local: bool,
         headers: &[(&str, &str)],
@@ -471,7 +471,7 @@ mod tests {
     }
 
     /// The path of each operation in the document that makes changes.
-    async fn changing(asked: &Arc<Asked>) -> Vec<String> {
+    async fn changing(asked: &Arc<AdminState>) -> Vec<String> {
         let described = document(asked).await;
         let docs = include_str!("../../../docs/monitoring.md");
         let mut paths = Vec::new();
@@ -499,7 +499,7 @@ mod tests {
         std::fs::write(&file, TOKEN).unwrap();
         let with = |access| {
             let store = baton_store::MemoryStore::new(Arc::new(|| Duration::ZERO));
-            Asked::about(Arc::new(Watched::of_nothing()), Arc::new(store), access)
+            AdminState::about(Arc::new(Watched::of_nothing()), Arc::new(store), access)
         };
         let (none, whole) = (with(Access::default()), with(Access { token_file: Some(file.clone()), has_tls: true }));
         let plain = with(Access { token_file: Some(file), has_tls: false });

@@ -16,11 +16,11 @@ use utoipa::ToSchema;
 
 use super::AdminUrl;
 use super::access::{MaySeeStatus, Withheld};
-use super::routes::{Asked, NoPart, text};
-use crate::said::Said;
-use crate::telemetry::Standing;
+use super::routes::{AdminState, NoPart, text};
+use crate::node_announcement::NodeAnnouncement;
+use crate::telemetry::ElectionTracker;
 use crate::watched::Watched;
-use baton_runtime::InUse;
+use baton_runtime::InstanceUsage;
 
 /// Minimum time between two reads of the nodes. Each node announces itself at each change and once a minute.
 const NODES_EVERY: Duration = Duration::from_secs(5);
@@ -65,22 +65,22 @@ pub(super) struct ElectionStatus {
     listeners: u32,
     /// Usage of its instance on this node, as in `baton status -o json`; null if none runs.
     #[schema(value_type = Option<Object>)]
-    usage: Option<InUse>,
+    usage: Option<InstanceUsage>,
 }
 
 impl ElectionStatus {
-    fn of(watched: &Watched, standing: &Standing, in_use: &[(ElectionName, Term, InUse)]) -> Self {
-        let (now, known) = (watched.clock.now(), standing.known());
+    fn of(watched: &Watched, tracker: &ElectionTracker, in_use: &[(ElectionName, Term, InstanceUsage)]) -> Self {
+        let (now, known) = (watched.clock.now(), tracker.known());
         let leads = known.leads(now);
-        let in_use = in_use.iter().rfind(|(election, ..)| *election == standing.election);
+        let in_use = in_use.iter().rfind(|(election, ..)| *election == tracker.election);
         Self {
-            election: standing.election.to_string(),
+            election: tracker.election.to_string(),
             node: watched.node.clone(),
             labels: watched.labels.clone(),
             leads: leads.is_some(),
             serves: known.serves(now),
             term: known.term,
-            lease_s: standing.lease.as_secs_f64(),
+            lease_s: tracker.lease.as_secs_f64(),
             remaining_s: leads.map(|(_, left)| left.as_secs_f64()),
             module: known.module.map(|digest| digest.to_string()),
             ready: known.is_ready(),
@@ -100,7 +100,7 @@ pub(super) struct NodeStatus {
     /// Name of the election.
     election: String,
     #[serde(flatten)]
-    said: Said,
+    said: NodeAnnouncement,
     /// Source of its modules.
     source: String,
     /// Digests of the modules that it could start at once.
@@ -113,7 +113,7 @@ pub(super) struct NodeStatus {
 
 impl NodeStatus {
     fn of(election: &ElectionName, announced: Announcement) -> Self {
-        let said = Said::from(&announced);
+        let said = NodeAnnouncement::from(&announced);
         let Announcement { source, holds, term, admin, .. } = announced;
         let holds = holds.into_iter().map(|digest| digest.to_string()).collect();
         // The announcement is untrusted: any client that writes to the store can forge it.
@@ -133,7 +133,7 @@ impl Nodes {
         Self { store, last: Mutex::default() }
     }
 
-    async fn now(&self, standings: &[Arc<Standing>]) -> Result<Vec<NodeStatus>, StoreError> {
+    async fn now(&self, trackers: &[Arc<ElectionTracker>]) -> Result<Vec<NodeStatus>, StoreError> {
         let mut last = self.last.lock().await;
         if let Some((at, nodes)) = &*last
             && at.elapsed() < NODES_EVERY
@@ -142,9 +142,9 @@ impl Nodes {
         }
         let mut nodes = Vec::new();
         let read = async {
-            for standing in standings {
-                for (_, said) in self.store.announcements(&standing.election).await? {
-                    nodes.extend(Announcement::decode(&said).map(|said| NodeStatus::of(&standing.election, said)));
+            for tracker in trackers {
+                for (_, said) in self.store.announcements(&tracker.election).await? {
+                    nodes.extend(Announcement::decode(&said).map(|said| NodeStatus::of(&tracker.election, said)));
                 }
             }
             Ok(())
@@ -158,11 +158,11 @@ impl Nodes {
 
 /// All elections of this node.
 #[utoipa::path(get, path = "/v1/elections", responses(Withheld, (status = 200, body = Vec<ElectionStatus>)))]
-pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Json<Vec<ElectionStatus>> {
+pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<AdminState>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
     // Read once for all elections: it reads the process of each instance.
     let in_use = watched.running.in_use();
-    Json(watched.standings.iter().map(|standing| ElectionStatus::of(watched, standing, &in_use)).collect())
+    Json(watched.trackers.iter().map(|tracker| ElectionStatus::of(watched, tracker, &in_use)).collect())
 }
 
 /// One election of this node.
@@ -178,12 +178,12 @@ pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<Asked>>) 
 )]
 pub(super) async fn election(
     _: MaySeeStatus,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
 ) -> Result<Json<ElectionStatus>, NoPart> {
     let watched = &asked.watched;
-    let standing = watched.standing(&election)?;
-    Ok(Json(ElectionStatus::of(watched, standing, &watched.running.in_use())))
+    let tracker = watched.tracker(&election)?;
+    Ok(Json(ElectionStatus::of(watched, tracker, &watched.running.in_use())))
 }
 
 /// The nodes of these elections, as they have announced themselves in the store.
@@ -192,8 +192,8 @@ pub(super) async fn election(
     path = "/v1/nodes",
     responses(Withheld, (status = 200, body = Vec<NodeStatus>), (status = 503, description = "the store does not answer"))
 )]
-pub(super) async fn nodes(_: MaySeeStatus, State(asked): State<Arc<Asked>>) -> Response {
-    match asked.nodes.now(&asked.watched.standings).await {
+pub(super) async fn nodes(_: MaySeeStatus, State(asked): State<Arc<AdminState>>) -> Response {
+    match asked.nodes.now(&asked.watched.trackers).await {
         Ok(nodes) => Json(nodes).into_response(),
         Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("the nodes cannot be read: {error}\n")),
     }

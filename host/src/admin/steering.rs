@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use utoipa::{IntoResponses, ToSchema};
 
 use super::access::{MayChange, Withheld};
-use super::routes::{Asked, NoPart, text};
-use crate::steering::operator::{Called, NoEffect, Operator, Steered, check_reason};
+use super::routes::{AdminState, NoPart, text};
+use crate::steering::operator::{HintTarget, NoEffect, Operator, SteeringCommand, check_reason};
 use crate::steering::rollback;
 use crate::telemetry::Event;
 
@@ -97,7 +97,7 @@ pub(super) struct RollbackCall {
 
 /// Result of a call.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct CameOf {
+pub(super) struct CallResult {
     /// True if the call has taken effect.
     done: bool,
     /// Text that says what happened or what is missing.
@@ -110,13 +110,13 @@ pub(super) struct CameOf {
 enum Effect {
     /// the call has taken effect
     #[response(status = 200)]
-    Done(CameOf),
+    Done(CallResult),
     /// the call does not apply now, and nothing was requested
     #[response(status = 409)]
-    NotApplicable(CameOf),
+    NotApplicable(CallResult),
     /// the request is stored, or may be, and had no effect in time as far as the store shows
     #[response(status = 504)]
-    NotYet(CameOf),
+    NotYet(CallResult),
 }
 
 /// The responses to any call that changed nothing.
@@ -125,22 +125,22 @@ enum Effect {
 enum Refusal {
     /// the store does not answer, too many other calls are in progress, or (as text) the token file cannot be read
     #[response(status = 503)]
-    Unavailable(CameOf),
+    Unavailable(CallResult),
     /// the body is invalid
     #[response(status = 400)]
-    Body(CameOf),
+    Body(CallResult),
     /// this node is not in the election, or no host has contended for it yet
     #[response(status = 404)]
-    NoSuch(CameOf),
+    NoSuch(CallResult),
     /// the body did not arrive in time
     #[response(status = 408)]
-    Late(CameOf),
+    Late(CallResult),
     /// the body is too long or incomplete
     #[response(status = 413)]
-    TooLong(CameOf),
+    TooLong(CallResult),
     /// the content type of the body is not JSON
     #[response(status = 415)]
-    NotJson(CameOf),
+    NotJson(CallResult),
 }
 
 /// A refused call: the status and the reason.
@@ -158,9 +158,9 @@ impl Unusable {
     }
 }
 
-pub(super) fn routes() -> Router<Arc<Asked>> {
+pub(super) fn routes() -> Router<Arc<AdminState>> {
     let path = |what: &str| format!("/v1/elections/{{election}}/{what}");
-    let changes = |route: MethodRouter<Arc<Asked>>| route.fallback(only_posts);
+    let changes = |route: MethodRouter<Arc<AdminState>>| route.fallback(only_posts);
     Router::new()
         .route(&path("step-down"), changes(post(step_down)))
         .route(&path("suspend"), changes(post(suspend)))
@@ -185,7 +185,7 @@ async fn only_posts() -> Response {
 )]
 pub(super) async fn step_down(
     _: MayChange,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
     request: Request,
 ) -> Result<Response, Unusable> {
@@ -196,7 +196,7 @@ pub(super) async fn step_down(
         return Err(Unusable::because("for_s must be from 1 to 86400"));
     }
     let call = Call::new(&asked, election, reason, timeout_s)?;
-    Ok(call.answer(&Steered::StepDown(stays_out)).await)
+    Ok(call.answer(&SteeringCommand::StepDown(stays_out)).await)
 }
 
 /// Keeps all nodes from leading until the election is resumed.
@@ -209,14 +209,14 @@ pub(super) async fn step_down(
 )]
 pub(super) async fn suspend(
     _: MayChange,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
     request: Request,
 ) -> Result<Response, Unusable> {
     let election = known(&asked, &election)?;
     let SuspendCall { reason, timeout_s } = body(request).await?;
     let call = Call::new(&asked, election, reason, timeout_s)?;
-    Ok(call.answer(&Steered::Suspend).await)
+    Ok(call.answer(&SteeringCommand::Suspend).await)
 }
 
 /// Ends a suspension.
@@ -229,14 +229,14 @@ pub(super) async fn suspend(
 )]
 pub(super) async fn resume(
     _: MayChange,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
     request: Request,
 ) -> Result<Response, Unusable> {
     let election = known(&asked, &election)?;
     let ResumeCall { timeout_s } = body(request).await?;
     let call = Call::new(&asked, election, None, timeout_s)?;
-    Ok(call.answer(&Steered::Resume).await)
+    Ok(call.answer(&SteeringCommand::Resume).await)
 }
 
 /// Makes the named node lead. If it does not take the lease soon, the previous leader may continue.
@@ -249,14 +249,14 @@ pub(super) async fn resume(
 )]
 pub(super) async fn transfer(
     _: MayChange,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
     request: Request,
 ) -> Result<Response, Unusable> {
     let election = known(&asked, &election)?;
     let TransferCall { to, reason, timeout_s } = body(request).await?;
     let call = Call::new(&asked, election, reason, timeout_s)?;
-    Ok(call.answer(&Steered::Transfer(to)).await)
+    Ok(call.answer(&SteeringCommand::Transfer(to)).await)
 }
 
 /// Makes an earlier version of the module the current one.
@@ -267,14 +267,14 @@ pub(super) async fn transfer(
     request_body = RollbackCall,
     responses(
         Withheld,
-        (status = 200, body = CameOf),
-        (status = 409, body = CameOf, description = "there is no such version"),
+        (status = 200, body = CallResult),
+        (status = 409, body = CallResult, description = "there is no such version"),
         Refusal
     )
 )]
 pub(super) async fn roll_back(
     _: MayChange,
-    State(asked): State<Arc<Asked>>,
+    State(asked): State<Arc<AdminState>>,
     Path(election): Path<String>,
     request: Request,
 ) -> Result<Response, Unusable> {
@@ -285,8 +285,8 @@ pub(super) async fn roll_back(
     let call = Call::new(&asked, name, reason, None)?;
     match rollback::roll_back(&*asked.store, &call.election, digest.as_ref()).await {
         Ok(rolled_back) => {
-            if let Ok(standing) = asked.watched.standing(call.election.as_str()) {
-                standing.tidings.look();
+            if let Ok(tracker) = asked.watched.tracker(call.election.as_str()) {
+                tracker.notifier.look();
             }
             let result = rollback::told(&rolled_back, &call.election);
             asked
@@ -300,7 +300,7 @@ pub(super) async fn roll_back(
 }
 
 struct Call<'a> {
-    asked: &'a Asked,
+    asked: &'a AdminState,
     election: ElectionName,
     by: String,
     reason: Option<String>,
@@ -309,7 +309,7 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(
-        asked: &'a Asked,
+        asked: &'a AdminState,
         election: ElectionName,
         reason: Option<String>,
         timeout_s: Option<u64>,
@@ -326,14 +326,14 @@ impl<'a> Call<'a> {
         Ok(Self { asked, election, by, reason, patience: Duration::from_secs(patience) })
     }
 
-    async fn answer(self, what: &Steered) -> Response {
+    async fn answer(self, what: &SteeringCommand) -> Response {
         let Ok(_permit) = self.asked.changes.try_acquire() else {
             let why = format!("{AT_ONCE} other calls are in progress: try again\n");
             return steered(StatusCode::SERVICE_UNAVAILABLE, false, why);
         };
         let Self { asked, election, by, reason, patience } = self;
-        let standing = asked.watched.standing(election.as_str()).ok();
-        let called = standing.map_or(Called::Nobody, |standing| Called::Node(&standing.tidings));
+        let tracker = asked.watched.tracker(election.as_str()).ok();
+        let called = tracker.map_or(HintTarget::Nobody, |tracker| HintTarget::Node(&tracker.notifier));
         let operator = Operator { store: &*asked.store, election: &election, by, reason, patience, called };
         match operator.steer(what).await {
             Ok(result) => steered(StatusCode::OK, true, result),
@@ -353,13 +353,13 @@ impl<'a> Call<'a> {
 }
 
 fn steered(status: StatusCode, done: bool, result: String) -> Response {
-    (status, Json(CameOf { done, result: result.trim_end().to_owned() })).into_response()
+    (status, Json(CallResult { done, result: result.trim_end().to_owned() })).into_response()
 }
 
 /// The election's name, if this node is in the election.
-fn known(asked: &Asked, election: &str) -> Result<ElectionName, Unusable> {
-    let standing = asked.watched.standing(election);
-    standing.map(|standing| standing.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
+fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
+    let tracker = asked.watched.tracker(election);
+    tracker.map(|tracker| tracker.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
 }
 
 /// Parses the body. An empty body counts as an empty object.

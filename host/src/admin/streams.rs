@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 /// The state of a connection, shared by its handler and the list of connections.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ConnectionState {
     has_asked: AtomicBool,
     is_stream: AtomicBool,
     /// Counts how often the client has read all that was sent.
@@ -21,7 +21,7 @@ pub(super) struct Place {
     cut: Notify,
 }
 
-impl Place {
+impl ConnectionState {
     pub(super) fn has_asked(&self) -> bool {
         self.has_asked.load(Ordering::Relaxed)
     }
@@ -56,7 +56,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Streams {
     most: usize,
-    oldest_first: Mutex<VecDeque<Weak<Place>>>,
+    oldest_first: Mutex<VecDeque<Weak<ConnectionState>>>,
 }
 
 impl Streams {
@@ -70,7 +70,7 @@ impl Streams {
     }
 
     /// Starts a stream on a connection. Ends the oldest stream if there are too many.
-    pub(super) fn begin(&self, place: &Arc<Place>) {
+    pub(super) fn begin(&self, place: &Arc<ConnectionState>) {
         place.is_stream.store(true, Ordering::Relaxed);
         let mut open = self.oldest_first.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|one| one.strong_count() > 0);
@@ -92,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn stream_ends_for_a_further_one_or_if_unread() {
         let streams = Streams::at_most(2);
-        let places: Vec<Arc<Place>> = (0..3).map(|_| Arc::default()).collect();
+        let places: Vec<Arc<ConnectionState>> = (0..3).map(|_| Arc::default()).collect();
         places.iter().for_each(|place| streams.begin(place));
         // The third stream ends the first.
         places[0].ends(Duration::MAX).await;
@@ -111,7 +111,7 @@ mod tests {
             () = places[2].ends(LIFETIME) => panic!("a stream ended although its client reads"),
         }
         // A connection without a stream ends after its lifetime, even if the client reads.
-        let other = Place::default();
+        let other = ConnectionState::default();
         let moving = async {
             loop {
                 other.moves();

@@ -154,7 +154,7 @@ Example:
         /// Only this election [default: all]
         election: Option<String>,
         #[command(flatten)]
-        told: Told,
+        told: StreamArgs,
     },
     /// Show what the coordinator prints and logs
     ///
@@ -167,7 +167,7 @@ Example:
         /// Election
         election: String,
         #[command(flatten)]
-        told: Told,
+        told: StreamArgs,
     },
     /// Publish a module as the current version of an election
     ///
@@ -572,7 +572,7 @@ pub(super) struct Force {
 
 /// Selects entries of a host's streams.
 #[derive(Args, Debug)]
-pub(super) struct Told {
+pub(super) struct StreamArgs {
     #[command(flatten)]
     pub store: Store,
     /// Continue with new entries, whichever node leads

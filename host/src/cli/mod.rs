@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod doctor;
+mod entries;
 mod flags;
 mod generate;
 mod history;
@@ -13,7 +14,6 @@ mod print;
 mod progress;
 mod status;
 mod steering;
-mod told;
 mod tone;
 
 use std::borrow::Cow;
@@ -32,18 +32,18 @@ use clap::{CommandFactory as _, Parser};
 pub use args::Lang;
 pub use check::print_inspection;
 pub use doctor::{Diagnosis, Finding, Latency, Level, print_diagnosis};
+pub use entries::print_entry;
 pub use generate::{complete, completions, manual, schema, write_manuals};
 pub use history::{TermRow, print_history};
 pub use modules::{ModuleRow, NodeRow, print_modules};
 pub use nodes::{NodeStatusRow, print_nodes};
-pub use print::{columns, print, print_bytes, print_json, print_on, print_value, say, say_error};
+pub use print::{columns, print, print_bytes, print_error, print_json, print_on, print_value, say};
 pub use progress::Progress;
-pub use status::{LeaseWord, StatusRow, SuspendedRow, print_again, print_status};
+pub use status::{LeaseLabel, StatusRow, SuspendedRow, print_again, print_status};
 pub use steering::Steer;
-pub use told::print_told;
 pub use tone::{Tone, print_styled, table};
 
-use crate::config::{self, Config, ConfigError, Environment, Examined, Key, Layer, renamed};
+use crate::config::{self, Config, ConfigError, DoctorSettings, Environment, Key, Layer, renamed};
 use args::{Arguments, Subcommand};
 use baton_modules::{Assignment, is_path};
 use baton_runtime::LogLevel;
@@ -87,7 +87,7 @@ pub enum Command {
         json: bool,
     },
     /// Print events or logs of the leader's host, and optionally continue with new entries.
-    Told(Told),
+    Stream(StreamArgs),
     /// Report whether a component would run here.
     Check {
         /// The component's file.
@@ -188,7 +188,7 @@ pub enum Command {
 #[derive(Debug)]
 pub struct Doctor {
     /// The store and the machine.
-    pub examined: Examined,
+    pub examined: DoctorSettings,
     /// File of a component to check, if any.
     pub module: Option<PathBuf>,
     /// Skip the checks that wait for a lease to expire.
@@ -199,7 +199,7 @@ pub struct Doctor {
 
 /// The arguments of `baton events` and `baton logs`.
 #[derive(Debug)]
-pub struct Told {
+pub struct StreamArgs {
     /// True for the coordinator's output (`logs`), false for the host's events (`events`).
     pub is_output: bool,
     /// Only this election; none for all.
@@ -313,7 +313,7 @@ impl Stop {
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
             }
             Self::Config(error) => {
-                say_error(&format!("wrong configuration: {error}"));
+                print_error(&format!("wrong configuration: {error}"));
                 ExitCode::from(WRONG_CONFIGURATION)
             }
         }
@@ -378,10 +378,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         },
         Subcommand::Events { election, told } => {
             let election = election.as_deref().map(election_argument).transpose()?;
-            Command::Told(told.of(false, election, around)?)
+            Command::Stream(told.of(false, election, around)?)
         }
         Subcommand::Logs { election, told } => {
-            Command::Told(told.of(true, Some(election_argument(&election)?), around)?)
+            Command::Stream(told.of(true, Some(election_argument(&election)?), around)?)
         }
         Subcommand::Check { module, flags, output } => {
             let module = module_argument(module)?;
@@ -540,12 +540,17 @@ fn digest_argument(text: &str) -> Result<DigestPrefix, ConfigError> {
     text.parse().map_err(|error: InvalidPrefix| ConfigError::of_argument("DIGEST", error.to_string()))
 }
 
-impl args::Told {
-    fn of(self, is_output: bool, election: Option<ElectionName>, around: &Environment) -> Result<Told, ConfigError> {
+impl args::StreamArgs {
+    fn of(
+        self,
+        is_output: bool,
+        election: Option<ElectionName>,
+        around: &Environment,
+    ) -> Result<StreamArgs, ConfigError> {
         let Self { store, follow, tail, level, token_file, ca, output } = self;
         let flags = store.layer()?.flag(Key::AdminTokenFile, token_file);
         let (store, token_file) = config::resolve_store_and_token(&flags, around)?;
-        Ok(Told { is_output, election, store, follow, tail, level, token_file, ca, json: output.is_json() })
+        Ok(StreamArgs { is_output, election, store, follow, tail, level, token_file, ca, json: output.is_json() })
     }
 }
 
@@ -569,7 +574,7 @@ mod tests {
 
     fn parsed(arguments: &[&str]) -> Result<Command, Stop> {
         let arguments = ["baton"].iter().chain(arguments).map(OsString::from);
-        parse(arguments, &Environment::made_up(&[], std::path::Path::new("/")))
+        parse(arguments, &Environment::artificial(&[], std::path::Path::new("/")))
     }
 
     #[test]

@@ -9,9 +9,9 @@ use time::OffsetDateTime;
 use super::modules::age;
 use super::status::short;
 use super::{columns, print, print_json};
-use crate::said::Said;
+use crate::node_announcement::NodeAnnouncement;
 use baton_runtime::escape::escape;
-use baton_store::steering::Order;
+use baton_store::steering::CommandOrigin;
 use baton_store::{Announcement, Labels, Listens};
 
 /// One node of an election. The keys of its JSON are an interface.
@@ -19,7 +19,7 @@ use baton_store::{Announcement, Labels, Listens};
 pub struct NodeStatusRow {
     /// The node's announcement.
     #[serde(flatten)]
-    pub said: Said,
+    pub said: NodeAnnouncement,
     /// `leader` or `standby`.
     pub role: &'static str,
     /// True if it could start a module at once; none if it has not announced itself.
@@ -40,7 +40,7 @@ impl NodeStatusRow {
             .map(|said| {
                 let exited = exited(&said.incarnation);
                 Self {
-                    said: Said::from(said),
+                    said: NodeAnnouncement::from(said),
                     role: if leads(&said.incarnation) { "leader" } else { "standby" },
                     ready: Some(!said.holds.is_empty() && !exited),
                     exited,
@@ -49,7 +49,8 @@ impl NodeStatusRow {
             .collect();
         if let Some(record) = leader.filter(|_| rows.iter().all(|row| row.role != "leader")) {
             let node = record.node.clone().unwrap_or_default();
-            let said = Said { node, incarnation: record.incarnation.clone(), ..Said::default() };
+            let said =
+                NodeAnnouncement { node, incarnation: record.incarnation.clone(), ..NodeAnnouncement::default() };
             let exited = exited(&record.incarnation);
             rows.push(Self { said, role: "leader", ready: None, exited });
         }
@@ -85,7 +86,7 @@ fn leader(snapshot: &Snapshot) -> Option<&Record> {
 /// As for [`print()`].
 pub fn print_nodes(
     rows: &[NodeStatusRow],
-    suspended: Option<&Order>,
+    suspended: Option<&CommandOrigin>,
     now: OffsetDateTime,
     json: bool,
 ) -> io::Result<()> {
@@ -96,7 +97,7 @@ pub fn print_nodes(
     }
 }
 
-fn table(rows: &[NodeStatusRow], suspended: Option<&Order>, now: OffsetDateTime) -> String {
+fn table(rows: &[NodeStatusRow], suspended: Option<&CommandOrigin>, now: OffsetDateTime) -> String {
     let mut lines = vec![
         ["NODE", "ROLE", "PRIORITY", "VERSION", "MODULE", "RUNS", "ANNOUNCED", "LINK", "LABELS", "STATE"]
             .map(String::from),
@@ -193,7 +194,7 @@ mod tests {
     fn table_shows_why_a_node_cannot_lead() {
         let now = OffsetDateTime::parse("2026-11-21T12:00:30Z", &Rfc3339).unwrap();
         let [id, by, at] = ["1", "ann@desk\x1b[2J", "2026-11-21T12:00:10Z"].map(str::to_owned);
-        let order = Order { id, by, at, reason: Some("maintenance".to_owned()) };
+        let order = CommandOrigin { id, by, at, reason: Some("maintenance".to_owned()) };
         assert_eq!(
             table(&rows(), Some(&order), now),
             "\

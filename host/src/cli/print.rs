@@ -21,7 +21,7 @@ pub fn say(line: &str) -> bool {
 }
 
 /// Prints an error to stderr. Returns false if stderr is closed.
-pub fn say_error(error: &str) -> bool {
+pub fn print_error(error: &str) -> bool {
     say(&format!("error: {error}"))
 }
 

@@ -7,20 +7,20 @@ use baton_election::{ElectionName, LeaseState, Outcome, Snapshot, Term};
 use serde::{Serialize, Serializer};
 
 use super::nodes::in_one_cell;
-use super::print::{print_json, print_json_again, say_error};
+use super::print::{print_error, print_json, print_json_again};
 use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
 use baton_runtime::escape::{escape, escape_lines};
-use baton_runtime::{InUse, Share};
+use baton_runtime::{InstanceUsage, LimitUsage};
 use baton_store::clock::rfc3339;
-use baton_store::steering::Order;
+use baton_store::steering::CommandOrigin;
 use baton_store::{Digest, Labels, StoreUrl};
 
 /// The state of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LeaseWord {
+pub enum LeaseLabel {
     /// Held by the node of the record.
     Held,
     /// Never acquired, or released.
@@ -35,7 +35,7 @@ pub enum LeaseWord {
     Outside,
 }
 
-impl LeaseWord {
+impl LeaseLabel {
     /// Classifies a lease. An infinite lease, or one on an object without a record, is held by a client other than
     /// Baton.
     fn of(state: LeaseState, has_record: bool) -> Self {
@@ -82,7 +82,7 @@ pub struct StatusRow {
     /// The election's name.
     pub election: String,
     /// The state of its lease.
-    pub lease: LeaseWord,
+    pub lease: LeaseLabel,
     /// The highest term that began; none if the store has no record.
     pub term: Option<Term>,
     /// The node that began it.
@@ -102,7 +102,7 @@ pub struct StatusRow {
     pub labels: Labels,
     /// Usage of its instance; none if no host of this user on this machine runs it.
     #[serde(rename = "usage")]
-    pub in_use: Option<InUse>,
+    pub in_use: Option<InstanceUsage>,
 }
 
 /// A suspension: no node leads until the election is resumed. The keys of its JSON are an interface.
@@ -116,9 +116,9 @@ pub struct SuspendedRow {
     pub reason: Option<String>,
 }
 
-impl From<Order> for SuspendedRow {
-    fn from(order: Order) -> Self {
-        let Order { by, at, reason, .. } = order;
+impl From<CommandOrigin> for SuspendedRow {
+    fn from(order: CommandOrigin) -> Self {
+        let CommandOrigin { by, at, reason, .. } = order;
         Self { by, at, reason }
     }
 }
@@ -130,7 +130,7 @@ impl StatusRow {
         let Snapshot::Object { lease, record, .. } = snapshot else {
             return None;
         };
-        let lease = LeaseWord::of(lease, record.is_some());
+        let lease = LeaseLabel::of(lease, record.is_some());
         let election = election.to_string();
         Some(match record {
             None => Self {
@@ -168,7 +168,7 @@ impl StatusRow {
     /// True if a node holds the lease. It may still be starting, or stopping, its instance.
     #[must_use]
     pub fn has_leader(&self) -> bool {
-        self.lease == LeaseWord::Held
+        self.lease == LeaseLabel::Held
     }
 }
 
@@ -200,11 +200,11 @@ pub fn print_again(
         return match read {
             Ok((rows, unread)) => {
                 for error in unread {
-                    say_error(error);
+                    print_error(error);
                 }
                 print_json_again(&rows)
             }
-            Err(error) => Ok(say_error(error)),
+            Err(error) => Ok(print_error(error)),
         };
     }
     let at = rfc3339(Duration::from_secs(at.as_secs())).replace(".000000", "");
@@ -244,7 +244,7 @@ fn text(rows: &[StatusRow]) -> String {
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
     for row in rows {
         // No node leads while the lease is free. The record still names the last leader.
-        let leads = !matches!(row.lease, LeaseWord::Free | LeaseWord::Expired | LeaseWord::Broken);
+        let leads = !matches!(row.lease, LeaseLabel::Free | LeaseLabel::Expired | LeaseLabel::Broken);
         let node = row.node.as_ref().map(|node| if leads { node.clone() } else { format!("(last: {node})") });
         lines.push([
             row.election.clone(),
@@ -261,7 +261,7 @@ fn text(rows: &[StatusRow]) -> String {
             dash(in_one_cell(&row.labels)),
         ]);
     }
-    let mut text = table(&lines, |column, cell| if column == 1 { LeaseWord::tone(cell) } else { Tone::Plain });
+    let mut text = table(&lines, |column, cell| if column == 1 { LeaseLabel::tone(cell) } else { Tone::Plain });
     for row in rows {
         if let Some(SuspendedRow { by, at, reason }) = &row.suspended {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -279,9 +279,10 @@ fn text(rows: &[StatusRow]) -> String {
     text
 }
 
-fn used(in_use: &InUse) -> String {
-    let InUse { memory, table_elements, instances, handles, files, requests, lines, dropped, process, .. } = in_use;
-    let of = |share: &Share, what: &str| format!("{} of {} {what}", share.used, share.limit);
+fn used(in_use: &InstanceUsage) -> String {
+    let InstanceUsage { memory, table_elements, instances, handles, files, requests, lines, dropped, process, .. } =
+        in_use;
+    let of = |share: &LimitUsage, what: &str| format!("{} of {} {what}", share.used, share.limit);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let mut parts = vec![format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit))];
     // Only limits of which more than half is used: JSON has all of them.
@@ -327,7 +328,7 @@ mod tests {
         vec![
             StatusRow {
                 election: "heartbeat".to_string(),
-                lease: LeaseWord::Held,
+                lease: LeaseLabel::Held,
                 term: Some(7),
                 node: Some("web-3\x1b[2J".to_string()),
                 since: Some(Duration::from_micros(1_709_210_096_000_042)),
@@ -344,7 +345,7 @@ mod tests {
             },
             StatusRow {
                 election: "x".to_string(),
-                lease: LeaseWord::Outside,
+                lease: LeaseLabel::Outside,
                 term: None,
                 node: None,
                 since: None,
@@ -391,13 +392,13 @@ mod tests {
             StatusRow::of(&name, Snapshot::Object { lease, version, record }).unwrap()
         };
         assert_eq!(StatusRow::of(&name, Snapshot::Nothing), None);
-        assert_eq!(of(LeaseState::Held, None).lease, LeaseWord::Outside);
-        assert_eq!(of(LeaseState::HeldForever, Some(record.clone())).lease, LeaseWord::Outside);
+        assert_eq!(of(LeaseState::Held, None).lease, LeaseLabel::Outside);
+        assert_eq!(of(LeaseState::HeldForever, Some(record.clone())).lease, LeaseLabel::Outside);
         assert_eq!(
             of(LeaseState::Held, Some(record)),
             StatusRow {
                 election: "job".to_string(),
-                lease: LeaseWord::Held,
+                lease: LeaseLabel::Held,
                 term: Some(3),
                 node: Some("n".to_string()),
                 since: Some(Duration::from_secs(9)),

@@ -9,7 +9,7 @@ use baton_store::steering::LONGEST_STEP_DOWN;
 use super::args::{SteerCommand, SteeringOf};
 use super::{Command, Stop, election_argument};
 use crate::config::{self, ConfigError, Environment};
-use crate::steering::operator::{Steered, check_reason};
+use crate::steering::operator::{SteeringCommand, check_reason};
 
 /// A steering command for an election's nodes.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Steer {
     /// The lease store.
     pub store: StoreUrl,
     /// The command.
-    pub what: Steered,
+    pub what: SteeringCommand,
     /// Reason that the log, `baton status` and the coordinator show.
     pub reason: Option<String>,
     /// Maximum time to wait for the command to take effect.
@@ -40,12 +40,12 @@ pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<C
                 let problem = "expected 1s to 24h; to stop all nodes for longer, use `baton suspend`".to_owned();
                 return Err(ConfigError::of_argument("--for", problem).into());
             }
-            (of, reason.reason, Steered::StepDown(stays_out))
+            (of, reason.reason, SteeringCommand::StepDown(stays_out))
         }
-        SteerCommand::Suspend { of, reason } => (of, reason.reason, Steered::Suspend),
-        SteerCommand::Resume { of } => (of, None, Steered::Resume),
-        SteerCommand::Transfer { of, to, reason } => (of, reason.reason, Steered::Transfer(to)),
-        SteerCommand::BreakLease { of } => (of, None, Steered::Break),
+        SteerCommand::Suspend { of, reason } => (of, reason.reason, SteeringCommand::Suspend),
+        SteerCommand::Resume { of } => (of, None, SteeringCommand::Resume),
+        SteerCommand::Transfer { of, to, reason } => (of, reason.reason, SteeringCommand::Transfer(to)),
+        SteerCommand::BreakLease { of } => (of, None, SteeringCommand::Break),
     };
     if let Some(reason) = &reason {
         check_reason(reason).map_err(|problem| ConfigError::of_argument("--reason", problem))?;

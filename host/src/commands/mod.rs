@@ -56,7 +56,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Dev(development) => dev::dev(*development),
         Command::Status { election, store, json, watch } => block_on(status::status(election, &store, json, watch)),
         Command::History { election, store, limit, json } => block_on(history::history(&election, &store, limit, json)),
-        Command::Told(told) => block_on(follow::told(&told)),
+        Command::Stream(args) => block_on(follow::follow(&args)),
         Command::Check { module, compile_timeout, json } => block_on(check(&module, compile_timeout, json)),
         Command::Doctor(command) => block_on(doctor::doctor(&command)),
         Command::Push(command) => block_on(push::push(&command)),

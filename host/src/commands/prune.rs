@@ -239,12 +239,12 @@ mod tests {
     use baton_store::ModuleStore;
     use baton_store::memory::MemoryStore;
 
-    struct Bench {
+    struct PruneBench {
         store: MemoryStore,
         seconds: Arc<AtomicU64>,
     }
 
-    impl Bench {
+    impl PruneBench {
         fn new() -> Self {
             let seconds = Arc::new(AtomicU64::new(1_000_000));
             let clock = Arc::clone(&seconds);
@@ -312,7 +312,7 @@ mod tests {
 
     #[tokio::test]
     async fn unreferenced_modules_are_removed_once_old() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         for name in ["a", "bb", "ccc", "dddd"] {
             bench.push("one", name).await;
         }
@@ -338,7 +338,7 @@ mod tests {
 
     #[tokio::test]
     async fn steering_of_an_election_without_nodes_is_removed() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         bench.push("one", "a").await;
         let names = ["one", "two", "three"].map(|name| ElectionName::new(name).unwrap());
         for election in &names {
@@ -358,7 +358,7 @@ mod tests {
 
     #[tokio::test]
     async fn dry_run_counts_modules_that_become_unreferenced() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         for name in ["a", "bb", "ccc"] {
             bench.push("one", name).await;
         }
@@ -371,7 +371,7 @@ mod tests {
 
     #[tokio::test]
     async fn running_modules_stay_until_their_node_is_long_gone() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         for name in ["a", "bb", "ccc", "dddd"] {
             bench.push("one", name).await;
         }
@@ -392,7 +392,7 @@ mod tests {
 
     #[tokio::test]
     async fn announcement_stays_while_only_it_knows_the_highest_term() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         bench.push("one", "a").await;
         for (node, term) in [("alpha", 6), ("beta", 7), ("gamma", 0)] {
             bench.said(Duration::hours(25), node, "a", term).await;
@@ -418,7 +418,7 @@ mod tests {
 
     #[tokio::test]
     async fn module_stored_again_since_the_listing_stays() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         bench.put("a").await;
         bench.push("one", "bb").await;
         bench.advance(Duration::minutes(61));
@@ -432,7 +432,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_removed_if_an_election_is_unreadable_or_unknown() {
-        let bench = Bench::new();
+        let bench = PruneBench::new();
         bench.push("one", "a").await;
         bench.put("bb").await;
         bench.advance(Duration::minutes(61));

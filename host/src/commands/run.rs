@@ -33,8 +33,8 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::dev::{Workshop, hint_at_busy_instances};
 use super::{WrongConfiguration, descriptors, open_store};
-use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, Listening};
-use crate::config::{Config, Coordinator, Misspelt, Relied};
+use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, BoundEndpoint};
+use crate::config::{Config, Coordinator, Misspelt, TrustedPath};
 use crate::historian::{Historian, HistorianPace};
 use crate::links::{self, Links, LinksThread, MAX_LINKS, PeerSettings};
 use crate::local_socket;
@@ -42,15 +42,15 @@ use crate::maintenance::Maintenance;
 use crate::node::NodeId;
 use crate::random::incarnation;
 use crate::reload::Reload;
-use crate::service_manager::{Phase, Phases, ServiceManager, Telling};
+use crate::service_manager::{Notifier, Phase, Phases, ServiceManager};
 use crate::signals::{Ask, Signals};
-use crate::steering::{HandOvers, Helm, Itself, Preemption};
-use crate::supervisor::{HIGHEST_PRIORITY, Leads, Preference, Shutdown, Supervisor};
-use crate::telemetry::{Event, FollowerLog, Heartbeat, LAST_LINES, Log, Standing};
+use crate::steering::{HandOvers, NodeIncarnation, Preemption, SteeringWatch};
+use crate::supervisor::{HIGHEST_PRIORITY, LeadershipQuota, Preference, Shutdown, Supervisor};
+use crate::telemetry::{ElectionTracker, Event, FollowerLog, Heartbeat, LAST_LINES, Log};
 use crate::watched::Watched;
 use baton_modules::{
-    Cache, CacheError, Compiler, FileSource, Follower, Following, Judgement, KnownBy, ModuleSource, OciSource, Pace,
-    Preparer, Presence, RegistryCredentials, Report, ReportSink, Source, Supply, Trust,
+    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, Judgement, ModuleSource, NodeProperties,
+    OciSource, Pace, Preparer, RegistryCredentials, Report, ReportSink, Source, SupervisorState, Supply, Trust,
 };
 use baton_runtime::confine;
 use baton_runtime::memory;
@@ -61,9 +61,9 @@ use baton_runtime::{Folder, Secret};
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;
 use baton_store::jitter::Moments;
-use baton_store::sqlite::Reached;
+use baton_store::sqlite::Exposure;
 use baton_store::state::{Handover, ReadAhead};
-use baton_store::{Digest, Labels, LockFile, ObjectStore, PeerWord, Store, no_file_events, witness};
+use baton_store::{AnnouncedPeer, Digest, Labels, LockFile, ObjectStore, Store, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
 /// Longest wait for the lock file at the start. Nothing depends on it yet.
@@ -130,7 +130,7 @@ fn has_room_for_threads() -> anyhow::Result<()> {
 fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
     memory::keep_one_heap();
     has_room_for_threads()?;
-    config.check_reach(implicit_paths(config, workshop)).map_err(WrongConfiguration::new)?;
+    config.check_path_isolation(implicit_paths(config, workshop)).map_err(WrongConfiguration::new)?;
     keeps_to_folders(config).map_err(WrongConfiguration::new)?;
     let checked = check(&config.coordinators)?;
     let links = if config.links && workshop.is_none() { MAX_LINKS } else { 0 };
@@ -140,7 +140,7 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     // `baton dev` serves the status page on loopback, without a token.
     let page = AdminSettings { place: AdminPlace::Free, token_file: None, tls: None, advertise: None };
     let settings = if workshop.is_none() { &config.admin } else { &page };
-    let (listening, no_endpoint) = match Listening::with(settings) {
+    let (listening, no_endpoint) = match BoundEndpoint::with(settings) {
         Ok(listening) => (listening, None),
         // The default endpoint is optional.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
@@ -162,7 +162,7 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     for missing in confine::missing() {
         log.emit(None, Event::WeakerIsolation { missing });
     }
-    if let Some(links::Listening { address, advertised, .. }) = &peers {
+    if let Some(links::PeerListener { address, advertised, .. }) = &peers {
         log.emit(None, Event::ListeningForPeers { address: address.to_string(), advertised: advertised.to_string() });
     }
     for Misspelt { variable, meant: suggestion } in config.misspelt.iter().cloned() {
@@ -197,10 +197,10 @@ fn keeps_to_folders(config: &Config) -> Result<(), FoldersNotConfined> {
 }
 
 /// Paths that the host relies on, but that are not in its configuration.
-fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<Relied> {
+fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPath> {
     let mut found = Vec::new();
     let mut add = |place: &str, what: &str, path: PathBuf, is_folder| {
-        found.push(Relied { place: place.to_owned(), what: what.to_owned(), path, is_folder });
+        found.push(TrustedPath { place: place.to_owned(), what: what.to_owned(), path, is_folder });
     };
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     for (name, what) in FILES {
@@ -265,8 +265,8 @@ fn check<'a>(coordinators: &'a [Coordinator]) -> anyhow::Result<Vec<Checked<'a>>
 }
 
 struct Ends {
-    listening: Option<Listening>,
-    peers: Option<links::Listening>,
+    listening: Option<BoundEndpoint>,
+    peers: Option<links::PeerListener>,
     max_links: usize,
 }
 
@@ -306,17 +306,17 @@ fn run_host(
     let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file);
     let running = RunningInstances::default();
     let moments = Moments::default();
-    let standing = |Checked { coordinator, .. }: &Checked<'_>| {
-        let standing = Standing::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
+    let tracker = |Checked { coordinator, .. }: &Checked<'_>| {
+        let tracker = ElectionTracker::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
         // One transaction of SQLite answers many reads at once. Over a network, each would need a connection of its
         // own.
         let asks_at_once = matches!(config.store, StoreUrl::Sqlite(_));
-        let standing = if asks_at_once { standing.reading_at(moments) } else { standing };
-        Arc::new(standing)
+        let tracker = if asks_at_once { tracker.reading_at(moments) } else { tracker };
+        Arc::new(tracker)
     };
-    let standings: Vec<Arc<Standing>> = checked.iter().map(standing).collect();
+    let trackers: Vec<Arc<ElectionTracker>> = checked.iter().map(tracker).collect();
     let heartbeat = Heartbeat::default();
-    let address = listening.as_ref().map(Listening::address).transpose()?;
+    let address = listening.as_ref().map(BoundEndpoint::address).transpose()?;
     let advertised = address.and_then(|address| config.admin.advertised(address, &config.store));
     if let Some(address) = address {
         log.emit(None, Event::Endpoint { address: address.to_string() });
@@ -326,7 +326,7 @@ fn run_host(
         labels: config.labels.clone(),
         incarnation: incarnation.clone(),
         events: log.events(),
-        standings: standings.clone(),
+        trackers: trackers.clone(),
         running: running.clone(),
         clock: clock.clone(),
         watchdog: Arc::clone(&watchdog),
@@ -336,7 +336,7 @@ fn run_host(
     let reload = Reload {
         config: config.clone(),
         trusts: checked.iter().map(|checked| checked.trust.clone()).collect(),
-        certificate: listening.as_ref().and_then(Listening::certificate),
+        certificate: listening.as_ref().and_then(BoundEndpoint::certificate),
     };
     let telling = tell_manager(&watched, log)?;
     let phases = telling.phases();
@@ -357,10 +357,10 @@ fn run_host(
             .map(|Checked { policy, .. }| Runners::new(policy.clone(), &templates, keepers.handle()))
             .collect();
         let stores = (Arc::clone(modules), Arc::clone(leases));
-        let found = (advertised.as_ref(), peers.as_ref().map(links::Listening::announced));
+        let found = (advertised.as_ref(), peers.as_ref().map(links::PeerListener::announced));
         let make = Followers::new(config, node, &incarnation, found, stores, workshop, log)?;
         let prepare = async {
-            let supplied = make.all(checked, &all_runners, &standings).await?;
+            let supplied = make.all(checked, &all_runners, &trackers).await?;
             // A local folder is created without asking. A shared store is created only with `--create`.
             if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
                 let (tries, tried) = oneshot::channel();
@@ -380,15 +380,15 @@ fn run_host(
         };
         let (tell_away, away) = watch::channel(None);
         let (ask, asked) = watch::channel(Shutdown::No);
-        let (leads, hand_overs) = (Leads::at_most(config.max_leading), HandOvers::default());
+        let (leads, hand_overs) = (LeadershipQuota::at_most(config.max_leading), HandOvers::default());
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
         let peers = peers.map(|listening| (listening, Arc::clone(status) as Arc<dyn ObjectStore>));
         let mut links = Links::new((node.as_str(), &incarnation), sockets, peers, max_links);
         let (serving, over) = watch::channel(());
-        let supplied = supplied.into_iter().zip(all_runners).zip(&standings);
-        for (Checked { coordinator, .. }, ((supplied, runners), standing)) in checked.iter().zip(supplied) {
-            let log = log.for_election(standing);
+        let supplied = supplied.into_iter().zip(all_runners).zip(&trackers);
+        for (Checked { coordinator, .. }, ((supplied, runners), tracker)) in checked.iter().zip(supplied) {
+            let log = log.for_election(tracker);
             let (source, timing) = (&coordinator.module, &coordinator.timing);
             let (store, module) = (&config.store, supplied.module);
             let waits = Preference::longest_wait(coordinator.priority, config.max_leading, checked.len());
@@ -409,7 +409,7 @@ fn run_host(
                 clock: clock.clone(),
                 watchdog: Arc::clone(&watchdog),
             };
-            let itself = Itself { node: node.to_string(), incarnation: incarnation.clone() };
+            let itself = NodeIncarnation { node: node.to_string(), incarnation: incarnation.clone() };
             // A node with the highest priority needs no preemption.
             if coordinator.preempt && coordinator.priority < HIGHEST_PRIORITY && workshop.is_none() {
                 let preemption = Preemption {
@@ -418,28 +418,28 @@ fn run_host(
                     priority: coordinator.priority,
                     timing: coordinator.timing,
                     store: Arc::clone(status),
-                    standing: Arc::clone(standing),
+                    tracker: Arc::clone(tracker),
                     clock: clock.clone(),
                     hand_overs: hand_overs.clone(),
                 };
                 aside.spawn(preemption.watch());
             }
-            let helm = Arc::new(Helm::new(
+            let steering_watch = Arc::new(SteeringWatch::new(
                 coordinator.election.clone(),
                 (itself, coordinator.timing),
                 Arc::clone(modules),
                 clock.clone(),
                 log.clone(),
-                standing.tidings.clone(),
+                tracker.notifier.clone(),
             ));
-            let link = links.handle(coordinator.election.clone(), &standing.tidings, standing, &log);
-            aside.spawn(Arc::clone(&helm).watch());
+            let link = links.handle(coordinator.election.clone(), &tracker.notifier, tracker, &log);
+            aside.spawn(Arc::clone(&steering_watch).watch());
             let historian = Historian {
                 election: coordinator.election.clone(),
                 node: node.to_string(),
                 incarnation: incarnation.clone(),
                 store: Arc::clone(modules),
-                standing: Arc::clone(standing),
+                tracker: Arc::clone(tracker),
                 log: log.clone(),
                 pace: HistorianPace::default(),
             };
@@ -460,14 +460,14 @@ fn run_host(
                 one_module: matches!(source, ModuleSource::File(_)),
                 away: away.clone(),
                 judgements: supplied.judgements,
-                helm,
+                steering_watch,
                 preference: Preference::new(coordinator.election.clone(), coordinator.priority, leads.clone()),
                 presence: supplied.presence,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),
                 log,
                 link,
-                standing: Arc::clone(standing),
+                tracker: Arc::clone(tracker),
             };
             supervisors.spawn(supervisor.run(asked.clone()));
             followers.spawn(supplied.follower.run());
@@ -480,8 +480,8 @@ fn run_host(
         }
         // Under `baton dev`, no other node could take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
-            let standings = standings.clone();
-            aside.spawn(Maintenance { endpoint, standings, away: tell_away, log: log.clone() }.watch());
+            let trackers = trackers.clone();
+            aside.spawn(Maintenance { endpoint, trackers, away: tell_away, log: log.clone() }.watch());
         }
         if let Some(workshop) = workshop {
             aside.spawn(workshop.clone().run(log.clone(), asked.clone()));
@@ -568,13 +568,13 @@ fn start_links(links: Links, log: &Log) -> Option<LinksThread> {
     })
 }
 
-fn tell_manager(watched: &Arc<Watched>, log: &Log) -> std::io::Result<Telling> {
+fn tell_manager(watched: &Arc<Watched>, log: &Log) -> std::io::Result<Notifier> {
     match ServiceManager::of_process() {
         Ok(Some(manager)) => manager.tell_of(Arc::clone(watched), log.clone()),
-        Ok(None) => Ok(Telling::default()),
+        Ok(None) => Ok(Notifier::default()),
         Err(error) => {
             log.emit(None, Event::Error { error: error.to_string() });
-            Ok(Telling::default())
+            Ok(Notifier::default())
         }
     }
 }
@@ -602,7 +602,7 @@ struct Followers<'a> {
     node: &'a NodeId,
     incarnation: &'a str,
     admin: Option<&'a AdminUrl>,
-    peer: Option<PeerWord>,
+    peer: Option<AnnouncedPeer>,
     modules: Arc<dyn ObjectStore>,
     leases: Arc<dyn LeaseStore>,
     workshop: Option<&'a Workshop>,
@@ -617,7 +617,7 @@ struct Supplied {
     follower: Follower,
     supply: watch::Receiver<Supply>,
     judgements: mpsc::UnboundedSender<Judgement>,
-    presence: watch::Sender<Presence>,
+    presence: watch::Sender<SupervisorState>,
     /// The module that was loaded at the start, for sources that require one.
     module: Option<Digest>,
 }
@@ -627,7 +627,7 @@ impl<'a> Followers<'a> {
         config: &Config,
         node: &'a NodeId,
         incarnation: &'a str,
-        (admin, peer): (Option<&'a AdminUrl>, Option<PeerWord>),
+        (admin, peer): (Option<&'a AdminUrl>, Option<AnnouncedPeer>),
         (modules, leases): (Arc<dyn ObjectStore>, Arc<dyn LeaseStore>),
         workshop: Option<&'a Workshop>,
         log: &'a Log,
@@ -645,11 +645,11 @@ impl<'a> Followers<'a> {
         &self,
         checked: &[Checked<'_>],
         runners: &[Runners],
-        standings: &[Arc<Standing>],
+        trackers: &[Arc<ElectionTracker>],
     ) -> anyhow::Result<Vec<Supplied>> {
         let mut supplied = Vec::new();
-        for ((checked, runners), standing) in checked.iter().zip(runners).zip(standings) {
-            supplied.push(self.follower(checked, runners, standing).await?);
+        for ((checked, runners), tracker) in checked.iter().zip(runners).zip(trackers) {
+            supplied.push(self.follower(checked, runners, tracker).await?);
         }
         Ok(supplied)
     }
@@ -659,14 +659,14 @@ impl<'a> Followers<'a> {
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,
         runners: &Runners,
-        standing: &Arc<Standing>,
+        tracker: &Arc<ElectionTracker>,
     ) -> anyhow::Result<Supplied> {
         let engine = Engine::new();
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        let (presence, seen) = watch::channel(Presence::default());
+        let (presence, seen) = watch::channel(SupervisorState::default());
         let reports: Arc<dyn ReportSink> = Arc::new(FollowerLog {
-            log: self.log.for_election(standing),
-            standing: Arc::clone(standing),
+            log: self.log.for_election(tracker),
+            tracker: Arc::clone(tracker),
             source: coordinator.module.to_string(),
         });
         let source: Option<Box<dyn Source>> = match &coordinator.module {
@@ -684,12 +684,12 @@ impl<'a> Followers<'a> {
             }
             ModuleSource::Published(_) => None,
         };
-        let (mut follower, supply, judgements) = Follower::new(Following {
+        let (mut follower, supply, judgements) = Follower::new(FollowerConfig {
             election: coordinator.election.clone(),
             node: self.node.to_string(),
             incarnation: self.incarnation.to_owned(),
             name: coordinator.module.to_string(),
-            known_by: KnownBy {
+            known_by: NodeProperties {
                 labels: self.labels.clone(),
                 priority: coordinator.priority,
                 admin: self.admin.map(ToString::to_string).unwrap_or_default(),
@@ -709,7 +709,7 @@ impl<'a> Followers<'a> {
             presence: seen,
             reports,
             pace: Pace::default(),
-            tidings: standing.tidings.clone(),
+            notifier: tracker.notifier.clone(),
         });
         let module = match &coordinator.module {
             ModuleSource::File(_) if self.workshop.is_none() => {
@@ -773,7 +773,7 @@ async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: on
     }
     if let StoreUrl::Sqlite(folder) = place {
         let reached = tokio::task::spawn_blocking(|| SqliteStore::reached_by_others(folder)).await;
-        if let Ok(Some(Reached { text, opens_files: true })) = reached {
+        if let Ok(Some(Exposure { text, opens_files: true })) = reached {
             log.emit(None, Event::Error { error: text });
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use baton_election::{ElectionName, Snapshot, StoreError, Term};
-use baton_runtime::InUse;
+use baton_runtime::InstanceUsage;
 use futures::StreamExt as _;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
@@ -17,8 +17,8 @@ use super::{ANSWER_WITHIN, elections, in_time, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
 use baton_store::clock::wall;
-use baton_store::foreign::Reader;
 use baton_store::steering::{self, Steering};
+use baton_store::untrusted::Reader;
 use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl};
 
 /// The exit status if no node leads one of the elections.
@@ -40,14 +40,14 @@ pub(super) async fn status(
                     if json {
                         cli::print_status(&[], json)?;
                     }
-                    cli::say_error(&error.to_string());
+                    cli::print_error(&error.to_string());
                     return Ok(ExitCode::from(NO_LEADER));
                 }
                 looked => looked?,
             };
             cli::print_status(&rows, json)?;
             for error in &unread {
-                cli::say_error(error);
+                cli::print_error(error);
             }
             if !unread.is_empty() {
                 return Ok(ExitCode::FAILURE);
@@ -158,7 +158,7 @@ struct NotLedYet {
 struct ElectionHere {
     election: String,
     term: Term,
-    usage: Option<InUse>,
+    usage: Option<InstanceUsage>,
 }
 
 /// The reader of these responses, for [`crate::foreign`].

@@ -10,12 +10,12 @@ use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, open_store, read, unheard_of};
 use crate::cli::{self, NodeStatusRow, Steer};
 use crate::config::Environment;
-use crate::steering::operator::{Called, NoEffect, Operator};
+use crate::steering::operator::{HintTarget, NoEffect, Operator};
 
 pub(super) async fn steer(command: Steer) -> anyhow::Result<ExitCode> {
     let Steer { election, store: place, what, reason, timeout, by } = command;
     let store = open_store(&place)?;
-    let called = Called::Hosts(&place);
+    let called = HintTarget::Hosts(&place);
     let operator = Operator { store: &*store, election: &election, by, reason, patience: timeout, called };
     match operator.steer(&what).await {
         Ok(report) => cli::print(&report)?,

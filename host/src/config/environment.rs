@@ -26,7 +26,7 @@ impl Environment {
 
     /// An artificial environment with these variables, and with `folder` as the home folder and the working folder.
     #[must_use]
-    pub fn made_up(variables: &[(&str, &str)], folder: &Path) -> Self {
+    pub fn artificial(variables: &[(&str, &str)], folder: &Path) -> Self {
         Self {
             variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
             home: Some(folder.to_path_buf()),

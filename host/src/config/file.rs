@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::layer::Given;
+use super::layer::SourcedText;
 use super::settings::{nearest, renamed};
 use super::value::OFF;
 use super::{ConfigError, Environment, Key, Layer, Origin, Shape, secrets, value};
@@ -32,7 +32,10 @@ pub(super) struct FileLayers {
 }
 
 /// Reads the named file, or the default one if it exists. Returns its name, too.
-pub(super) fn read(named: Option<&Given>, around: &Environment) -> Result<Option<(String, FileLayers)>, ConfigError> {
+pub(super) fn read(
+    named: Option<&SourcedText>,
+    around: &Environment,
+) -> Result<Option<(String, FileLayers)>, ConfigError> {
     let name = named.map_or(DEFAULT_FILE, |given| given.text.as_str());
     let path = around.path(name);
     let text = match read_text(&path) {

@@ -52,7 +52,7 @@ impl Origin {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Given {
+pub(super) struct SourcedText {
     pub text: String,
     pub origin: Origin,
 }
@@ -60,9 +60,9 @@ pub(super) struct Given {
 /// The unparsed settings of one source.
 #[derive(Clone, Default)]
 pub struct Layer {
-    values: BTreeMap<Key, Given>,
+    values: BTreeMap<Key, SourcedText>,
     /// The settings with many values, each value with its name.
-    named: BTreeMap<Key, BTreeMap<String, Given>>,
+    named: BTreeMap<Key, BTreeMap<String, SourcedText>>,
 }
 
 impl Layer {
@@ -127,16 +127,16 @@ impl Layer {
         Ok(layer)
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&Given> {
+    pub(super) fn get(&self, key: Key) -> Option<&SourcedText> {
         self.values.get(&key)
     }
 
-    pub(super) fn named(&self, key: Key) -> impl Iterator<Item = (&String, &Given)> {
+    pub(super) fn named(&self, key: Key) -> impl Iterator<Item = (&String, &SourcedText)> {
         self.named.get(&key).into_iter().flatten()
     }
 
     pub(super) fn set(&mut self, key: Key, text: String, origin: Origin) {
-        self.values.insert(key, Given { text, origin });
+        self.values.insert(key, SourcedText { text, origin });
     }
 
     /// Sets one value of a setting with many values, such as a variable of the coordinator or a label.
@@ -146,7 +146,7 @@ impl Layer {
             let problem = "a name must not be empty or contain `=` or NUL, and a value must not contain NUL";
             return Err(ConfigError::at(key, &origin, problem));
         }
-        self.named.entry(key).or_default().insert(name.to_string(), Given { text: value.to_string(), origin });
+        self.named.entry(key).or_default().insert(name.to_string(), SourcedText { text: value.to_string(), origin });
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Layer {
             let problem = format!("two folders have the same guest path {:?}: give each its own path", parts.guest);
             return Err(ConfigError::at(Key::Dir, &origin, problem));
         }
-        folders.insert(parts.guest.to_string(), Given { text: text.to_string(), origin });
+        folders.insert(parts.guest.to_string(), SourcedText { text: text.to_string(), origin });
         Ok(())
     }
 

@@ -83,7 +83,7 @@ mod tests {
         ];
         let all = others.into_iter().chain(mistakes.map(|(variable, _)| variable)).map(|name| (name, "x"));
         let all: Vec<(&str, &str)> = all.chain([("BATON_LEESE", "")]).collect();
-        let around = Environment::made_up(&all, Path::new("/"));
+        let around = Environment::artificial(&all, Path::new("/"));
         let mut layer = Layer::new();
         let set = layer.set_named(Key::Secret, "token", "env:BATON_STORES", Origin::Flag);
         assert_eq!(set, Ok(()));

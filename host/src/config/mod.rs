@@ -19,18 +19,18 @@
 //! secret = { token = { file = "/run/secrets/token" } }
 //! ```
 
-mod again;
 mod environment;
 mod file;
 mod folders;
-mod foreign;
 mod layer;
 mod misspelt;
-mod reach;
+mod path_isolation;
+mod reload_diff;
 mod resolve;
 mod secrets;
 mod settings;
 mod table;
+mod untrusted;
 mod value;
 
 use std::fmt;
@@ -41,16 +41,16 @@ use baton_election::OnDone;
 use baton_election::{ElectionName, Timing};
 
 pub use environment::Environment;
-pub(crate) use foreign::READERS;
 pub use layer::{Layer, Origin};
 pub use misspelt::Misspelt;
-pub use reach::Relied;
+pub use path_isolation::TrustedPath;
 pub use resolve::{
-    Examined, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_and_token,
+    DoctorSettings, resolve, resolve_compile_timeout, resolve_examined, resolve_store, resolve_store_and_token,
     resolve_store_to_fill,
 };
 pub use settings::{Key, Setting};
 pub(crate) use settings::{Shape, renamed};
+pub(crate) use untrusted::READERS;
 pub(crate) use value::switch;
 pub use value::{duration, election};
 

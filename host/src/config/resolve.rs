@@ -8,7 +8,7 @@ use std::time::Duration;
 use baton_election::{Timing, TimingError};
 
 use super::file::{self, DEFAULT_FILE, FileLayers};
-use super::layer::Given;
+use super::layer::SourcedText;
 use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::value::OFF;
@@ -187,7 +187,7 @@ pub fn resolve_compile_timeout(flags: &Layer, around: &Environment) -> Result<Du
 
 /// The settings that `baton doctor` checks.
 #[derive(Clone, Debug)]
-pub struct Examined {
+pub struct DoctorSettings {
     /// The lease store.
     pub store: StoreUrl,
     /// True to create the store's container if it does not exist.
@@ -208,11 +208,11 @@ pub struct Examined {
 ///
 /// # Errors
 /// [`ConfigError`] for the first error.
-pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<Examined, ConfigError> {
+pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<DoctorSettings, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let mut rows = Vec::new();
     let mut host = Resolver::new(vec![flags, &sources.variables, &sources.file.global], &mut rows);
-    Ok(Examined {
+    Ok(DoctorSettings {
         store: store(&mut host, around)?,
         create: create(&mut host)?,
         lease: lease(&mut host)?.0,
@@ -495,7 +495,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// The texts of a setting with many values, merged: for each name, the strongest layer's text.
-    fn named(&self, key: Key) -> BTreeMap<&'a String, &'a Given> {
+    fn named(&self, key: Key) -> BTreeMap<&'a String, &'a SourcedText> {
         let mut values = BTreeMap::new();
         for layer in self.layers.iter().rev() {
             values.extend(layer.named(key));

@@ -28,7 +28,7 @@ impl Case {
     }
 
     fn run(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Result<Config, String> {
-        let around = Environment::made_up(variables, self.path());
+        let around = Environment::artificial(variables, self.path());
         let arguments = ["baton", "run"].iter().chain(arguments).map(OsString::from);
         match cli::parse(arguments, &around) {
             Ok(Command::Run(config)) => Ok(*config),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_election::ElectionName;
-use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, PeerWord};
+use baton_store::{AnnouncedPeer, Announcement, Digest, ModuleStore as _, ObjectStore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::peer_addr::PeerAddr;
@@ -38,7 +38,7 @@ struct Reading {
     announced: Option<(String, Option<(Digest, PeerAddr)>)>,
 }
 
-enum Known {
+enum CachedAnnouncement {
     /// The announcement of the requested incarnation, with its certificate and address, if these are valid.
     Announced(Option<(Digest, PeerAddr)>),
     /// The last reading was moments ago, and did not contain the requested incarnation.
@@ -71,15 +71,15 @@ impl Directory {
 
     async fn announced(&self, query: &PeerQuery) -> Option<(Digest, PeerAddr)> {
         let election = ElectionName::new(&query.election).ok()?;
-        if let Known::Announced(said) = self.known(query) {
+        if let CachedAnnouncement::Announced(said) = self.known(query) {
             return said;
         }
         let mut next = self.next.lock().await;
         // Another task may have read it since.
         match self.known(query) {
-            Known::Announced(said) => return said,
-            Known::NotYet => return None,
-            Known::Nothing => {}
+            CachedAnnouncement::Announced(said) => return said,
+            CachedAnnouncement::NotYet => return None,
+            CachedAnnouncement::Nothing => {}
         }
         sleep_until(*next).await;
         *next = Instant::now() + READ_ANY_EVERY;
@@ -88,21 +88,21 @@ impl Directory {
         let said = said.map(|said| (said.incarnation, said.peer.as_ref().and_then(parse_peer)));
         self.insert(query, said);
         match self.known(query) {
-            Known::Announced(said) => said,
-            Known::NotYet | Known::Nothing => None,
+            CachedAnnouncement::Announced(said) => said,
+            CachedAnnouncement::NotYet | CachedAnnouncement::Nothing => None,
         }
     }
 
-    fn known(&self, query: &PeerQuery) -> Known {
+    fn known(&self, query: &PeerQuery) -> CachedAnnouncement {
         let readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         match readings.get(&(query.election.clone(), query.node.clone())) {
             Some(Reading { at, announced: Some((incarnation, announced)) })
                 if *incarnation == query.incarnation && at.elapsed() < VALID_FOR =>
             {
-                Known::Announced(announced.clone())
+                CachedAnnouncement::Announced(announced.clone())
             }
-            Some(reading) if reading.at.elapsed() < READ_NODE_EVERY => Known::NotYet,
-            _ => Known::Nothing,
+            Some(reading) if reading.at.elapsed() < READ_NODE_EVERY => CachedAnnouncement::NotYet,
+            _ => CachedAnnouncement::Nothing,
         }
     }
 
@@ -119,7 +119,7 @@ impl Directory {
 }
 
 /// Returns none if this version cannot parse the announcement.
-fn parse_peer(said: &PeerWord) -> Option<(Digest, PeerAddr)> {
+fn parse_peer(said: &AnnouncedPeer) -> Option<(Digest, PeerAddr)> {
     Some((said.certificate.parse().ok()?, said.address.parse().ok()?))
 }
 
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    async fn announce(store: &MemoryStore, election: &str, node: &str, incarnation: &str, peer: Option<PeerWord>) {
+    async fn announce(store: &MemoryStore, election: &str, node: &str, incarnation: &str, peer: Option<AnnouncedPeer>) {
         let said = Announcement { peer, ..Announcement::now(node, incarnation, "", Vec::new(), None) };
         store.announce(&ElectionName::new(election).unwrap(), node, said.encode()).await.unwrap();
     }
@@ -146,10 +146,10 @@ mod tests {
         let clock = Clock::default();
         let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
         let certificate = Digest::of(b"a");
-        let peer = PeerWord { address: "127.0.0.1:7072".to_owned(), certificate: certificate.to_string() };
+        let peer = AnnouncedPeer { address: "127.0.0.1:7072".to_owned(), certificate: certificate.to_string() };
         announce(&store, "job", "web-1", "a1", Some(peer.clone())).await;
         announce(&store, "job", "web-2", "a2", None).await;
-        let odd = PeerWord { certificate: "md5:1".to_owned(), ..peer.clone() };
+        let odd = AnnouncedPeer { certificate: "md5:1".to_owned(), ..peer.clone() };
         announce(&store, "job", "web-3", "a3", Some(odd)).await;
         let directory = Directory::new(Arc::clone(&store) as _);
         let began = Instant::now();

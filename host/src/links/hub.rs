@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use baton_election::Hint;
 use baton_runtime::escape::escape;
-use baton_store::Tidings;
+use baton_store::ChangeNotifier;
 use baton_store::jitter::{between, doubled};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -25,7 +25,7 @@ use super::peers::{self, Network};
 use super::sockets::{self, SocketFolder};
 use super::wire::{Candidate, Leader, LeaderMessage, PeerMessage, PeerQuery, encode};
 use super::{Order, OrderKind};
-use crate::telemetry::{Event as LogEvent, Log, Standing};
+use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 
 /// Upper bound on the number of strangers over sockets, and also of strangers over the network. A stranger is a peer
 /// that has connected and not sent its hello.
@@ -59,8 +59,8 @@ const MAX_REASON: usize = 200;
 pub(super) struct ElectionSinks {
     pub(super) heard: mpsc::Sender<Hint>,
     pub(super) listened: tokio::sync::watch::Sender<bool>,
-    pub(super) tidings: Tidings,
-    pub(super) standing: Arc<Standing>,
+    pub(super) notifier: ChangeNotifier,
+    pub(super) tracker: Arc<ElectionTracker>,
     pub(super) log: Log,
     /// The incarnation and the node of the linked leader.
     pub(super) linked: Option<(String, String)>,
@@ -70,23 +70,23 @@ pub(super) struct ElectionSinks {
 
 impl ElectionSinks {
     fn hear(&self, hint: Hint) {
-        self.standing.heard_a_hint();
+        self.tracker.record_hint();
         // If the queue is full, the hint is dropped: it would arrive late anyway.
         let _ = self.heard.try_send(hint);
     }
 
     fn look(&self) {
-        self.tidings.look();
+        self.notifier.look();
     }
 
     fn report_listeners(&self, count: usize) {
-        self.standing.listeners(u32::try_from(count).unwrap_or(u32::MAX));
+        self.tracker.listeners(u32::try_from(count).unwrap_or(u32::MAX));
         self.listened.send_if_modified(|listened| std::mem::replace(listened, count > 0) != (count > 0));
     }
 
     fn report_link(&mut self, incarnation: String, node: String) {
         self.report_end();
-        self.standing.listens(Some(node.clone()));
+        self.tracker.listens(Some(node.clone()));
         self.log.emit(None, LogEvent::Linked { leader: node.clone() });
         self.unreachable = None;
         self.linked = Some((incarnation, node));
@@ -108,7 +108,7 @@ impl ElectionSinks {
 
     fn report_end(&mut self) {
         let Some((from, node)) = self.linked.take() else { return };
-        self.standing.listens(None);
+        self.tracker.listens(None);
         self.log.emit(None, LogEvent::LinkEnded { leader: node });
         let _ = self.heard.try_send(Hint::Silent { from });
     }
@@ -555,20 +555,20 @@ impl<'a> Hub<'a> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use baton_election::ElectionName;
-    use baton_store::TidingsReader;
+    use baton_store::ChangeReader;
 
     use super::*;
     use crate::node::NodeId;
     use crate::telemetry::Format;
 
-    fn sinks(tidings: &Tidings) -> BTreeMap<String, ElectionSinks> {
+    fn sinks(notifier: &ChangeNotifier) -> BTreeMap<String, ElectionSinks> {
         let job = ElectionName::new("job").unwrap();
         let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
         let sinks = ElectionSinks {
             heard: mpsc::channel(1).0,
             listened: tokio::sync::watch::channel(false).0,
-            tidings: tidings.clone(),
-            standing: Arc::new(Standing::new(job, Duration::from_secs(15))),
+            notifier: notifier.clone(),
+            tracker: Arc::new(ElectionTracker::new(job, Duration::from_secs(15))),
             log,
             linked: None,
             unreachable: None,
@@ -577,17 +577,17 @@ mod tests {
     }
 
     /// True if a reader of the election's objects was notified.
-    async fn is_notified(reader: &mut TidingsReader) -> bool {
+    async fn is_notified(reader: &mut ChangeReader) -> bool {
         timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
     }
 
     /// A command sends `Look` and disconnects at once.
     #[tokio::test]
     async fn hint_is_delivered_when_peer_disconnects_before_hello() {
-        let tidings = Tidings::default();
-        let mut sinks = sinks(&tidings);
+        let notifier = ChangeNotifier::default();
+        let mut sinks = sinks(&notifier);
         let (mut hub, _queued) = Hub::new(("web-1", "a1"), None, None, 10, &mut sinks);
-        let mut reader = tidings.reader();
+        let mut reader = notifier.reader();
         let (lines, unread) = mpsc::channel(1);
         drop(unread);
         hub.links.insert(1, Link { lines, election: None, caller: None });
@@ -603,10 +603,10 @@ mod tests {
     /// The last `Look` may report the last write.
     #[tokio::test]
     async fn last_of_many_looks_is_forwarded_after_the_interval() {
-        let tidings = Tidings::default();
-        let mut sinks = sinks(&tidings);
+        let notifier = ChangeNotifier::default();
+        let mut sinks = sinks(&notifier);
         let (mut hub, mut queued) = Hub::new(("web-1", "a1"), None, None, 10, &mut sinks);
-        let mut reader = tidings.reader();
+        let mut reader = notifier.reader();
         let since = Instant::now();
         for link in 0..9 {
             hub.handle_message(link, "job".to_owned(), PeerMessage::Look);

@@ -27,15 +27,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use baton_election::{ElectionName, Hint, Time, Word};
-use baton_store::{StoreUrl, Tidings};
+use baton_store::{ChangeNotifier, StoreUrl};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::node::NodeId;
-use crate::telemetry::{Log, Standing};
+use crate::telemetry::{ElectionTracker, Log};
 pub use call::call;
 pub(crate) use peer_addr::is_of_one_machine;
-pub use peer_addr::{InvalidPeerAddr, Listening, PeerAddr, PeerError, PeerSettings};
+pub use peer_addr::{InvalidPeerAddr, PeerAddr, PeerError, PeerListener, PeerSettings};
 pub use thread::{Links, LinksThread};
 pub use wire::Candidate;
 pub(crate) use wire::READER;
@@ -101,8 +101,8 @@ struct LinkEndpoint {
     heard: mpsc::Sender<Hint>,
     /// True while at least one node listens. Otherwise nothing is sent.
     listened: watch::Sender<bool>,
-    tidings: Tidings,
-    standing: Arc<Standing>,
+    notifier: ChangeNotifier,
+    tracker: Arc<ElectionTracker>,
     log: Log,
 }
 
@@ -175,7 +175,12 @@ impl LinkHandle {
     }
 }
 
-fn link(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: Log) -> (LinkHandle, LinkEndpoint) {
+fn link(
+    election: ElectionName,
+    notifier: ChangeNotifier,
+    tracker: Arc<ElectionTracker>,
+    log: Log,
+) -> (LinkHandle, LinkEndpoint) {
     let (settings, wanted) = watch::channel(LinkSettings::default());
     let (messages, told) = mpsc::channel(WAITING);
     let (tell, heard) = mpsc::channel(WAITING);
@@ -186,8 +191,8 @@ fn link(election: ElectionName, tidings: Tidings, standing: Arc<Standing>, log: 
         messages: told,
         heard: tell,
         listened: listens,
-        tidings,
-        standing,
+        notifier,
+        tracker,
         log,
     };
     (
@@ -278,8 +283,8 @@ mod tests {
 
     fn test_line() -> (LinkHandle, LinkEndpoint) {
         let job = ElectionName::new("job").unwrap();
-        let standing = Arc::new(Standing::new(job.clone(), Duration::from_secs(15)));
+        let tracker = Arc::new(ElectionTracker::new(job.clone(), Duration::from_secs(15)));
         let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
-        link(job, Tidings::default(), standing, log)
+        link(job, ChangeNotifier::default(), tracker, log)
     }
 }

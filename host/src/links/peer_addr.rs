@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
-use baton_store::PeerWord;
+use baton_store::AnnouncedPeer;
 use baton_store::address::without_user;
 
 use super::tls::{Identity, NoIdentity};
@@ -90,7 +90,7 @@ pub struct PeerSettings {
 }
 
 /// A host's listening socket and key, before the links process accepts connections.
-pub struct Listening {
+pub struct PeerListener {
     pub(super) listener: TcpListener,
     pub(super) identity: Identity,
     /// The address that the socket is bound to.
@@ -133,7 +133,7 @@ impl PeerSettings {
     ///
     /// # Errors
     /// [`PeerError`] if the address cannot be bound or no key can be made.
-    pub fn listen(&self) -> Result<Listening, PeerError> {
+    pub fn listen(&self) -> Result<PeerListener, PeerError> {
         let bind = || {
             let listener = TcpListener::bind(self.listen)?;
             listener.set_nonblocking(true)?;
@@ -144,15 +144,15 @@ impl PeerSettings {
         let (address, listener) = bind().map_err(|source| PeerError::Taken { address: self.listen, source })?;
         let own = PeerAddr { host: address.ip().to_string(), port: address.port() };
         let advertised = self.advertise.clone().unwrap_or(own);
-        Ok(Listening { listener, identity: Identity::make()?, address, advertised })
+        Ok(PeerListener { listener, identity: Identity::make()?, address, advertised })
     }
 }
 
-impl Listening {
+impl PeerListener {
     /// Returns the address and the certificate to announce.
     #[must_use]
-    pub fn announced(&self) -> PeerWord {
-        PeerWord { address: self.advertised.to_string(), certificate: self.identity.fingerprint().to_string() }
+    pub fn announced(&self) -> AnnouncedPeer {
+        AnnouncedPeer { address: self.advertised.to_string(), certificate: self.identity.fingerprint().to_string() }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use baton_election::ElectionName;
 use baton_store::jitter::{between, doubled};
-use baton_store::{ObjectStore, Tidings};
+use baton_store::{ChangeNotifier, ObjectStore};
 use futures::FutureExt as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
@@ -20,12 +20,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::hub::{ElectionSinks, Hub, HubListeners};
-use super::peer_addr::Listening;
+use super::peer_addr::PeerListener;
 use super::peers::Network;
 use super::sockets::{self, SocketFolder};
 use super::wire::LeaderMessage;
 use super::{LinkEndpoint, LinkHandle, LinkSettings, Order, OrderKind, link};
-use crate::telemetry::{Event, Log, Standing};
+use crate::telemetry::{ElectionTracker, Event, Log};
 
 /// Backoff between a failure of the hub and its next start: initial and maximum delay.
 const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -44,7 +44,7 @@ pub struct Links {
     /// None without links to hosts of this machine.
     folder: Option<PathBuf>,
     /// None without links to other machines. The store is for looking up peers.
-    peers: Option<(Listening, Arc<dyn ObjectStore>)>,
+    peers: Option<(PeerListener, Arc<dyn ObjectStore>)>,
     max_links: usize,
     endpoints: Vec<LinkEndpoint>,
 }
@@ -65,25 +65,25 @@ impl Links {
     pub fn new(
         (node, incarnation): (&str, &str),
         folder: Option<PathBuf>,
-        peers: Option<(Listening, Arc<dyn ObjectStore>)>,
+        peers: Option<(PeerListener, Arc<dyn ObjectStore>)>,
         max_links: usize,
     ) -> Self {
         let (node, incarnation) = (node.to_owned(), incarnation.to_owned());
         Self { node, incarnation, folder, peers, max_links, endpoints: Vec::new() }
     }
 
-    /// Returns the supervisor's end of an election's links. `tidings` gets notified of news in the store.
+    /// Returns the supervisor's end of an election's links. `notifier` gets notified of news in the store.
     pub fn handle(
         &mut self,
         election: ElectionName,
-        tidings: &Tidings,
-        standing: &Arc<Standing>,
+        notifier: &ChangeNotifier,
+        tracker: &Arc<ElectionTracker>,
         log: &Log,
     ) -> LinkHandle {
         if self.folder.is_none() && self.peers.is_none() {
             return LinkHandle::off();
         }
-        let (handle, endpoint) = link(election, tidings.clone(), Arc::clone(standing), log.clone());
+        let (handle, endpoint) = link(election, notifier.clone(), Arc::clone(tracker), log.clone());
         self.endpoints.push(endpoint);
         handle
     }
@@ -148,14 +148,14 @@ async fn keep_linked(links: Links, log: &Log) {
     let mut sinks = BTreeMap::new();
     let mut settings = Vec::new();
     let mut forwarders = JoinSet::new();
-    for LinkEndpoint { election, settings: wanted, messages, heard, listened, tidings, standing, log } in endpoints {
+    for LinkEndpoint { election, settings: wanted, messages, heard, listened, notifier, tracker, log } in endpoints {
         settings.push((election.to_string(), wanted.clone()));
-        forwarders.spawn(forward(election.to_string(), wanted, messages, tidings.finds(), orders.clone()));
-        let sink = ElectionSinks { heard, listened, tidings, standing, log, linked: None, unreachable: None };
+        forwarders.spawn(forward(election.to_string(), wanted, messages, notifier.finds(), orders.clone()));
+        let sink = ElectionSinks { heard, listened, notifier, tracker, log, linked: None, unreachable: None };
         sinks.insert(election.to_string(), sink);
     }
     drop(orders);
-    let network = peers.map(|(Listening { listener, identity, .. }, store)| {
+    let network = peers.map(|(PeerListener { listener, identity, .. }, store)| {
         Network::new(identity, store, sinks.keys().cloned().collect()).map(|network| (Arc::new(network), listener))
     });
     let network = network.transpose().unwrap_or_else(|error| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
-use baton_store::foreign::Reader;
+use baton_store::untrusted::Reader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};

@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 use crate::telemetry::Event;
-use baton_store::foreign::Reader;
+use baton_store::untrusted::Reader;
 
 /// The reader of untrusted bytes, for [`crate::foreign`].
 pub(crate) const READER: Reader = Reader {

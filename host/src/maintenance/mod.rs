@@ -22,7 +22,7 @@ pub(crate) use document::READER;
 use document::ScheduledEvent;
 pub use endpoint::{Endpoint, NoEndpoint};
 
-use crate::telemetry::{Event, Log, Standing};
+use crate::telemetry::{ElectionTracker, Event, Log};
 
 /// The file and the chassis tag by which a host recognizes an Azure machine.
 const TAG: (&str, &str) = ("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77");
@@ -92,16 +92,16 @@ impl fmt::Display for ScheduledEvents {
 }
 
 /// The reason why this node is ineligible for all elections, if it is.
-pub type Away = Option<Arc<str>>;
+pub type Drained = Option<Arc<str>>;
 
 /// Watches the planned events of the machine.
 pub struct Maintenance {
     /// The metadata service.
     pub endpoint: Endpoint,
     /// The elections that this node steps down from.
-    pub standings: Vec<Arc<Standing>>,
+    pub trackers: Vec<Arc<ElectionTracker>>,
     /// The channel to the supervisors of these elections.
-    pub away: watch::Sender<Away>,
+    pub away: watch::Sender<Drained>,
     /// The log for the events.
     pub log: Log,
 }
@@ -189,7 +189,7 @@ impl Maintenance {
     async fn has_stepped_down(&self) -> bool {
         let until = Instant::now() + POLL;
         loop {
-            if self.standings.iter().all(|standing| standing.known().is_out) {
+            if self.trackers.iter().all(|tracker| tracker.known().is_out) {
                 return true;
             }
             if Instant::now() >= until {
@@ -279,7 +279,7 @@ mod tests {
         let nowhere: Box<dyn AsFd + Send> = Box::new(fs::File::create("/dev/null").unwrap());
         let (log, writer) = Log::start(style, &NodeId::new("web-3").unwrap(), nowhere).unwrap();
         let maintenance =
-            Maintenance { endpoint, standings: Vec::new(), away: watch::Sender::new(None), log: log.clone() };
+            Maintenance { endpoint, trackers: Vec::new(), away: watch::Sender::new(None), log: log.clone() };
         let mut state = EventState::default();
         for ids in [&["A", "B"][..], &["A", "B"], &["A", "C"], &["A"]] {
             let planned = document::freezes(ids, "web-3");

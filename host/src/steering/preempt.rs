@@ -12,15 +12,15 @@ use std::time::Duration;
 use baton_election::{ElectionName, Time, Timing};
 use baton_store::clock::Clock;
 use baton_store::jitter::between;
-use baton_store::steering::{Ask, Order, Steering};
+use baton_store::steering::{Ask, CommandOrigin, Steering};
 use baton_store::{Announcement, Digest, Store};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use super::helm::{Itself, transfer_takes};
-use super::operator::{Called, NoEffect, Operator, now, unconfirmed};
-use crate::telemetry::Standing;
+use super::operator::{HintTarget, NoEffect, Operator, now, unconfirmed};
+use super::watch::{NodeIncarnation, longest_transfer};
+use crate::telemetry::ElectionTracker;
 
 /// Interval between checks, at least and at most.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
@@ -43,7 +43,7 @@ pub struct Preemption {
     /// The election.
     pub election: ElectionName,
     /// This node.
-    pub itself: Itself,
+    pub itself: NodeIncarnation,
     /// The node's priority.
     pub priority: u8,
     /// The timing of the election's lease.
@@ -51,7 +51,7 @@ pub struct Preemption {
     /// The store for reads and requests. No renewal uses this handle.
     pub store: Arc<dyn Store>,
     /// The node's state in the election.
-    pub standing: Arc<Standing>,
+    pub tracker: Arc<ElectionTracker>,
     /// The host's clock.
     pub clock: Clock,
     /// The hand-overs of this host.
@@ -80,7 +80,7 @@ impl Preemption {
 
     /// The module of this node, if it leads and is eligible.
     fn leads_with(&self) -> Option<Digest> {
-        let known = self.standing.known();
+        let known = self.tracker.known();
         known.leads(self.clock.now())?;
         known.module.filter(|_| known.stays_out.is_none())
     }
@@ -91,10 +91,10 @@ impl Preemption {
         let mut operator = Operator {
             store: &**store,
             election,
-            by: Order::by_preference(&itself.node),
+            by: CommandOrigin::by_preference(&itself.node),
             reason: None,
-            patience: transfer_takes(&self.timing) + PATIENCE,
-            called: Called::Node(&self.standing.tidings),
+            patience: longest_transfer(&self.timing) + PATIENCE,
+            called: HintTarget::Node(&self.tracker.notifier),
         };
         let (asked, nodes) = (operator.known().await.ok()?, operator.nodes().await.ok()?);
         let leading = Leading { itself, priority: *priority, module: self.leads_with()? };
@@ -110,7 +110,7 @@ impl Preemption {
 }
 
 struct Leading<'a> {
-    itself: &'a Itself,
+    itself: &'a NodeIncarnation,
     priority: u8,
     module: Digest,
 }
@@ -179,8 +179,8 @@ mod tests {
 
     use super::*;
 
-    fn itself() -> Itself {
-        Itself { node: "web-1".to_owned(), incarnation: "1".to_owned() }
+    fn itself() -> NodeIncarnation {
+        NodeIncarnation { node: "web-1".to_owned(), incarnation: "1".to_owned() }
     }
 
     fn module() -> Digest {
@@ -246,13 +246,13 @@ mod tests {
 
     #[test]
     fn operator_commands_take_precedence() {
-        let Itself { node, incarnation } = itself();
+        let NodeIncarnation { node, incarnation } = itself();
         let transfer = |by: &str, incarnation: &str| {
             let ask = Ask::Transfer { node: node.clone(), incarnation: incarnation.to_owned() };
-            Steering { suspended: None, request: Some(Request { order: Order::now(by, None).unwrap(), ask }) }
+            Steering { suspended: None, request: Some(Request { order: CommandOrigin::now(by, None).unwrap(), ask }) }
         };
-        let by_preference = Order::by_preference("web-9");
-        let suspended = Some(Order::now("ann@desk", None).unwrap());
+        let by_preference = CommandOrigin::by_preference("web-9");
+        let suspended = Some(CommandOrigin::now("ann@desk", None).unwrap());
         for (asked, hands_over) in [
             (transfer("ann@desk", &incarnation), false),
             (transfer("ann@desk", "another start"), true),

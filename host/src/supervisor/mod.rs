@@ -11,8 +11,8 @@
 //! An instance counts as gone only once its lines are written or dropped. Only then is its lease released, or another
 //! instance started. Lines that nobody reads within [`LAST_LINES`], or by the term's deadline, are dropped.
 
-mod at_hand;
 mod preference;
+mod ready_modules;
 mod reporter;
 
 use std::future::pending;
@@ -30,20 +30,20 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::links::{Candidate, LinkHandle};
-use crate::maintenance::Away;
+use crate::maintenance::Drained;
 use crate::random::random;
-use crate::steering::{Heard, Helm, StaysOut, TAKEN_WITHIN, Why};
-use crate::telemetry::{Asked, BEAT_EVERY, LAST_LINES, Log, Standing};
-use at_hand::AtHand;
-use baton_modules::{Judgement, Prepared, Presence, Supply, Verdict};
+use crate::steering::{Ineligibility, IneligibleReason, SteeringState, SteeringWatch, TAKEN_WITHIN};
+use crate::telemetry::{BEAT_EVERY, ElectionTracker, LAST_LINES, Log, StoreOp};
+use baton_modules::{Judgement, Prepared, SupervisorState, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
 use baton_store::gate::{Deadline, end_this_process};
 use baton_store::state::ReadAhead;
-use baton_store::steering::Order;
+use baton_store::steering::CommandOrigin;
 use baton_store::{Digest, LeaseStore};
-use preference::{Asks, MayWait};
-pub use preference::{HIGHEST_PRIORITY, Leads, Preference};
+use preference::{AcquireDecision, DeferRules};
+pub use preference::{HIGHEST_PRIORITY, LeadershipQuota, Preference};
+use ready_modules::ReadyModules;
 use reporter::Reporter;
 
 /// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while a
@@ -79,15 +79,15 @@ pub struct Supervisor {
     /// True if all nodes should run the same module, so that a difference is logged.
     pub one_module: bool,
     /// The reason why this node is drained, if it is.
-    pub away: watch::Receiver<Away>,
+    pub away: watch::Receiver<Drained>,
     /// Sink for judgements of versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The operators' steering commands.
-    pub helm: Arc<Helm>,
+    pub steering_watch: Arc<SteeringWatch>,
     /// Decides whether this node lets other nodes acquire a free lease first.
     pub preference: Preference,
     /// Sink for this node's announcement.
-    pub presence: watch::Sender<Presence>,
+    pub presence: watch::Sender<SupervisorState>,
     /// Time without progress after which an instance counts as stalled.
     pub stall_after: Option<Duration>,
     /// The host's clock.
@@ -97,7 +97,7 @@ pub struct Supervisor {
     /// The links of the election.
     pub link: LinkHandle,
     /// The state of this node, for outside observers.
-    pub standing: Arc<Standing>,
+    pub tracker: Arc<ElectionTracker>,
 }
 
 impl Supervisor {
@@ -111,14 +111,14 @@ impl Supervisor {
         let elector = Elector::new(self.settings.clone(), self.now(), random);
         let reporter = Reporter::new(self.log.clone());
         let missed_by_timers = self.launcher.watchdog.missed_by_timers();
-        let hears = self.helm.hears();
+        let hears = self.steering_watch.hears();
         let mut run = Run {
             given: self,
             missed_by_timers,
             elector,
             reporter,
             requests: JoinSet::new(),
-            at_hand: AtHand::nothing(),
+            at_hand: ReadyModules::nothing(),
             serving: None,
             lines: None,
             stalled: false,
@@ -133,7 +133,7 @@ impl Supervisor {
         };
         run.update_plan();
         run.until_finished(shutdown).await;
-        run.given.standing.heartbeat.end();
+        run.given.tracker.heartbeat.end();
         Ok(())
     }
 
@@ -150,14 +150,14 @@ struct Run {
     reporter: Reporter,
     /// Requests to the store, and the wait for an instance's last lines. Each completes with an input for the elector.
     requests: JoinSet<Input>,
-    at_hand: AtHand<Prepared>,
+    at_hand: ReadyModules<Prepared>,
     serving: Option<Serving>,
     /// The deadline for writing the instance's lines.
     lines: Option<Deadline>,
     stalled: bool,
-    hears: watch::Receiver<Heard>,
+    hears: watch::Receiver<SteeringState>,
     /// The operators' command that keeps this node from leading, if any.
-    stays_out: Option<StaysOut>,
+    stays_out: Option<Ineligibility>,
     /// The id of the last completed step-down or transfer.
     completed_order: Option<String>,
     /// The lease that this node held when a command made it stop leading.
@@ -165,7 +165,7 @@ struct Run {
     /// True if this node has released the lease for a transfer, and no node has acquired it.
     transfer_failed: bool,
     /// The maintenance for which this node is drained, if any.
-    away: Away,
+    away: Drained,
     /// End of the cool-off after this node stepped down by its own decision.
     cools_off: Option<Time>,
     has_finished: bool,
@@ -218,20 +218,20 @@ impl Run {
     /// Publishes the current term and this node's state, if they have changed.
     fn publish(&mut self, asked: Shutdown) {
         let term = self.elector.written_term();
-        self.given.standing.goes_round(self.given.clock.now(), term, self.elector.deadline());
+        self.given.tracker.record_round(self.given.clock.now(), term, self.elector.deadline());
         let is_done = self.elector.follows() && self.serving.is_none();
-        self.given.standing.is_out(self.away.is_some() && is_done);
+        self.given.tracker.is_out(self.away.is_some() && is_done);
         let runs = self.serving.as_ref().map(|serving| serving.module);
         let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.ineligible_reason());
         let leads_enough = self.given.preference.leads_enough();
-        let listens = self.given.standing.listens_to();
+        let listens = self.given.tracker.listens_to();
         let is_ready = self.elector.plan().module.is_some() && stays_out.is_none();
         let candidate = Candidate { ready: is_ready, priority: self.given.preference.priority(), leads_enough };
         let leader = self.elector.leader();
-        let leader = leader.map(|leader| (leader, self.given.standing.known().leader.unwrap_or_default()));
+        let leader = leader.map(|leader| (leader, self.given.tracker.known().leader.unwrap_or_default()));
         self.given.link.wants(leader, candidate);
         let now = self.given.clock.now();
-        self.given.standing.tidings.is_told(self.elector.listens_until().is_some_and(|until| now < until));
+        self.given.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
         // At the end, this node withdraws its whole announcement. An update before that would only compete with the
         // successor's requests to the store.
         let is_leaving = asked > Shutdown::No && self.serving.is_none();
@@ -239,7 +239,8 @@ impl Run {
             if is_leaving && known.term == term {
                 return false;
             }
-            let before = std::mem::replace(known, Presence { runs, term, steered, stays_out, leads_enough, listens });
+            let before =
+                std::mem::replace(known, SupervisorState { runs, term, steered, stays_out, leads_enough, listens });
             before != *known
         });
     }
@@ -262,36 +263,40 @@ impl Run {
             self.ceded_lease = Some(CededLease::Since(now));
         }
         // A node that has released its lease for a transfer waits only [`TAKEN_WITHIN`] for the target to acquire it.
-        if let (Some(StaysOut { why: Why::Transferring(..), until }), Some(CededLease::Since(since))) =
-            (&mut stays_out, &self.ceded_lease)
+        if let (
+            Some(Ineligibility { why: IneligibleReason::Transferring(..), until }),
+            Some(CededLease::Since(since)),
+        ) = (&mut stays_out, &self.ceded_lease)
         {
             *until = until.map(|until| until.min(*since + TAKEN_WITHIN));
         }
-        let is_over = |StaysOut { why, until }: &StaysOut| {
+        let is_over = |Ineligibility { why, until }: &Ineligibility| {
             until.is_some_and(|until| until <= now) || self.completed_order.as_ref() == Some(&why.order().id)
         };
         let stays_out = stays_out.filter(|stays_out| !is_over(stays_out));
-        let why = |stays_out: &Option<StaysOut>| stays_out.as_ref().map(|stays_out| stays_out.why.clone());
+        let why = |stays_out: &Option<Ineligibility>| stays_out.as_ref().map(|stays_out| stays_out.why.clone());
         let before = std::mem::replace(&mut self.stays_out, stays_out);
         let (before, next) = (why(&before), why(&self.stays_out));
         if before == next {
             return;
         }
         // A suspension is not recorded: it applies whenever the store contains it, even if it was removed and restored.
-        if let (Some(Why::SteppedDown(order) | Why::Transferring(order, _)), None) = (&before, &next) {
+        if let (Some(IneligibleReason::SteppedDown(order) | IneligibleReason::Transferring(order, _)), None) =
+            (&before, &next)
+        {
             self.completed_order = Some(order.id.clone());
         }
         // A transfer that found no successor ends. This node then acquires the lease without letting others go first.
         if matches!(
             (&before, &next, &self.ceded_lease),
-            (Some(Why::Transferring(..)), None, Some(CededLease::Since(_)))
+            (Some(IneligibleReason::Transferring(..)), None, Some(CededLease::Since(_)))
         ) {
-            self.transfer_failed = self.given.standing.known().leader.is_none();
+            self.transfer_failed = self.given.tracker.known().leader.is_none();
         }
         self.ceded_lease = next.is_some().then_some(CededLease::Holds).filter(|_| self.elector.holds_lease());
         let wait = self.stays_out.as_ref().and_then(|stays_out| stays_out.until).map(|until| until.since(now));
         self.reporter.steered(before.as_ref(), next.as_ref(), wait);
-        self.given.standing.stays_out(next.map(|why| why.told()));
+        self.given.tracker.stays_out(next.map(|why| why.told()));
         self.update_plan();
     }
 
@@ -392,7 +397,7 @@ impl Run {
             }
             Effect::Tell(word) => {
                 let to = match &self.stays_out {
-                    Some(StaysOut { why: Why::Transferring(_, to), .. }) => Some(to.as_str()),
+                    Some(Ineligibility { why: IneligibleReason::Transferring(_, to), .. }) => Some(to.as_str()),
                     _ => None,
                 };
                 self.given.link.tell(&word, self.given.clock.now(), to);
@@ -441,7 +446,7 @@ impl Run {
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
         self.at_hand.keep(&planned);
-        self.given.standing.would_run(self.at_hand.all().next().map(|one| one.module.digest()));
+        self.given.tracker.set_module(self.at_hand.all().next().map(|one| one.module.digest()));
         self.given.launcher.runners.keep(&self.at_hand.all().map(|one| &one.module).collect::<Vec<_>>());
     }
 
@@ -476,13 +481,13 @@ impl Run {
             return;
         }
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
-        let (standing, clock) = (Arc::clone(&self.given.standing), self.given.clock.clone());
-        let (helm, is_recall) = (Arc::clone(&self.given.helm), matches!(op, Op::Recall));
+        let (tracker, clock) = (Arc::clone(&self.given.tracker), self.given.clock.clone());
+        let (steering_watch, is_recall) = (Arc::clone(&self.given.steering_watch), matches!(op, Op::Recall));
         // The lease leads to a term, whose instance starts by reading its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let read_ahead = may_lead_to_a_term.then(|| self.read_ahead_for_next_term());
         self.requests.spawn(async move {
-            let (what, asked, sent) = (op.to_string(), Asked::from(&op), clock.now());
+            let (what, asked, sent) = (op.to_string(), StoreOp::from(&op), clock.now());
             let request = async {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
@@ -491,12 +496,13 @@ impl Run {
             // that shows an unknown version of them.
             let request = async {
                 if is_recall {
-                    return futures::join!(request, helm.look_before(limit / 2)).0;
+                    return futures::join!(request, steering_watch.read_within(limit / 2)).0;
                 }
                 let (answer, took) = request.await;
                 match &answer {
                     Ok(Ok(Reply::Surveyed { steering, .. }))
-                        if !helm.knows(steering.as_ref()) && !helm.look_before(limit.saturating_sub(took)).await =>
+                        if !steering_watch.knows(steering.as_ref())
+                            && !steering_watch.read_within(limit.saturating_sub(took)).await =>
                     {
                         (Ok(Err(StoreError::Unknown("cannot read steering commands".to_owned()))), took)
                     }
@@ -518,7 +524,7 @@ impl Run {
             if let (Some(read_ahead), Err(_)) = (read_ahead, &result) {
                 read_ahead.clear();
             }
-            standing.was_asked(asked, &result, took);
+            tracker.record_request(asked, &result, took);
             Input::Answer { id, result }
         });
     }
@@ -537,16 +543,16 @@ impl Run {
         match op {
             Op::Acquire { id, .. } | Op::Reclaim { id, .. } => {
                 let now = self.given.clock.now();
-                let called = self.hears.borrow().called(now).map(Order::is_preference);
+                let called = self.hears.borrow().called(now).map(CommandOrigin::is_preference);
                 // No other node can reclaim the lease, so there is none to wait for.
                 let is_free = matches!(op, Op::Acquire { .. });
-                let may_wait = MayWait {
-                    for_priority: is_free && self.given.standing.known().term > 0 && called.is_none(),
+                let may_wait = DeferRules {
+                    for_priority: is_free && self.given.tracker.known().term > 0 && called.is_none(),
                     at_all: called != Some(false) && !self.transfer_failed,
                 };
                 match self.given.preference.asks(*id, now, may_wait) {
-                    Asks::Now => false,
-                    Asks::Later(why) => {
+                    AcquireDecision::Now => false,
+                    AcquireDecision::Later(why) => {
                         why.into_iter().for_each(|why| self.reporter.report(Report::Standby { reason: why }));
                         true
                     }
@@ -585,7 +591,7 @@ impl Run {
             InstanceEvent::Dying => Some(Input::Dying),
             InstanceEvent::Gone(gone) => {
                 let usage = self.serving.take().map(|Serving { instance, term, .. }| {
-                    self.given.standing.is_gone(term, instance.effects());
+                    self.given.tracker.is_gone(term, instance.effects());
                     instance.usage()
                 });
                 let usage = usage.unwrap_or_default();

@@ -22,13 +22,13 @@ const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
 /// The elections that a host leads or is about to lead, with their maximum number. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Leads {
+pub struct LeadershipQuota {
     /// The maximum number of elections. None means no limit.
     most: Option<usize>,
     now: Arc<Mutex<BTreeSet<ElectionName>>>,
 }
 
-impl Leads {
+impl LeadershipQuota {
     /// Creates an empty set with a maximum size.
     #[must_use]
     pub fn at_most(most: Option<usize>) -> Self {
@@ -67,7 +67,7 @@ impl Leads {
 pub struct Preference {
     election: ElectionName,
     priority: u8,
-    leads: Leads,
+    leads: LeadershipQuota,
     /// The time since which the lease could have been requested, if it can.
     free_since: Option<Time>,
     /// The id of the last request. The node may hold the lease under it.
@@ -78,7 +78,7 @@ pub struct Preference {
 
 /// The reasons for which a request for the lease may be deferred.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MayWait {
+pub(super) struct DeferRules {
     /// True if the request may wait for nodes of higher priority. False before the first term, and if this node is the
     /// target of a transfer.
     pub for_priority: bool,
@@ -88,7 +88,7 @@ pub(super) struct MayWait {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Asks {
+pub(super) enum AcquireDecision {
     Now,
     /// Defer the request. Contains the reason if it was not logged yet.
     Later(Option<String>),
@@ -97,7 +97,7 @@ pub(super) enum Asks {
 impl Preference {
     /// Creates a preference with a priority of at most [`HIGHEST_PRIORITY`].
     #[must_use]
-    pub fn new(election: ElectionName, priority: u8, leads: Leads) -> Self {
+    pub fn new(election: ElectionName, priority: u8, leads: LeadershipQuota) -> Self {
         Self { election, priority, leads, free_since: None, last_request: None, is_logged: false }
     }
 
@@ -118,10 +118,10 @@ impl Preference {
     }
 
     /// Decides about the elector's request for the lease under an id.
-    pub(super) fn asks(&mut self, id: LeaseId, now: Time, may_wait: MayWait) -> Asks {
+    pub(super) fn asks(&mut self, id: LeaseId, now: Time, may_wait: DeferRules) -> AcquireDecision {
         if self.last_request == Some(id) {
             // The node may already hold the lease.
-            return Asks::Now;
+            return AcquireDecision::Now;
         }
         let free_for = now.since(*self.free_since.get_or_insert(now));
         let insists = free_for >= TAKE_ANYWAY_AFTER || !may_wait.at_all;
@@ -131,10 +131,12 @@ impl Preference {
             format!("this host may lead at most {} elections", self.leads.most.unwrap_or_default())
         } else {
             self.last_request = Some(id);
-            return Asks::Now;
+            return AcquireDecision::Now;
         };
         let is_news = !std::mem::replace(&mut self.is_logged, true);
-        Asks::Later(is_news.then(|| format!("the lease is free, but this node lets other nodes take it first: {why}")))
+        AcquireDecision::Later(
+            is_news.then(|| format!("the lease is free, but this node lets other nodes take it first: {why}")),
+        )
     }
 
     /// True if this host leads enough other elections, so it would acquire this lease only if no other node does.
@@ -164,9 +166,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    const LED: MayWait = MayWait { for_priority: true, at_all: true };
-    const NEW: MayWait = MayWait { for_priority: false, at_all: true };
-    const CALLED: MayWait = MayWait { for_priority: true, at_all: false };
+    const LED: DeferRules = DeferRules { for_priority: true, at_all: true };
+    const NEW: DeferRules = DeferRules { for_priority: false, at_all: true };
+    const CALLED: DeferRules = DeferRules { for_priority: true, at_all: false };
 
     fn at(milliseconds: u64) -> Time {
         Time(Duration::from_millis(milliseconds))
@@ -176,46 +178,54 @@ mod tests {
         LeaseId::from_random(number)
     }
 
-    fn of(election: &str, priority: u8, leads: &Leads) -> Preference {
+    fn of(election: &str, priority: u8, leads: &LeadershipQuota) -> Preference {
         Preference::new(ElectionName::new(election).unwrap(), priority, leads.clone())
     }
 
     #[test]
     fn lower_priority_defers_a_free_lease_for_a_while() {
-        let leads = Leads::at_most(None);
+        let leads = LeadershipQuota::at_most(None);
         let mut highest = of("job", HIGHEST_PRIORITY, &leads);
-        assert_eq!(highest.asks(id(1), at(0), LED), Asks::Now);
+        assert_eq!(highest.asks(id(1), at(0), LED), AcquireDecision::Now);
         let mut half = of("job", 50, &leads);
-        let Asks::Later(Some(why)) = half.asks(id(2), at(5_000), LED) else { panic!("a lower priority should wait") };
+        let AcquireDecision::Later(Some(why)) = half.asks(id(2), at(5_000), LED) else {
+            panic!("a lower priority should wait")
+        };
         assert!(why.contains("other nodes take it first: priority 50"), "{why}");
-        assert_eq!(half.asks(id(3), at(5_999), LED), Asks::Later(None), "the reason is logged once");
-        assert_eq!(half.asks(id(4), at(6_000), LED), Asks::Now);
+        assert_eq!(half.asks(id(3), at(5_999), LED), AcquireDecision::Later(None), "the reason is logged once");
+        assert_eq!(half.asks(id(4), at(6_000), LED), AcquireDecision::Now);
         // The outcome of the request is unknown.
         half.is_taken();
-        assert_eq!(half.asks(id(4), at(6_500), LED), Asks::Now);
+        assert_eq!(half.asks(id(4), at(6_500), LED), AcquireDecision::Now);
         half.follows();
-        assert!(matches!(half.asks(id(4), at(9_000), LED), Asks::Later(Some(_))), "another node has led since");
+        assert!(
+            matches!(half.asks(id(4), at(9_000), LED), AcquireDecision::Later(Some(_))),
+            "another node has led since"
+        );
         half.is_taken();
-        assert_eq!(half.asks(id(6), at(9_000), NEW), Asks::Now, "nobody has ever led");
-        let (mut lowest, mut full) = (of("job", 0, &leads), of("job", 0, &Leads::at_most(Some(0))));
-        assert_eq!([&mut lowest, &mut full].map(|one| one.asks(id(7), at(0), CALLED)), [Asks::Now, Asks::Now]);
+        assert_eq!(half.asks(id(6), at(9_000), NEW), AcquireDecision::Now, "nobody has ever led");
+        let (mut lowest, mut full) = (of("job", 0, &leads), of("job", 0, &LeadershipQuota::at_most(Some(0))));
+        assert_eq!(
+            [&mut lowest, &mut full].map(|one| one.asks(id(7), at(0), CALLED)),
+            [AcquireDecision::Now, AcquireDecision::Now]
+        );
     }
 
     #[test]
     fn host_that_leads_enough_takes_a_lease_nobody_else_takes() {
-        let leads = Leads::at_most(Some(1));
+        let leads = LeadershipQuota::at_most(Some(1));
         let (mut one, mut other) = (of("one", HIGHEST_PRIORITY, &leads), of("other", HIGHEST_PRIORITY, &leads));
         assert!(!other.leads_enough());
-        assert_eq!(one.asks(id(1), at(0), NEW), Asks::Now);
+        assert_eq!(one.asks(id(1), at(0), NEW), AcquireDecision::Now);
         assert!(other.leads_enough() && !one.leads_enough());
-        assert!(matches!(other.asks(id(2), at(0), NEW), Asks::Later(Some(_))));
-        assert_eq!(other.asks(id(3), at(9_999), LED), Asks::Later(None));
+        assert!(matches!(other.asks(id(2), at(0), NEW), AcquireDecision::Later(Some(_))));
+        assert_eq!(other.asks(id(3), at(9_999), LED), AcquireDecision::Later(None));
         // Another node was faster to acquire the first lease.
         one.follows();
         one.is_taken();
-        assert_eq!(other.asks(id(4), at(9_999), LED), Asks::Now);
-        assert!(matches!(one.asks(id(5), at(20_000), LED), Asks::Later(Some(_))));
-        assert_eq!(one.asks(id(6), at(30_000), LED), Asks::Now, "the lease was free for 10 s");
+        assert_eq!(other.asks(id(4), at(9_999), LED), AcquireDecision::Now);
+        assert!(matches!(one.asks(id(5), at(20_000), LED), AcquireDecision::Later(Some(_))));
+        assert_eq!(one.asks(id(6), at(30_000), LED), AcquireDecision::Now, "the lease was free for 10 s");
         one.follows();
         assert_eq!(leads.now.lock().unwrap().len(), 1);
         other.follows();

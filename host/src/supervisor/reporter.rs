@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_election::{End, ModuleVersion, Report, StopReason, StoreError, Term, Time};
 
-use crate::steering::Why;
+use crate::steering::IneligibleReason;
 use crate::telemetry::{Event, GuestStream, Log};
 use baton_runtime::{Gone, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use baton_store::Digest;
@@ -81,14 +81,21 @@ impl Reporter {
     }
 
     /// Logs a change of the command that keeps this node from leading.
-    pub(super) fn steered(&self, before: Option<&Why>, next: Option<&Why>, wait: Option<Duration>) {
+    pub(super) fn steered(
+        &self,
+        before: Option<&IneligibleReason>,
+        next: Option<&IneligibleReason>,
+        wait: Option<Duration>,
+    ) {
         match (before, next) {
             (_, Some(why)) => self.say(why.event(wait)),
-            (Some(Why::Suspended(_)), None) => self.say(Event::Resumed { reason: "the suspension is over".to_owned() }),
-            (Some(Why::SteppedDown(_)), None) => {
+            (Some(IneligibleReason::Suspended(_)), None) => {
+                self.say(Event::Resumed { reason: "the suspension is over".to_owned() })
+            }
+            (Some(IneligibleReason::SteppedDown(_)), None) => {
                 self.say(Event::Resumed { reason: "the step-down period is over".to_owned() });
             }
-            (Some(Why::Transferring(_, to)), None) => {
+            (Some(IneligibleReason::Transferring(_, to)), None) => {
                 self.say(Event::Resumed { reason: format!("the time for {to} to take the lease is over") });
             }
             (None, None) => {}

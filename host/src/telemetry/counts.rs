@@ -31,7 +31,7 @@ macro_rules! words {
 
 words! {
     /// A request to the lease store.
-    Asked {
+    StoreOp {
         /// Read the lease and the record.
         Read => "read",
         /// Recall the highest term that anything in the store names.
@@ -55,7 +55,7 @@ words! {
 
 words! {
     /// The lease store's answer.
-    Answered {
+    StoreResult {
         /// The request succeeded.
         Ok => "ok",
         /// The request was refused in the course of an election: another node holds the lease, or was faster.
@@ -99,7 +99,7 @@ words! {
     }
 }
 
-impl Answered {
+impl StoreResult {
     pub(super) fn of(result: &Result<Reply, StoreError>) -> Self {
         match result {
             Ok(_) => Self::Ok,
@@ -119,7 +119,7 @@ impl Ended {
 /// All counters of one election since the host's start.
 #[derive(Debug, Default)]
 pub struct Counts {
-    requests: [[AtomicU64; Answered::ALL.len()]; Asked::ALL.len()],
+    requests: [[AtomicU64; StoreResult::ALL.len()]; StoreOp::ALL.len()],
     transitions: [AtomicU64; Transition::ALL.len()],
     starts: AtomicU64,
     ends: [AtomicU64; Ended::ALL.len()],
@@ -133,10 +133,10 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn asked(&self, what: Asked, result: &Result<Reply, StoreError>, took: Duration) {
-        let answered = Answered::of(result);
+    pub(super) fn asked(&self, what: StoreOp, result: &Result<Reply, StoreError>, took: Duration) {
+        let answered = StoreResult::of(result);
         add(&self.requests[what as usize][answered as usize], 1);
-        if what == Asked::Renew && answered == Answered::Ok {
+        if what == StoreOp::Renew && answered == StoreResult::Ok {
             self.renewals.observe(took);
         }
     }
@@ -167,7 +167,7 @@ impl Counts {
 
     /// Returns the number of these requests with this answer.
     #[must_use]
-    pub fn requests(&self, what: Asked, how: Answered) -> u64 {
+    pub fn requests(&self, what: StoreOp, how: StoreResult) -> u64 {
         get(&self.requests[what as usize][how as usize])
     }
 

@@ -4,14 +4,14 @@ use baton_modules::{Report, ReportSink};
 
 use std::sync::Arc;
 
-use super::{Event, Log, Standing};
+use super::{ElectionTracker, Event, Log};
 
 /// Sink of one follower's reports.
 pub struct FollowerLog {
     /// The election's log.
     pub log: Log,
     /// The standing of this node in the election.
-    pub standing: Arc<Standing>,
+    pub tracker: Arc<ElectionTracker>,
     /// The source of the modules, as it is logged.
     pub source: String,
 }
@@ -20,7 +20,7 @@ impl ReportSink for FollowerLog {
     fn report(&self, report: Report) {
         let source = self.source.clone();
         if matches!(report, Report::NothingPushed { .. }) {
-            self.standing.waits_for_push();
+            self.tracker.set_awaits_push();
         }
         self.log.emit(
             None,

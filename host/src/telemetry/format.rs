@@ -154,7 +154,7 @@ fn json(entry: &LogEntry) -> String {
 }
 
 /// Formats the entry for the admin endpoint: with this event instead of its own, and with the text format's message.
-pub(super) fn told(entry: &LogEntry, event: &Event) -> String {
+pub(super) fn admin_json(entry: &LogEntry, event: &Event) -> String {
     // An output event already has its text.
     let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));
     object(entry, event, text)

@@ -13,7 +13,7 @@ use baton_store::StoreUrl;
 /// Returns the longest time from a step-down to the next instance, with a healthy store.
 #[must_use]
 pub fn hand_off(timing: &Timing) -> Duration {
-    timing.grace().saturating_add(timing.kill_takes() + LAST_LINES + LONGEST_POLL)
+    timing.grace().saturating_add(timing.kill_timeout() + LAST_LINES + LONGEST_POLL)
 }
 
 impl Event {

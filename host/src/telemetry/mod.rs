@@ -19,8 +19,8 @@ mod queue;
 mod ring;
 mod shorten;
 mod sink;
-mod standing;
 mod terms;
+mod tracker;
 mod writer;
 
 use std::io::{self, IsTerminal};
@@ -30,15 +30,15 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, Term};
 
-pub use counts::{Answered, Asked, Counts, Ended, Histogram, Transition};
+pub use counts::{Counts, Ended, Histogram, StoreOp, StoreResult, Transition};
 pub use event::{Event, GuestStream, Seconds};
 pub use followers::FollowerLog;
 pub use format::Style;
 pub use heartbeat::{BEAT_EVERY, Heartbeat};
 pub use make::hand_off;
-pub use ring::{Ring, Said, Taken};
-pub use standing::{Known, Standing};
+pub use ring::{LogLine, Ring, Taken};
 pub use terms::Served;
+pub use tracker::{ElectionTracker, StatusSnapshot};
 
 use crate::node::NodeId;
 use baton_store::clock::wall;
@@ -73,17 +73,17 @@ pub struct Log {
 #[derive(Debug)]
 struct Scope {
     node: NodeId,
-    standing: Option<Arc<Standing>>,
+    tracker: Option<Arc<ElectionTracker>>,
 }
 
 impl Scope {
     fn election(&self) -> Option<&ElectionName> {
-        self.standing.as_ref().map(|standing| &standing.election)
+        self.tracker.as_ref().map(|tracker| &tracker.election)
     }
 
     fn observe(&self, term: Option<Term>, event: &Event) {
-        if let Some(standing) = &self.standing {
-            standing.observe(self.node.as_str(), term, event);
+        if let Some(tracker) = &self.tracker {
+            tracker.observe(self.node.as_str(), term, event);
         }
     }
 }
@@ -105,7 +105,7 @@ impl Log {
     /// The thread could not be created.
     pub fn start(style: Style, node: &NodeId, out: Box<dyn AsFd + Send>) -> io::Result<(Self, LogWriter)> {
         let queue = Arc::new(Queue::default());
-        let scope = Arc::new(Scope { node: node.clone(), standing: None });
+        let scope = Arc::new(Scope { node: node.clone(), tracker: None });
         let events = Arc::new(Ring::of(ring::EVENTS));
         let thread = writer::spawn(Arc::clone(&queue), Arc::clone(&events), style, Sink::new(out))?;
         Ok((Self { queue: Arc::clone(&queue), scope, events }, LogWriter { queue, thread }))
@@ -113,8 +113,8 @@ impl Log {
 
     /// Returns a handle on the same log for one election.
     #[must_use]
-    pub fn for_election(&self, standing: &Arc<Standing>) -> Self {
-        let scope = Scope { node: self.scope.node.clone(), standing: Some(Arc::clone(standing)) };
+    pub fn for_election(&self, tracker: &Arc<ElectionTracker>) -> Self {
+        let scope = Scope { node: self.scope.node.clone(), tracker: Some(Arc::clone(tracker)) };
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope), events: Arc::clone(&self.events) }
     }
 
@@ -145,7 +145,7 @@ impl Log {
 
     /// Keeps the event for readers of the admin endpoint, even if the log's reader is slow.
     fn keep(&self, entry: &Arc<LogEntry>) {
-        let lines = self.scope.standing.as_ref().map(|standing| &standing.lines);
+        let lines = self.scope.tracker.as_ref().map(|tracker| &tracker.lines);
         match (&entry.event, lines) {
             (Event::Output { .. }, Some(lines)) => {
                 if !entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
@@ -173,7 +173,7 @@ impl Log {
 
     /// True while lines of this election's guests wait to be written.
     pub fn has_lines(&self) -> bool {
-        self.scope.standing.as_ref().is_some_and(|standing| standing.share.holds_any())
+        self.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.holds_any())
     }
 
     /// Logs why the host ends itself, and blocks until that is written, for at most `longest`.

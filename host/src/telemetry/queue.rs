@@ -44,7 +44,7 @@ impl LogEntry {
     /// Returns the share that the entry uses. None for the host's own events.
     fn share(&self) -> Option<&Share> {
         let is_output = matches!(self.event, Event::Output { .. });
-        self.scope.standing.as_ref().filter(|_| is_output).map(|standing| &standing.share)
+        self.scope.tracker.as_ref().filter(|_| is_output).map(|tracker| &tracker.share)
     }
 
     /// Estimates a guest's line in the log, in bytes after escaping. Not below its size in memory.
@@ -115,8 +115,8 @@ pub(super) struct Loss {
 impl Loss {
     /// Counts a line as lost, and returns the loss.
     pub fn of(entry: &LogEntry) -> Self {
-        if let (Event::Output { .. }, Some(standing)) = (&entry.event, &entry.scope.standing) {
-            standing.counts.dropped(1);
+        if let (Event::Output { .. }, Some(tracker)) = (&entry.event, &entry.scope.tracker) {
+            tracker.counts.dropped(1);
         }
         Self { scope: Arc::clone(&entry.scope), term: entry.term, lines: 1 }
     }
@@ -301,7 +301,7 @@ impl State {
 
     /// True if the scopes with losses have room again.
     fn is_roomy(&self) -> bool {
-        let is_full = |loss: &Loss| loss.scope.standing.as_ref().is_some_and(|standing| standing.share.is_half_full());
+        let is_full = |loss: &Loss| loss.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.is_half_full());
         self.own < CAPACITY / 2 && !self.losses.iter().any(is_full)
     }
 }
@@ -311,12 +311,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use baton_election::ElectionName;
 
-    use super::super::{GuestStream, Standing};
+    use super::super::{ElectionTracker, GuestStream};
     use super::*;
     use crate::node::NodeId;
 
-    fn scope(standing: Option<Arc<Standing>>) -> Arc<Scope> {
-        Arc::new(Scope { node: NodeId::new("n").unwrap(), standing })
+    fn scope(tracker: Option<Arc<ElectionTracker>>) -> Arc<Scope> {
+        Arc::new(Scope { node: NodeId::new("n").unwrap(), tracker })
     }
 
     fn push(queue: &Queue, scope: &Arc<Scope>, term: u64, event: Event) {
@@ -336,12 +336,12 @@ mod tests {
     }
 
     fn elections<const N: usize>(names: [&str; N]) -> [Arc<Scope>; N] {
-        let standing = |name| Standing::one_of(N, ElectionName::new(name).unwrap(), Duration::from_secs(15));
-        names.map(|name| scope(Some(Arc::new(standing(name)))))
+        let tracker = |name| ElectionTracker::one_of(N, ElectionName::new(name).unwrap(), Duration::from_secs(15));
+        names.map(|name| scope(Some(Arc::new(tracker(name)))))
     }
 
     fn share(scope: &Scope) -> &Share {
-        &scope.standing.as_ref().unwrap().share
+        &scope.tracker.as_ref().unwrap().share
     }
 
     fn printed(line: &str) -> Event {
@@ -391,8 +391,8 @@ mod tests {
             let (_, losses) = pop(&queue);
             let [Loss { scope, term: Some(7), lines: lost }] = &losses[..] else { panic!("{losses:?}") };
             assert!(Arc::ptr_eq(scope, &noisy));
-            assert_eq!(noisy.standing.as_ref().unwrap().counts.lines_dropped(), *lost);
-            assert_eq!(quiet.standing.as_ref().unwrap().counts.lines_dropped(), 0);
+            assert_eq!(noisy.tracker.as_ref().unwrap().counts.lines_dropped(), *lost);
+            assert_eq!(quiet.tracker.as_ref().unwrap().counts.lines_dropped(), 0);
             // The noisy guest holds its half of the queue, measured as escaped.
             let held = share(&noisy).held();
             assert!((GUESTS / 2 - 6 * 8192 - BESIDES..=GUESTS / 2).contains(&held), "{held}");

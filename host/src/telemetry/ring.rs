@@ -14,7 +14,7 @@ use baton_election::ElectionName;
 use baton_runtime::LogLevel;
 
 use super::Event;
-use super::format::told;
+use super::format::admin_json;
 use super::queue::LogEntry;
 
 /// Capacity for the host's own events, in bytes.
@@ -46,7 +46,7 @@ struct Kept {
 
 /// An entry, as the admin endpoint shows it.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct LogLine {
     /// Number of the entry.
     pub number: u64,
     entry: Arc<LogEntry>,
@@ -58,7 +58,7 @@ pub struct Taken {
     /// Number of entries that were evicted before this read.
     pub lost: u64,
     /// A bounded number of entries, in order.
-    pub said: Vec<Said>,
+    pub said: Vec<LogLine>,
     /// Number to read from next.
     pub next: u64,
 }
@@ -98,14 +98,14 @@ impl Ring {
         let from = number.clamp(kept.first, end);
         let skipped = usize::try_from(from - kept.first).unwrap_or(usize::MAX);
         let entries = kept.entries.iter().skip(skipped).take(BATCH);
-        let said: Vec<Said> =
-            (from..).zip(entries).map(|(number, (entry, _))| Said { number, entry: Arc::clone(entry) }).collect();
+        let said: Vec<LogLine> =
+            (from..).zip(entries).map(|(number, (entry, _))| LogLine { number, entry: Arc::clone(entry) }).collect();
         Taken { lost: from.saturating_sub(number), next: from + said.len() as u64, said }
     }
 
     /// Returns the number from which the last `count` entries that pass the test start.
     #[must_use]
-    pub fn tail(&self, count: usize, test: impl Fn(&Said) -> bool) -> u64 {
+    pub fn tail(&self, count: usize, test: impl Fn(&LogLine) -> bool) -> u64 {
         let (mut wanted, end) = (VecDeque::new(), self.end());
         let mut next = 0;
         loop {
@@ -129,7 +129,7 @@ impl Ring {
     }
 }
 
-impl Said {
+impl LogLine {
     /// Returns the election of the entry. None if the entry is about the host.
     #[must_use]
     pub fn election(&self) -> Option<&ElectionName> {
@@ -146,7 +146,11 @@ impl Said {
     /// is set, texts that the coordinator may have written are hidden.
     #[must_use]
     pub fn json(&self, words: bool) -> String {
-        if words { told(&self.entry, &self.entry.event) } else { told(&self.entry, &self.entry.event.without_words()) }
+        if words {
+            admin_json(&self.entry, &self.entry.event)
+        } else {
+            admin_json(&self.entry, &self.entry.event.without_words())
+        }
     }
 }
 
@@ -196,7 +200,7 @@ mod tests {
     use crate::node::NodeId;
 
     pub(super) fn entry(event: Event) -> Arc<LogEntry> {
-        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), standing: None });
+        let scope = Arc::new(Scope { node: NodeId::new("n").unwrap(), tracker: None });
         Arc::new(LogEntry { at: Duration::ZERO, scope, term: Some(7), event, deadline: None })
     }
 
@@ -242,8 +246,8 @@ mod tests {
         ring.put(&line("<b>\u{202e}\n"));
         let reason = "the password is 1234".to_owned();
         ring.put(&entry(Event::Retrying { reason: reason.clone(), failures: 1, wait_s: Duration::ZERO.into() }));
-        let told = |number: u64, words| ring.since(number).said[0].json(words);
-        let json: serde_json::Value = serde_json::from_str(&told(1, false)).unwrap();
+        let json_of = |number: u64, words| ring.since(number).said[0].json(words);
+        let json: serde_json::Value = serde_json::from_str(&json_of(1, false)).unwrap();
         let mut keys: Vec<&String> = json.as_object().unwrap().keys().collect();
         keys.sort();
         assert_eq!(
@@ -251,9 +255,13 @@ mod tests {
             ["election", "event", "level", "node", "term", "text", "ts"],
             "as the endpoint describes them"
         );
-        assert!(!told(2, true).contains('\u{202e}') && !told(2, true).contains("text"), "{}", told(2, true));
-        assert_eq!(told(3, true).matches(&reason).count(), 2);
-        assert!(!told(3, false).contains("1234") && told(3, false).contains("with the token"), "{}", told(3, false));
+        assert!(!json_of(2, true).contains('\u{202e}') && !json_of(2, true).contains("text"), "{}", json_of(2, true));
+        assert_eq!(json_of(3, true).matches(&reason).count(), 2);
+        assert!(
+            !json_of(3, false).contains("1234") && json_of(3, false).contains("with the token"),
+            "{}",
+            json_of(3, false)
+        );
     }
 
     #[test]
@@ -263,7 +271,7 @@ mod tests {
             let event = if number % 3 == 0 { Event::Released {} } else { Event::Killed { reason: String::new() } };
             ring.put(&entry(event));
         }
-        let warns = |said: &Said| said.level() == LogLevel::Warn;
+        let warns = |said: &LogLine| said.level() == LogLevel::Warn;
         assert_eq!(ring.tail(2, |_| true), 299);
         assert_eq!(ring.tail(4, warns), 296);
         assert_eq!(ring.tail(1000, warns), 2);

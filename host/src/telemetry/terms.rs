@@ -166,18 +166,18 @@ mod tests {
     use baton_runtime::Usage;
 
     use super::*;
-    use crate::telemetry::{Asked, Standing};
+    use crate::telemetry::{ElectionTracker, StoreOp};
 
     fn at(seconds: u64) -> Time {
         Time(Duration::from_secs(seconds))
     }
 
-    fn standing() -> Standing {
-        Standing::new(ElectionName::new("job").unwrap(), Duration::from_secs(15))
+    fn tracker() -> ElectionTracker {
+        ElectionTracker::new(ElectionName::new("job").unwrap(), Duration::from_secs(15))
     }
 
-    fn says(standing: &Standing, term: Term, event: &Event) {
-        standing.observe("here", Some(term), event);
+    fn says(tracker: &ElectionTracker, term: Term, event: &Event) {
+        tracker.observe("here", Some(term), event);
     }
 
     fn elected() -> Event {
@@ -194,7 +194,7 @@ mod tests {
         Event::Ended { outcome: outcome.to_owned(), message, took_s: Duration::ZERO.into(), usage: Usage::default() }
     }
 
-    fn reads(standing: &Standing, lease: LeaseState, term: Term) -> Record {
+    fn reads(tracker: &ElectionTracker, lease: LeaseState, term: Term) -> Record {
         let record = Record {
             term,
             node: Some("other".to_owned()),
@@ -208,31 +208,27 @@ mod tests {
             rests_until: None,
         };
         let snapshot = Snapshot::Object { lease, version: Version(String::new()), record: Some(record.clone()) };
-        standing.was_asked(Asked::Read, &Ok(Reply::Read(snapshot)), Duration::ZERO);
+        tracker.record_request(StoreOp::Read, &Ok(Reply::Read(snapshot)), Duration::ZERO);
         record
     }
 
     #[test]
     fn term_is_reported_when_it_begins_and_when_it_ends() {
-        let standing = standing();
-        let before = reads(&standing, LeaseState::Expired, 3);
-        standing.goes_round(at(10), 3, None);
-        says(&standing, 4, &elected());
-        standing.goes_round(at(12), 4, Some(at(20)));
-        let [begun] = standing.terms.take().try_into().unwrap();
+        let tracker = tracker();
+        let before = reads(&tracker, LeaseState::Expired, 3);
+        tracker.record_round(at(10), 3, None);
+        says(&tracker, 4, &elected());
+        tracker.record_round(at(12), 4, Some(at(20)));
+        let [begun] = tracker.terms.take().try_into().unwrap();
         assert_eq!((begun.term, begun.leaderless, begun.ended), (4, Some(Duration::from_secs(2)), None));
         assert_eq!((begun.module.as_str(), &begun.before), ("sha256:ab", &Some(before)));
-        assert_eq!(standing.terms.take(), []);
-        says(&standing, 4, &stopping("lease-at-risk"));
-        says(
-            &standing,
-            4,
-            &Event::LeadershipLost { reason: "held".to_owned(), since_renewal_s: Duration::ZERO.into() },
-        );
-        says(&standing, 4, &Event::Killed { reason: "late".to_owned() });
-        assert_eq!(standing.terms.take(), [], "the reasons are reported with the end");
-        says(&standing, 4, &gone("killed", None));
-        let [ended] = standing.terms.take().try_into().unwrap();
+        assert_eq!(tracker.terms.take(), []);
+        says(&tracker, 4, &stopping("lease-at-risk"));
+        says(&tracker, 4, &Event::LeadershipLost { reason: "held".to_owned(), since_renewal_s: Duration::ZERO.into() });
+        says(&tracker, 4, &Event::Killed { reason: "late".to_owned() });
+        assert_eq!(tracker.terms.take(), [], "the reasons are reported with the end");
+        says(&tracker, 4, &gone("killed", None));
+        let [ended] = tracker.terms.take().try_into().unwrap();
         assert_eq!(ended.reason.as_deref(), Some("lease-at-risk: why"), "the first is the cause");
         assert_eq!(ended.outcome.as_deref(), Some("killed"));
         assert_eq!(Served { ended: None, outcome: None, reason: None, ..ended.clone() }, begun);
@@ -241,33 +237,33 @@ mod tests {
 
     #[test]
     fn next_term_under_the_same_lease_has_no_predecessor() {
-        let standing = standing();
-        reads(&standing, LeaseState::Expired, 3);
-        standing.goes_round(at(10), 3, None);
-        says(&standing, 4, &elected());
-        standing.goes_round(at(12), 4, Some(at(20)));
+        let tracker = tracker();
+        reads(&tracker, LeaseState::Expired, 3);
+        tracker.record_round(at(10), 3, None);
+        says(&tracker, 4, &elected());
+        tracker.record_round(at(12), 4, Some(at(20)));
         // A holder reads if the outcome of a write is unknown.
-        reads(&standing, LeaseState::Held, 4);
-        says(&standing, 4, &gone("failed", Some("a trap\nand where")));
-        says(&standing, 5, &elected());
-        standing.goes_round(at(13), 5, Some(at(20)));
-        let [first, second] = standing.terms.take().try_into().unwrap();
+        reads(&tracker, LeaseState::Held, 4);
+        says(&tracker, 4, &gone("failed", Some("a trap\nand where")));
+        says(&tracker, 5, &elected());
+        tracker.record_round(at(13), 5, Some(at(20)));
+        let [first, second] = tracker.terms.take().try_into().unwrap();
         assert_eq!((first.reason.as_deref(), first.outcome.as_deref()), (Some("a trap"), Some("failed")));
         assert_eq!((second.term, second.leaderless, second.before), (5, None, None));
-        says(&standing, 5, &gone("done", None));
-        let [done] = standing.terms.take().try_into().unwrap();
+        says(&tracker, 5, &gone("done", None));
+        let [done] = tracker.terms.take().try_into().unwrap();
         assert_eq!((done.reason, done.outcome.as_deref()), (None, Some("done")));
     }
 
     #[test]
     fn term_released_before_its_instance_started_has_ended() {
-        let standing = standing();
-        says(&standing, 4, &elected());
-        says(&standing, 4, &gone("done", None));
-        says(&standing, 5, &elected());
-        says(&standing, 5, &Event::Released {});
-        says(&standing, 5, &Event::Released {});
-        let [done, given_up] = standing.terms.take().try_into().unwrap();
+        let tracker = tracker();
+        says(&tracker, 4, &elected());
+        says(&tracker, 4, &gone("done", None));
+        says(&tracker, 5, &elected());
+        says(&tracker, 5, &Event::Released {});
+        says(&tracker, 5, &Event::Released {});
+        let [done, given_up] = tracker.terms.take().try_into().unwrap();
         assert_eq!((done.term, done.outcome.as_deref()), (4, Some("done")));
         assert_eq!((given_up.term, given_up.outcome, given_up.ended.is_some()), (5, None, true));
         assert!(given_up.reason.is_some_and(|why| why.contains("before the instance started")));
@@ -275,14 +271,14 @@ mod tests {
 
     #[test]
     fn most_recent_terms_are_kept() {
-        let standing = standing();
+        let tracker = tracker();
         let long = "x".repeat(10_000);
         for term in 1..=KEPT_TERMS as u64 + 5 {
-            says(&standing, term, &elected());
-            says(&standing, term, &gone("failed", Some(&long)));
+            says(&tracker, term, &elected());
+            says(&tracker, term, &gone("failed", Some(&long)));
         }
-        says(&standing, 9, &gone("done", None));
-        let kept = standing.terms.take();
+        says(&tracker, 9, &gone("done", None));
+        let kept = tracker.terms.take();
         assert_eq!((kept.len(), kept[0].term), (KEPT_TERMS, 6));
         assert!(kept.iter().all(|served| served.reason.as_ref().is_some_and(|why| why.len() == LONGEST_TEXT)));
     }

@@ -23,14 +23,14 @@ fn node() -> NodeId {
     NodeId::new("web-3-0").unwrap()
 }
 
-fn standing() -> Arc<Standing> {
-    Arc::new(Standing::new(ElectionName::new("heartbeat").unwrap(), Duration::from_secs(15)))
+fn tracker() -> Arc<ElectionTracker> {
+    Arc::new(ElectionTracker::new(ElectionName::new("heartbeat").unwrap(), Duration::from_secs(15)))
 }
 
 fn lines(style: Style, say: impl FnOnce(&Log)) -> Vec<String> {
     let mut kept = tempfile::tempfile().unwrap();
     let (log, writer) = Log::start(style, &node(), Box::new(kept.try_clone().unwrap())).unwrap();
-    say(&log.for_election(&standing()));
+    say(&log.for_election(&tracker()));
     assert!(writer.shutdown(Duration::from_secs(60)));
     kept.rewind().unwrap();
     io::read_to_string(kept).unwrap().lines().map(String::from).collect()
@@ -177,7 +177,7 @@ fn long_line_is_cut_at_a_character_boundary() {
 fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     let (reader, pipe) = io::pipe().unwrap();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
-    let log = log.for_election(&standing());
+    let log = log.for_election(&tracker());
     let total = 20_000;
     for n in 0..total {
         log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));

@@ -77,12 +77,12 @@ pub struct Announcement {
     /// The node's address and certificate for other machines' nodes. None if it has no links with them or announced
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<PeerWord>,
+    pub peer: Option<AnnouncedPeer>,
 }
 
 /// A node's address for nodes of other machines, and the certificate that identifies it. Unknown fields are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PeerWord {
+pub struct AnnouncedPeer {
     /// Host and port.
     #[serde(default)]
     pub address: String,
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(standby.encode(), json, "as hosts write it that know neither an address nor priorities");
         let admin = "https://web-3.example:7070".to_owned();
         let listens = Some(Listens { to: "web-2".to_owned(), since: "2026-11-21T12:00:00Z".to_owned() });
-        let peer = Some(PeerWord { address: "web-3.example:7072".to_owned(), certificate: digest.to_string() });
+        let peer = Some(AnnouncedPeer { address: "web-3.example:7072".to_owned(), certificate: digest.to_string() });
         let more = Announcement { admin, priority: Some(50), leads_enough: true, listens, peer, ..standby };
         assert_eq!(Announcement::decode(&more.encode()), Some(more));
     }

@@ -9,7 +9,6 @@
 
 mod access;
 mod answers;
-pub(crate) mod foreign;
 mod identity;
 mod names;
 mod objects;
@@ -17,6 +16,7 @@ mod operator;
 mod recall;
 mod record;
 mod tokens;
+pub(crate) mod untrusted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use super::{LeaseStore, check_length};
 use access::{AccountAccess, ShownCredentials};
 pub use access::{CredentialError, OWN_CONNECTION_STRING};
 pub use answers::MAY_NOT;
-use answers::{Asked, code, error_chain, store_error};
+use answers::{RequestKind, code, error_chain, store_error};
 use names::Names;
 use tokens::{KeptToken, TokenWatch};
 
@@ -120,7 +120,7 @@ impl AzureStore {
     pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let period = period.min(LEASE_RANGE.1);
         let request = self.blob(election).break_lease().lease_break_period(period).into_future();
-        request.await.map(drop).map_err(|error| self.store_error(Asked::OfLease, &error))
+        request.await.map(drop).map_err(|error| self.store_error(RequestKind::OfLease, &error))
     }
 
     /// Deletes the container with everything in it, even if leases are held.
@@ -128,7 +128,7 @@ impl AzureStore {
     /// # Errors
     /// Those of any request.
     pub async fn delete_container(&self) -> Result<(), StoreError> {
-        self.container.delete().into_future().await.map_err(|error| self.store_error(Asked::OfContainer, &error))
+        self.container.delete().into_future().await.map_err(|error| self.store_error(RequestKind::OfContainer, &error))
     }
 
     fn blob(&self, election: &ElectionName) -> BlobClient {
@@ -139,7 +139,7 @@ impl AzureStore {
         match self.blob(election).get_properties().into_future().await {
             Ok(response) => snapshot(response.blob).map(Reply::Read),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(Reply::Read(Snapshot::Nothing)),
-            Err(error) => Err(self.store_error(Asked::ToRead, &error)),
+            Err(error) => Err(self.store_error(RequestKind::ToRead, &error)),
         }
     }
 
@@ -149,7 +149,7 @@ impl AzureStore {
             Some(version) => renew.if_match(IfMatchCondition::Match(version.0)),
             None => renew,
         };
-        let response = renew.into_future().await.map_err(|error| self.store_error(Asked::OfLease, &error))?;
+        let response = renew.into_future().await.map_err(|error| self.store_error(RequestKind::OfLease, &error))?;
         if is_ours(&response.lease_id, id) {
             Ok(Reply::Done)
         } else {
@@ -157,7 +157,7 @@ impl AzureStore {
         }
     }
 
-    fn store_error(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
+    fn store_error(&self, asked: RequestKind, error: &azure_core::Error) -> StoreError {
         store_error(asked, &self.name, &self.credentials, error)
     }
 }
@@ -181,7 +181,7 @@ impl LeaseStore for AzureStore {
                 .into_future()
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
-                .map_err(|error| self.store_error(Asked::ToCreate, &error)),
+                .map_err(|error| self.store_error(RequestKind::ToCreate, &error)),
             // `instead_of` is not used: this store cannot tell that a holder is dead.
             Op::Acquire { id, length, version, instead_of: _ } => {
                 check_length(length, LEASE_RANGE, &"an Azure store")?;
@@ -191,7 +191,7 @@ impl LeaseStore for AzureStore {
                     .if_match(IfMatchCondition::Match(version.0))
                     .into_future()
                     .await
-                    .map_err(|error| self.store_error(Asked::ToAcquire, &error))?;
+                    .map_err(|error| self.store_error(RequestKind::ToAcquire, &error))?;
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
@@ -201,7 +201,7 @@ impl LeaseStore for AzureStore {
                     .if_match(IfMatchCondition::Match(version.0.clone()))
                     .into_future()
                     .await
-                    .map_err(|error| self.store_error(Asked::OfLease, &error))?;
+                    .map_err(|error| self.store_error(RequestKind::OfLease, &error))?;
                 self.renew(&blob, id, Some(version)).await.map_err(|error| match error {
                     // The id has already changed, so the outcome is unknown.
                     StoreError::Misconfigured(reason) => StoreError::Unknown(reason),
@@ -217,14 +217,14 @@ impl LeaseStore for AzureStore {
                 .into_future()
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
-                .map_err(|error| self.store_error(Asked::OfLease, &error)),
+                .map_err(|error| self.store_error(RequestKind::OfLease, &error)),
             Op::Release { id } => blob
                 .blob_lease_client(azure_id(id)?)
                 .release()
                 .into_future()
                 .await
                 .map(|_| Reply::Done)
-                .map_err(|error| self.store_error(Asked::OfLease, &error)),
+                .map_err(|error| self.store_error(RequestKind::OfLease, &error)),
         }
     }
 
@@ -236,7 +236,7 @@ impl LeaseStore for AzureStore {
         let mut elections = Vec::new();
         let mut pages = self.container.list_blobs().into_stream();
         while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| self.store_error(Asked::OfContainer, &error))?;
+            let page = page.map_err(|error| self.store_error(RequestKind::OfContainer, &error))?;
             elections.extend(
                 page.blobs
                     .blobs()
@@ -252,7 +252,7 @@ impl LeaseStore for AzureStore {
         match self.container.create().into_future().await {
             Ok(()) => Ok(()),
             Err(error) if code(&error) == Some("ContainerAlreadyExists") => Ok(()),
-            Err(error) => Err(self.store_error(Asked::OfContainer, &error)),
+            Err(error) => Err(self.store_error(RequestKind::OfContainer, &error)),
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use crate::jitter::between;
-use crate::pace::{Pace, tried};
+use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 
 /// Number of conflicts that an edit survives. On a distant store, a client that writes all the time leaves no gap.
@@ -20,7 +20,7 @@ pub struct Edit<'a> {
     store: &'a dyn ObjectStore,
     object: VersionedObject,
     election: &'a ElectionName,
-    pace: Pace<'a>,
+    pace: RetryPacer<'a>,
     version: Option<Version>,
     conflicts: u32,
     doubt: Option<StoreError>,
@@ -28,7 +28,7 @@ pub struct Edit<'a> {
 
 /// The outcome of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tried {
+pub enum WriteOutcome {
     /// The change was written.
     Written,
     /// The change was not written: read again.
@@ -86,7 +86,7 @@ impl<U: Unusable> From<GivenUp> for EditError<U> {
 impl<'a> Edit<'a> {
     /// Starts an edit of an election's object.
     pub fn of(store: &'a dyn ObjectStore, object: VersionedObject, election: &'a ElectionName) -> Self {
-        let pace = Pace::new(&|_| {});
+        let pace = RetryPacer::new(&|_| {});
         Self { store, object, election, pace, version: None, conflicts: 0, doubt: None }
     }
 
@@ -115,14 +115,14 @@ impl<'a> Edit<'a> {
     ///
     /// # Errors
     /// [`GivenUp`] if there should be no further write.
-    pub async fn write(&mut self, content: Bytes) -> Result<Tried, GivenUp> {
+    pub async fn write(&mut self, content: Bytes) -> Result<WriteOutcome, GivenUp> {
         match tried(self.store.write(self.object, self.election, self.version.as_ref(), content)).await {
-            Ok(_) => Ok(Tried::Written),
+            Ok(_) => Ok(WriteOutcome::Written),
             // Another client has written, or an earlier write of this edit succeeded: the next read shows it.
             Err(StoreError::Conflict) if self.conflicts < CONFLICTS => {
                 self.conflicts += 1;
                 sleep(between(Duration::ZERO, APART)).await;
-                Ok(Tried::Refused)
+                Ok(WriteOutcome::Refused)
             }
             Err(error) => {
                 let is_in_doubt = matches!(error, StoreError::Unknown(_));
@@ -130,7 +130,7 @@ impl<'a> Edit<'a> {
                     self.doubt = Some(error.clone());
                 }
                 self.wait(error).await?;
-                Ok(if is_in_doubt { Tried::InDoubt } else { Tried::Refused })
+                Ok(if is_in_doubt { WriteOutcome::InDoubt } else { WriteOutcome::Refused })
             }
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::rfc3339;
-use crate::edit::{Edit, GivenUp, Tried};
+use crate::edit::{Edit, GivenUp, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 
 /// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
@@ -241,7 +241,7 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
 ///
 /// # Errors
 /// [`HistoryError`] if the report was not written, or may not have been.
-pub async fn tell_terms(
+pub async fn report_terms(
     store: &dyn ObjectStore,
     election: &ElectionName,
     told: &[PastTerm],
@@ -256,7 +256,7 @@ pub async fn tell_terms(
             next.map_err(|error| StoreError::Unknown(format!("the history could not be assembled: {error}")))??;
         damage = problem.or(damage);
         let Some(content) = content else { return Ok(damage) };
-        if edit.write(content).await? == Tried::Written {
+        if edit.write(content).await? == WriteOutcome::Written {
             return Ok(damage);
         }
     }

@@ -17,12 +17,13 @@
 //! - [`steering`] has the commands of operators to an election's nodes.
 //! - [`History`] lists an election's past terms, for people only.
 //! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in all objects.
-//! - [`foreign`] has the readers of untrusted bytes that `make fuzz` tests. Each package lists its own readers.
+//! - [`untrusted`] has the readers of untrusted bytes that `make fuzz` tests. Each package lists its own readers.
 
 pub mod address;
 mod announcement;
 #[cfg(feature = "azure")]
 pub mod azure;
+mod change_notifier;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -32,7 +33,6 @@ pub mod edit;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 mod file_events;
 mod file_system;
-pub mod foreign;
 pub mod gate;
 mod history;
 pub mod jitter;
@@ -50,7 +50,7 @@ mod reclaiming;
 pub mod sqlite;
 pub mod state;
 pub mod steering;
-mod tidings;
+pub mod untrusted;
 mod url;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub mod witness;
@@ -63,15 +63,16 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
 pub use announcement::{
-    Announcement, GONE, LONGEST_LABEL, Labels, Listens, MOST_LABELS, PeerWord, SILENT, withdraw, withdraw_gone,
+    AnnouncedPeer, Announcement, GONE, LONGEST_LABEL, Labels, Listens, MOST_LABELS, SILENT, withdraw, withdraw_gone,
 };
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;
+pub use change_notifier::{ChangeNotifier, ChangeReader};
 pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub use file_events::no_file_events;
 pub use file_system::foreign_file_system;
-pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, tell_terms};
+pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, report_terms};
 pub use memory::MemoryStore;
 pub use modules::{ANNOUNCEMENTS_AT_ONCE, ModuleStore, StoredModule};
 pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
@@ -79,7 +80,6 @@ pub use operator::OperatorStore;
 pub use readers::READERS;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
-pub use tidings::{Tidings, TidingsReader};
 pub use url::{StoreUrl, StoreUrlError};
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub use witness::LockFile;
@@ -137,7 +137,7 @@ pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<A
     match (url, lock_file) {
         #[cfg(feature = "sqlite")]
         (StoreUrl::Sqlite(folder), Some(lock_file)) => {
-            Ok(Arc::new(SqliteStore::with_lock_file(folder, sqlite::Boot::current(), lock_file)))
+            Ok(Arc::new(SqliteStore::with_lock_file(folder, sqlite::BootClock::current(), lock_file)))
         }
         #[cfg(feature = "azure")]
         (StoreUrl::Azure { .. } | StoreUrl::Azurite { .. }, Some(lock_file)) => {

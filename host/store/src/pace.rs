@@ -22,13 +22,13 @@ pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>
     timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
 
-pub(crate) struct Pace<'a> {
+pub(crate) struct RetryPacer<'a> {
     begun: Instant,
     tries: u32,
     tell: &'a (dyn Fn(&StoreError) + Send + Sync),
 }
 
-impl<'a> Pace<'a> {
+impl<'a> RetryPacer<'a> {
     /// `tell` is called with the first error.
     pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
         Self { begun: Instant::now(), tries: 0, tell }

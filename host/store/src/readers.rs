@@ -5,22 +5,22 @@ use super::sqlite;
 use super::{Announcement, History, HistoryError, KEPT_TERMS, PastTerm, StoreUrl, state, steering::Steering};
 #[cfg(feature = "azure")]
 use super::{azure, witness};
-use crate::foreign::{Reader, text};
+use crate::untrusted::{Reader, text};
 
 /// All readers of this package.
 pub const READERS: &[Reader] = &[
     #[cfg(feature = "azure")]
-    Reader { name: "record", read: azure::foreign::record },
+    Reader { name: "record", read: azure::untrusted::record },
     #[cfg(feature = "azure")]
-    Reader { name: "connection-string", read: azure::foreign::connection_string },
+    Reader { name: "connection-string", read: azure::untrusted::connection_string },
     #[cfg(feature = "azure")]
-    Reader { name: "note", read: witness::foreign::note },
+    Reader { name: "note", read: witness::untrusted::note },
     #[cfg(feature = "sqlite")]
-    Reader { name: "row", read: sqlite::foreign::row },
+    Reader { name: "row", read: sqlite::untrusted::row },
     #[cfg(feature = "sqlite")]
-    Reader { name: "holder", read: sqlite::foreign::holder },
+    Reader { name: "holder", read: sqlite::untrusted::holder },
     Reader { name: "store-url", read: store_url },
-    Reader { name: "state", read: state::foreign::state },
+    Reader { name: "state", read: state::untrusted::state },
     Reader { name: "announcement", read: announcement },
     Reader { name: "steering", read: steering },
     Reader { name: "history", read: history },

@@ -42,11 +42,11 @@ pub(crate) struct Reclaiming {
     /// Permit for a blocking file system call. A call that hangs keeps only other such calls waiting.
     asks: Arc<Semaphore>,
     disk_within: Duration,
-    known: Mutex<HashMap<ElectionName, Known>>,
+    known: Mutex<HashMap<ElectionName, ReclaimState>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ReclaimState {
     noted: Option<LeaseId>,
     /// True if no note of this host is left, whether written or taken: they were removed.
     has_left: bool,
@@ -91,7 +91,7 @@ impl Reclaiming {
         tokio::time::timeout(self.disk_within, asked).await.ok().flatten()
     }
 
-    fn known<T>(&self, election: &ElectionName, with: impl FnOnce(&mut Known) -> T) -> T {
+    fn known<T>(&self, election: &ElectionName, with: impl FnOnce(&mut ReclaimState) -> T) -> T {
         let mut known: MutexGuard<'_, _> = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         with(known.entry(election.clone()).or_default())
     }
@@ -119,7 +119,7 @@ impl Reclaiming {
 
     /// The state of a lease that the store reports as held.
     async fn judge(&self, election: &ElectionName, record: &Record) -> LeaseState {
-        let of_taken = |known: &mut Known| {
+        let of_taken = |known: &mut ReclaimState| {
             known.taken.take_if(|taken| taken.note.place.incarnation != record.incarnation);
             known.taken.is_some()
         };
@@ -128,7 +128,7 @@ impl Reclaiming {
             return LeaseState::Held;
         }
         let begun = record.node.is_some() && !record.released && !self.is_own(&record.incarnation);
-        let is_without = |known: &mut Known| known.without_note.as_ref() == Some(&record.incarnation);
+        let is_without = |known: &mut ReclaimState| known.without_note.as_ref() == Some(&record.incarnation);
         let found = if begun && !self.known(election, is_without) {
             let (incarnation, of) = (record.incarnation.clone(), election.clone());
             let look = move |notes: &Notes| {

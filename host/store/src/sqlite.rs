@@ -12,7 +12,6 @@ mod batch;
 mod boot;
 mod database;
 mod file;
-pub(crate) mod foreign;
 mod lock_holders;
 mod moves;
 mod objects;
@@ -21,6 +20,7 @@ mod readings;
 mod renewals;
 mod rights;
 mod row;
+pub(crate) mod untrusted;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -35,13 +35,13 @@ use tokio::sync::Semaphore;
 use super::file_events::FileEvents;
 use super::lease::{LeaseObject, apply};
 use super::modules::LONGEST_ANNOUNCEMENT;
-use super::witness::{self, Deaths, LockFile, Place};
+use super::witness::{self, Deaths, LockFile, LockFileId};
 use super::{LeaseStore, VersionedObject, check_length, recall};
 use announcements::Announcements;
-pub use boot::Boot;
+pub use boot::BootClock;
 use database::{Database, FILES, Intent, Step, files_in};
-use moves::Moves;
-use readings::Readings;
+use moves::MoveWatch;
+use readings::ReadCache;
 use renewals::Renewals;
 use row::Stamp;
 
@@ -69,7 +69,7 @@ const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
 pub(crate) use file::LOCKED;
-pub use rights::Reached;
+pub use rights::Exposure;
 
 /// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime: each request runs on one of its blocking
 /// threads, on a connection of its own.
@@ -81,7 +81,7 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// The store in the folder `dir`. Touches nothing yet.
     pub fn new(dir: impl AsRef<Path>) -> Self {
-        Self::with_boot(dir, Boot::current())
+        Self::with_boot(dir, BootClock::current())
     }
 
     /// True if a file of a store is in the folder `dir`.
@@ -100,22 +100,22 @@ impl SqliteStore {
 
     /// The part of the store in the folder `dir` that other users of the machine can reach, if any.
     #[must_use]
-    pub fn reached_by_others(dir: impl AsRef<Path>) -> Option<Reached> {
+    pub fn reached_by_others(dir: impl AsRef<Path>) -> Option<Exposure> {
         rights::reached_by_others(dir.as_ref())
     }
 
     /// The store in the folder `dir`, on the given boot clock. Touches nothing yet.
-    pub fn with_boot(dir: impl AsRef<Path>, boot: Boot) -> Self {
+    pub fn with_boot(dir: impl AsRef<Path>, boot: BootClock) -> Self {
         Self::with(dir.as_ref(), boot, None)
     }
 
     /// The store in the folder `dir`, for the host that owns this lock file. It detects when another host that holds a
     /// lease has exited, and lets other hosts detect the exit of this one. Use it only for the host's own elections.
-    pub fn with_lock_file(dir: impl AsRef<Path>, boot: Boot, lock_file: Arc<LockFile>) -> Self {
+    pub fn with_lock_file(dir: impl AsRef<Path>, boot: BootClock, lock_file: Arc<LockFile>) -> Self {
         Self::with(dir.as_ref(), boot, Some(lock_file))
     }
 
-    fn with(dir: &Path, boot: Boot, lock_file: Option<Arc<LockFile>>) -> Self {
+    fn with(dir: &Path, boot: BootClock, lock_file: Option<Arc<LockFile>>) -> Self {
         // If there is no working directory, the path stays as it is.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let [leases, states, control, history, modules] = FILES.map(|name| dir.join(name));
@@ -141,8 +141,8 @@ impl SqliteStore {
                 watched: Mutex::default(),
                 lanes: Mutex::default(),
                 renewals: Renewals::default(),
-                readings: Readings::default(),
-                moves: Moves::new(events),
+                readings: ReadCache::default(),
+                moves: MoveWatch::new(events),
                 module_lane: Arc::new(Semaphore::new(LANES)),
                 announcement_lane: Arc::new(Semaphore::new(LANES)),
             }),
@@ -285,14 +285,14 @@ struct Databases {
     history: Database,
     modules: Database,
     announcements: Announcements,
-    boot: Boot,
+    boot: BootClock,
     witness: Option<Witness>,
     /// The leases whose stamps cannot be compared with this boot clock.
     watched: Mutex<HashMap<ElectionName, Watched>>,
     lanes: Mutex<HashMap<ElectionName, Arc<Semaphore>>>,
     renewals: Renewals,
-    readings: Readings,
-    moves: Moves,
+    readings: ReadCache,
+    moves: MoveWatch,
     module_lane: Arc<Semaphore>,
     announcement_lane: Arc<Semaphore>,
 }
@@ -351,7 +351,7 @@ impl Databases {
 
     /// Returns the id and the lock file to note if `op` writes the record of this host's own term: the lease ends with
     /// this incarnation. A holder that still waits for another's end has begun no term, and notes nothing.
-    fn noted_for(&self, op: &Op) -> Option<(LeaseId, &Place)> {
+    fn noted_for(&self, op: &Op) -> Option<(LeaseId, &LockFileId)> {
         let place = self.witness.as_ref()?.own.place();
         match op {
             Op::Write { id, record, .. } if record.node.is_some() && record.incarnation == place.incarnation => {

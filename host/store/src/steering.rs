@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{rfc3339, wall};
-use crate::edit::{self, Edit, Tried, Unusable};
+use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 
 /// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
@@ -31,7 +31,7 @@ pub const LONGEST_STEP_DOWN: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steering {
     /// The suspension, if any. No node leads while there is one.
-    pub suspended: Option<Order>,
+    pub suspended: Option<CommandOrigin>,
     /// The latest request, followed or not.
     pub request: Option<Request>,
 }
@@ -39,7 +39,7 @@ pub struct Steering {
 /// The origin of a command: who gave it, when and why.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Order {
+pub struct CommandOrigin {
     /// A random id.
     pub id: String,
     /// The author: `USER@HOST`, the node whose endpoint was used, or a leader with a [preference](Self::by_preference).
@@ -55,7 +55,7 @@ pub struct Order {
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// The request's origin.
-    pub order: Order,
+    pub order: CommandOrigin,
     /// The requested action.
     pub ask: Ask,
 }
@@ -85,7 +85,7 @@ pub enum Ask {
 /// Suffix of the author's name if the author is a leader that prefers another node.
 const PREEMPTS: &str = " (--preempt)";
 
-impl Order {
+impl CommandOrigin {
     /// The author's name for a leader that prefers another node.
     #[must_use]
     pub fn by_preference(node: &str) -> String {
@@ -140,7 +140,7 @@ struct Head {
 struct Stored {
     #[expect(dead_code, reason = "the head has it")]
     format: u64,
-    suspended: Option<Order>,
+    suspended: Option<CommandOrigin>,
     request: Option<Request>,
 }
 
@@ -209,9 +209,9 @@ pub async fn edit<T, E: From<EditError>>(
             return Ok(doubt.unwrap_or(answer));
         }
         match edit.write(next.encode()).await.map_err(EditError::from)? {
-            Tried::Written => return Ok(doubt.unwrap_or(answer)),
-            Tried::Refused => {}
-            Tried::InDoubt => drop(doubt.get_or_insert(answer)),
+            WriteOutcome::Written => return Ok(doubt.unwrap_or(answer)),
+            WriteOutcome::Refused => {}
+            WriteOutcome::InDoubt => drop(doubt.get_or_insert(answer)),
         }
     }
 }
@@ -232,9 +232,9 @@ mod tests {
     use crate::MemoryStore;
     use crate::memory::Fault;
 
-    fn order(id: &str, reason: Option<&str>) -> Order {
+    fn order(id: &str, reason: Option<&str>) -> CommandOrigin {
         let [id, by, at] = [id, "ann@desk", "2026-11-21T12:00:00Z"].map(str::to_owned);
-        Order { id, by, at, reason: reason.map(str::to_owned) }
+        CommandOrigin { id, by, at, reason: reason.map(str::to_owned) }
     }
 
     fn whole() -> Steering {
@@ -257,10 +257,10 @@ mod tests {
             whole().encode(),
             r#"{"format":1,"request":{"ask":{"step-down":{"for_s":60,"incarnation":"ab","node":"web-1"}},"order":{"at":"2026-11-21T12:00:00Z","by":"ann@desk","id":"2","reason":null}},"suspended":{"at":"2026-11-21T12:00:00Z","by":"ann@desk","id":"1","reason":"maintenance"}}"#
         );
-        let mut two = [Order::now("a@b", None).unwrap(), Order::now("a@b", None).unwrap()];
+        let mut two = [CommandOrigin::now("a@b", None).unwrap(), CommandOrigin::now("a@b", None).unwrap()];
         two.iter_mut().for_each(|order| order.at.clear());
         assert_ne!(two[0], two[1]);
-        let own = Order::now(&Order::by_preference("web-1"), Some("web-2 is preferred")).unwrap();
+        let own = CommandOrigin::now(&CommandOrigin::by_preference("web-1"), Some("web-2 is preferred")).unwrap();
         assert_eq!(own.told(), "web-1 (--preempt): web-2 is preferred");
         assert!(own.is_preference() && !two[0].is_preference());
     }

@@ -9,14 +9,14 @@
 //! closed. A runner gets its descriptor at the fork, already locked, and its seccomp filter lets it do nothing with it.
 //!
 //! A lock file counts only if it is the same file that the incarnation has locked. The checker knows its device and
-//! inode from the holder's own note ([`Place`]), so the file in a copied folder does not count. While a lock is held,
-//! the inode is not reused; afterwards no process is left that a false answer could concern.
+//! inode from the holder's own note ([`LockFileId`]), so the file in a copied folder does not count. While a lock is
+//! held, the inode is not reused; afterwards no process is left that a false answer could concern.
 
 mod deaths;
 #[cfg(feature = "azure")]
-pub(crate) mod foreign;
-#[cfg(feature = "azure")]
 pub(crate) mod notes;
+#[cfg(feature = "azure")]
+pub(crate) mod untrusted;
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -83,7 +83,7 @@ pub enum LockFileError {
 #[derive(Debug)]
 pub struct LockFile {
     folder: PathBuf,
-    place: Place,
+    place: LockFileId,
     file: File,
     /// The next runner's byte, never used twice.
     next: AtomicI64,
@@ -91,7 +91,7 @@ pub struct LockFile {
 
 /// Identifies an incarnation's lock file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct LockFileId {
     /// The incarnation, which is the file's name.
     pub incarnation: String,
     /// The device that the file is on.
@@ -119,7 +119,7 @@ impl LockFile {
             // Another host that tidies up may remove a file that is not locked yet.
             let is_locked = lock(file.as_fd(), libc::F_WRLCK, 0, 1).map_err(failed)?;
             if is_locked && stat(&path).is_ok_and(|named| is_same(&named, &own)) {
-                let place = Place { incarnation: incarnation.to_owned(), device: own.st_dev, inode: own.st_ino };
+                let place = LockFileId { incarnation: incarnation.to_owned(), device: own.st_dev, inode: own.st_ino };
                 return Ok(Self { folder: folder.to_owned(), place, file: file.into(), next: AtomicI64::new(1) });
             }
         }
@@ -134,7 +134,7 @@ impl LockFile {
 
     /// The lock file's identity.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &LockFileId {
         &self.place
     }
 
@@ -159,7 +159,7 @@ impl LockFile {
     }
 }
 
-impl Place {
+impl LockFileId {
     /// True if every process of this incarnation has exited. False if that is uncertain.
     #[must_use]
     pub fn is_gone(&self, folder: &Path) -> bool {

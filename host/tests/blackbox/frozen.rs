@@ -65,7 +65,7 @@ pub fn hold(node: &Node) -> mpsc::Sender<()> {
 }
 
 /// Waits until the thread `name`, which writes to the host's stderr, blocks because the pipe is full.
-pub fn writes_in_vain(node: &Node, name: &str) {
+pub fn wait_until_log_blocks(node: &Node, name: &str) {
     until("a full pipe", || {
         let calls: Vec<String> =
             threads_named(node.pid(), name).iter().map(|&thread| call_of(node.pid(), thread)).collect();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use baton_election::ElectionName;
-use baton_store::{History, KEPT_TERMS, ObjectStore, PastTerm, Reading, VersionedObject, tell_terms};
+use baton_store::{History, KEPT_TERMS, ObjectStore, PastTerm, Reading, VersionedObject, report_terms};
 use rusqlite::Connection;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -260,7 +260,7 @@ fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
 }
 
 async fn record(store: &dyn ObjectStore, terms: &[PastTerm]) -> Result<Option<String>, String> {
-    let result = tell_terms(store, &election(), terms).await;
+    let result = report_terms(store, &election(), terms).await;
     result.map(|problem| problem.map(|problem| problem.to_string())).map_err(|error| error.to_string())
 }
 

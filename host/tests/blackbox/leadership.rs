@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use time::OffsetDateTime;
 
 use crate::fleet::Fleet;
-use crate::frozen::writes_in_vain;
+use crate::frozen::wait_until_log_blocks;
 use crate::guests::Guest;
 use crate::node::Event;
 use crate::scenarios;
@@ -95,7 +95,7 @@ fn unread_lines_are_dropped_after_their_term(fleet: Fleet) {
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
     // From here on, alpha's lines have passed the gate and wait in its process.
-    writes_in_vain(&a, "baton-log");
+    wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.pause();
     let next = fleet.beat_above(term);
@@ -121,7 +121,7 @@ fn unread_lines_do_not_delay_hand_off(fleet: Fleet) {
     let mut a = fleet.launch("alpha").start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    writes_in_vain(&a, "baton-log");
+    wait_until_log_blocks(&a, "baton-log");
     let _b = fleet.standby("beta", &a);
     a.signal(Signal::TERM);
     // The host exits although nobody reads its log. It never writes the remaining lines.

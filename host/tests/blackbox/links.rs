@@ -72,7 +72,7 @@ pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String 
 }
 
 /// Waits for more output in that term, and checks that the node had no trouble.
-pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
+pub fn keeps_leading(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
         fleet.journal.wait("another beat", |events| {
             let beats = events.iter().filter(|event| event.name == "output" && event.term == term).count();
@@ -90,7 +90,7 @@ pub fn goes_on(fleet: &Fleet, node: &Node, term: u64) {
 
 /// Waits until a node receives `renewals` hints while it reads the lease at most `readings` times. Then checks that the
 /// node and its leader report the link.
-pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, readings: f64) {
+pub fn rarely_reads(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, readings: f64) {
     let at = Endpoint::of(node);
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
     let hints = metric("baton_link_hints_total", "");
@@ -117,7 +117,7 @@ pub fn hardly_asks(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, rea
 }
 
 /// Terminates the leader. Checks that the node takes over after the end of its instance, and received a hint.
-pub fn is_told_of_the_end(node: &Node, leader: &mut Node, term: u64) {
+pub fn takes_over_at_hand_off(node: &Node, leader: &mut Node, term: u64) {
     let hints = || sample(&Endpoint::of(node).ask("/metrics").body, &metric("baton_link_hints_total", ""));
     let before = hints();
     assert!(leader.terminate().success());
@@ -132,8 +132,8 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     let fleet = Fleet::new(Store::sqlite());
     let (mut alpha, beta, term) = pair(&fleet, &[LONGER]);
     // This lease is renewed every 2.5 s.
-    hardly_asks(&fleet, &beta, &alpha, 3.0, 2.0);
-    is_told_of_the_end(&beta, &mut alpha, term);
+    rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
+    takes_over_at_hand_off(&beta, &mut alpha, term);
     // Each acquire needs a survey or a recall. If the node was reading when the hint arrived, it recalls instead of
     // surveying. If it asked before the release, it asks again.
     let page = Endpoint::of(&beta).ask("/metrics").body;
@@ -266,11 +266,11 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
             }
         }
     }
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     is_over.store(true, Ordering::Relaxed);
     floods.join().expect("no panic");
     drop(loiterers);
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     let gamma = linked(&fleet, "gamma", &[LONGER]).start();
     gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
     fleet.check_promises();
@@ -304,10 +304,10 @@ fn false_claims_of_readiness_prevent_no_takeover() {
         if count >= 41.0 { Ok(()) } else { Err(count) }
     });
     // The leader learns from the store, not from links, which node it prefers.
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.name == "transferring";
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
-    is_told_of_the_end(&beta, &mut alpha, term);
+    takes_over_at_hand_off(&beta, &mut alpha, term);
     drop(liars);
     fleet.check_promises();
 }
@@ -344,7 +344,7 @@ fn peer_of_another_user_is_refused() {
     let is_hung_up =
         refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
     assert!(is_hung_up, "{refused:?}");
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     fleet.check_promises();
 }
 
@@ -379,7 +379,7 @@ fn links_are_refused_when_there_is_no_room() {
         assert!(greeted.len() <= MOST, "{} have a link", greeted.len());
     }
     assert!(greeted.len() > MOST / 2, "{} had a link", greeted.len());
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     drop(greeted);
     let gamma = linked(&fleet, "gamma", &[MINUTE]).start();
     gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
@@ -425,7 +425,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     });
     // Alpha leads all the time, in one term.
     until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
     // If alpha dies, beta still takes over, in a term that no lie has raised.

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
-use crate::frozen::writes_in_vain;
+use crate::frozen::wait_until_log_blocks;
 use crate::guests::Guest;
 use crate::node::{Event, until};
 use crate::scenarios;
@@ -160,7 +160,7 @@ fn unread_log_costs_only_lines(fleet: Fleet) {
     let mut a = fleet.launch_with("alpha", &[("--admin", &admin), ("--lease", "60s")]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
     let term = held["term"].as_u64().expect("a term");
-    writes_in_vain(&a, "baton-log");
+    wait_until_log_blocks(&a, "baton-log");
     let b = fleet.standby("beta", &a);
     let name = format!("baton_store_requests_total{{election=\"{ELECTION}\",operation=\"renew\",result=\"ok\"}}");
     let renewals = || sample(&endpoint.ask("/metrics").body, &name);
@@ -183,7 +183,7 @@ fn unread_log_does_not_delay_kill(fleet: Fleet) {
     let admin = endpoint.0.to_string();
     let mut node = fleet.launch_with("alpha", &[("--admin", &admin)]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
-    writes_in_vain(&node, "baton-log");
+    wait_until_log_blocks(&node, "baton-log");
     let outage = fleet.store.cut();
     let killed = format!("baton_instance_ends_total{{election=\"{ELECTION}\",outcome=\"killed\"}}");
     until("the instance to be killed", || {

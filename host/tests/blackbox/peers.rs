@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_election::ElectionName;
-use baton_store::{Announcement, Digest, ModuleStore as _, PeerWord, SqliteStore};
+use baton_store::{AnnouncedPeer, Announcement, Digest, ModuleStore as _, SqliteStore};
 use rustix::process::Signal;
 use time::OffsetDateTime;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -23,7 +23,7 @@ use baton_test_support::server::free_port;
 
 use crate::fleet::{ELECTION, Fleet};
 use crate::http;
-use crate::links::{goes_on, hardly_asks, hello, incarnation_of, is_told_of_the_end, socket};
+use crate::links::{hello, incarnation_of, keeps_leading, rarely_reads, socket, takes_over_at_hand_off};
 use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
 use crate::store::Store;
@@ -56,8 +56,8 @@ fn remote_standby_rarely_reads_and_takes_over_at_hand_off() {
     let gamma = launch(&fleet, "gamma").start();
     is_linked(&gamma, "beta");
     // This lease is renewed every 2.5 s.
-    hardly_asks(&fleet, &gamma, &beta, 3.0, 2.0);
-    is_told_of_the_end(&gamma, &mut beta, term);
+    rarely_reads(&fleet, &gamma, &beta, 3.0, 2.0);
+    takes_over_at_hand_off(&gamma, &mut beta, term);
     let is_error = |event: &&Event| event.name == "error" && event.text("error").contains("cannot reach the leader");
     let reports: Vec<String> = fleet.journal.events().iter().filter(is_error).map(|event| event.from.clone()).collect();
     assert_eq!(reports, ["beta"], "only beta reports an unreachable leader, once");
@@ -87,7 +87,7 @@ impl Identity {
 
     fn announce_in(&self, election: &str, fleet: &Fleet, node: &str, incarnation: &str, address: SocketAddr) {
         let certificate = Digest::of(&self.certificate).to_string();
-        let peer = Some(PeerWord { address: address.to_string(), certificate });
+        let peer = Some(AnnouncedPeer { address: address.to_string(), certificate });
         let announcement = Announcement { peer, ..Announcement::now(node, incarnation, "", Vec::new(), None) };
         let store = SqliteStore::new(fleet.store.folder());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -237,7 +237,7 @@ fn network_peers_disturb_no_node() {
             }
         }
     });
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     let mut patience = Patience::default();
     for mut loiterer in loiterers {
         loiterer.set_nonblocking(true).expect("a socket");
@@ -251,7 +251,7 @@ fn network_peers_disturb_no_node() {
             }
         }
     }
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     is_over.store(true, Ordering::Relaxed);
     floods.join().expect("no panic");
     let status = fleet.status();
@@ -286,7 +286,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     // The leader listens only on its socket, which is removed, so the standby finds only the liar.
     let alpha = fleet.launch("alpha").arg("--links=true").arg("--reclaim=false").start();
     let term = fleet.beat_above(0).term;
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     std::fs::remove_file(&socket).expect("the socket");
@@ -344,7 +344,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     is_linked(&beta, "alpha");
     let waited = waits.load(Ordering::Relaxed);
     assert!(waited > 1000, "beta connected again {waited} ms after {HANGS_UP} links that did not last");
-    goes_on(&fleet, &alpha, term);
+    keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
     // If alpha dies, beta still takes over, in a term that no lie has raised.

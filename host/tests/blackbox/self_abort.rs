@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::endpoint::{Endpoint, sample};
 use crate::fleet::{ELECTION, Fleet};
-use crate::frozen::{freeze, hold, writes_in_vain};
+use crate::frozen::{freeze, hold, wait_until_log_blocks};
 use crate::guests::Guest;
 use crate::node::{Event, Launch, Node, until};
 use crate::store::Store;
@@ -138,7 +138,7 @@ fn unread_log_does_not_delay_self_abort() {
     let lease = Duration::from_secs(60);
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
-    writes_in_vain(&node, "baton-log");
+    wait_until_log_blocks(&node, "baton-log");
     stop_runners(&node);
     freeze(&node, "control");
     let safe = OffsetDateTime::now_utc();

@@ -16,14 +16,14 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio, exit};
 
-use baton_runtime::confine::{Code, Reach, missing, to_computing, to_forking, to_loading, to_running};
+use baton_runtime::confine::{Code, RunnerReach, missing, to_computing, to_forking, to_loading, to_running};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal};
 
 use computing::{CONNECTS, HAS_THREADS, INHERITS, INSIDE, KEEPS_IN_MEMORY, LOADS, LOOKS, OUTSIDE, PAIRS};
 use running::{ALWAYS, FILES, LOADING, Made, NETWORK, NEVER, RUNS, UNKNOWN};
 
-/// The variable that names the [`Way`] in which a child process is confined.
+/// The variable that names the [`Confinement`] in which a child process is confined.
 const AS: &str = "CONFINE_TEST_AS";
 /// The variable that says what a child process does then. Without it, the process makes all attempts.
 const DOES: &str = "CONFINE_TEST_DOES";
@@ -56,7 +56,7 @@ type Attempt = (&'static str, fn(&Targets) -> io::Result<()>);
 
 /// The confinement of a process.
 #[derive(Clone, Copy)]
-enum Way {
+enum Confinement {
     Free,
     Computing(Code),
     Loading { granted: bool },
@@ -64,17 +64,17 @@ enum Way {
 }
 
 /// All confinements, with the values of [`AS`] that select them.
-const WAYS: &[(&str, Way)] = &[
-    ("free", Way::Free),
-    ("confined", Way::Computing(Code::HandsOver)),
-    ("loads", Way::Computing(Code::Loads)),
-    ("a runner that loads", Way::Loading { granted: true }),
-    ("a runner", Way::Running { granted: true }),
-    ("a runner that loads and has nothing", Way::Loading { granted: false }),
-    ("a runner that has nothing", Way::Running { granted: false }),
+const WAYS: &[(&str, Confinement)] = &[
+    ("free", Confinement::Free),
+    ("confined", Confinement::Computing(Code::HandsOver)),
+    ("loads", Confinement::Computing(Code::Loads)),
+    ("a runner that loads", Confinement::Loading { granted: true }),
+    ("a runner", Confinement::Running { granted: true }),
+    ("a runner that loads and has nothing", Confinement::Loading { granted: false }),
+    ("a runner that has nothing", Confinement::Running { granted: false }),
 ];
 
-impl Way {
+impl Confinement {
     /// True if guests run in such processes.
     fn has_a_guest(self) -> bool {
         !matches!(self, Self::Computing(_))
@@ -129,7 +129,7 @@ impl Way {
                 // The process that forks runners is confined like this.
                 to_forking().expect("it is confined");
                 let folders: &[_] = if granted { &folders } else { &[] };
-                let reach = Reach { folders, files: granted, network: granted, holds: None };
+                let reach = RunnerReach { folders, files: granted, network: granted, holds: None };
                 to_loading(&reach).expect("it is confined");
                 targets.made = Some(Made::new().expect("a runtime"));
                 if let Self::Running { .. } = self {
@@ -188,7 +188,7 @@ fn main() {
 }
 
 /// Makes all attempts, and prints their results.
-fn attempt(way: Way, targets: &Targets) {
+fn attempt(way: Confinement, targets: &Targets) {
     let say = |name: &str, outcome: io::Result<()>| match outcome {
         Ok(()) => println!("{name}: done"),
         Err(error) => println!("{name}: {error}"),
@@ -247,7 +247,7 @@ fn test() {
         assert_eq!(entries(&root), ALL, "{name} has changed the folders");
         let aborted = run(name, "aborts", &targets);
         assert_eq!(aborted.status.signal(), Some(Signal::ABORT.as_raw()), "{name}: {aborted:?}");
-        if !matches!(way, Way::Free) {
+        if !matches!(way, Confinement::Free) {
             check_kernel_status(name, *way, &targets);
         }
     }
@@ -331,13 +331,13 @@ fn waiting(command: &mut Command) -> KilledOnDrop {
 }
 
 /// Checks the capabilities and filters of each thread of a confined process.
-fn check_kernel_status(name: &str, way: Way, targets: &[String]) {
+fn check_kernel_status(name: &str, way: Confinement, targets: &[String]) {
     let process = waiting(&mut command(name, "waits", targets));
     let filters = match way {
-        Way::Free => 0,
-        Way::Computing(_) => 1,
-        Way::Loading { .. } => 2,
-        Way::Running { .. } => 3,
+        Confinement::Free => 0,
+        Confinement::Computing(_) => 1,
+        Confinement::Loading { .. } => 2,
+        Confinement::Running { .. } => 3,
     };
     let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", process.0.id())).expect("it runs").flatten().collect();
     assert_eq!(threads.len() > 1, way.is_runner(), "{name} has {} threads", threads.len());

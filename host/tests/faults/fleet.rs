@@ -16,7 +16,7 @@ use rustix::process::{
 };
 use serde_json::Value;
 
-use crate::judge::{Effect, Judge, Way};
+use crate::judge::{Channel, Effect, Judge};
 use crate::kernel::{Nanos, message_pipe, now, receive};
 use crate::node::{at_home, children_of};
 use crate::plan::{Death, Parts};
@@ -118,10 +118,10 @@ impl Node {
         // A stop can catch a write: the host writes lines, and its runners write requests.
         let mut ways = Vec::new();
         if parts.has_host() {
-            ways.push(Way::Line);
+            ways.push(Channel::Line);
         }
         if parts.has_runner() && !self.others(Parts::RUNNER).is_empty() {
-            ways.push(Way::Request);
+            ways.push(Channel::Request);
         }
         signal(&self.stopped, Signal::STOP);
         if parts.has_host() {
@@ -267,11 +267,11 @@ fn signal(processes: &[(Pid, OwnedFd)], signal: Signal) {
 
 /// Passes an effect to the judge and any other line to the log. Returns the event's name.
 fn read_line(node: usize, at: Nanos, line: &str, judge: &Mutex<Judge>, log: &Mutex<Log>) -> String {
-    judge.lock().expect("no thread panics while it holds the lock").written(node, Way::Line, at);
+    judge.lock().expect("no thread panics while it holds the lock").written(node, Channel::Line, at);
     let fields: Value = serde_json::from_str(line).unwrap_or(Value::Null);
     if fields["event"] == "output" && fields["stream"] == "stdout" {
         let name = fields["line"].as_str().unwrap_or_default().to_owned();
-        let effect = Effect { at, way: Way::Line, term: fields["term"].as_u64().unwrap_or(0), node, name };
+        let effect = Effect { at, way: Channel::Line, term: fields["term"].as_u64().unwrap_or(0), node, name };
         judge.lock().expect("no thread panics while it holds the lock").effect(effect);
     } else {
         log.lock().expect("no thread panics while it holds the lock").line(node, at, line, &fields);

@@ -13,7 +13,7 @@ use crate::kernel::Nanos;
 
 /// The channel of an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Way {
+pub enum Channel {
     Request,
     /// Lines on the host's stderr.
     Line,
@@ -24,7 +24,7 @@ pub enum Way {
 pub struct Effect {
     /// The time of arrival, from the kernel.
     pub at: Nanos,
-    pub way: Way,
+    pub way: Channel,
     pub term: u64,
     /// The index of the node that caused the effect.
     pub node: usize,
@@ -64,7 +64,7 @@ pub struct Stop {
     /// A time at which no process had continued yet. `None` if they are still stopped, or were killed.
     pub continued: Option<Nanos>,
     /// The channels on which the stop may have caught a write that has not been excused yet.
-    catches: Vec<Way>,
+    catches: Vec<Channel>,
 }
 
 /// The longest time between SIGCONT and a write that the stop caught. It is far longer than a thread waits for a CPU,
@@ -97,7 +97,7 @@ pub struct Judge {
     /// The highest [`Claims::saved`] of each term that has saved.
     saved: BTreeMap<u64, u64>,
     /// The times of all writes, by node and channel.
-    writes: HashMap<(usize, Way), VecDeque<Nanos>>,
+    writes: HashMap<(usize, Channel), VecDeque<Nanos>>,
     stops: Vec<Stop>,
     late: Vec<Late>,
     broken: Option<String>,
@@ -123,7 +123,7 @@ pub struct Count {
 
 impl Judge {
     /// Records a write of a node's process, which may be an effect.
-    pub fn written(&mut self, node: usize, way: Way, at: Nanos) {
+    pub fn written(&mut self, node: usize, way: Channel, at: Nanos) {
         let writes = self.writes.entry((node, way)).or_default();
         writes.push_back(at);
         if writes.len() > KEPT {
@@ -134,8 +134,8 @@ impl Judge {
     /// Records an effect. The caller must pass its write to [`Self::written`] first.
     pub fn effect(&mut self, effect: Effect) {
         match effect.way {
-            Way::Request => self.count.requests += 1,
-            Way::Line => self.count.lines += 1,
+            Channel::Request => self.count.requests += 1,
+            Channel::Line => self.count.lines += 1,
         }
         self.note_latest(&effect);
         self.note_server(&effect);
@@ -229,7 +229,7 @@ impl Judge {
     }
 
     /// Records that processes of a node, which write to the channels `ways`, have stopped.
-    pub fn stopped(&mut self, node: usize, ways: Vec<Way>, at: Nanos) {
+    pub fn stopped(&mut self, node: usize, ways: Vec<Channel>, at: Nanos) {
         self.count.stops += usize::from(!ways.is_empty() && self.leader_at(at) == Some(node));
         self.stops.push(Stop { node, stopped: at, continued: None, catches: ways });
     }
@@ -311,8 +311,8 @@ fn nanos(duration: Duration) -> Nanos {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = match self.way {
-            Way::Request => "request",
-            Way::Line => "line",
+            Channel::Request => "request",
+            Channel::Line => "line",
         };
         let (seconds, micros) = (self.at / 1_000_000_000, self.at / 1_000 % 1_000_000);
         write!(
@@ -331,7 +331,7 @@ mod tests {
 
     const SECOND: Nanos = 1_000_000_000;
 
-    fn effect(way: Way, node: usize, term: u64, at: Nanos) -> Effect {
+    fn effect(way: Channel, node: usize, term: u64, at: Nanos) -> Effect {
         Effect { at, way, term, node, name: format!("i{node}{term}/{at}") }
     }
 
@@ -344,7 +344,7 @@ mod tests {
         judge.judge(100 * SECOND).map(|()| judge.count.caught)
     }
 
-    use Way::{Line, Request};
+    use Channel::{Line, Request};
 
     #[test]
     fn terms_in_order_pass_in_any_reading_order() {

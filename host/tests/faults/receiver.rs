@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crate::fleet::NAMES;
-use crate::judge::{Effect, Judge, Way};
+use crate::judge::{Channel, Effect, Judge};
 use crate::kernel::{listener, receive};
 
 /// The server. Dropping it closes its connections.
@@ -87,7 +87,7 @@ fn listen(mut stream: TcpStream, judge: &Mutex<Judge>) {
                 let mut judge = judge.lock().expect("no thread panics while it holds the lock");
                 match parsed {
                     Ok(effect) => {
-                        judge.written(effect.node, Way::Request, at);
+                        judge.written(effect.node, Channel::Request, at);
                         judge.effect(effect);
                     }
                     Err(why) => judge.found(why),
@@ -118,5 +118,5 @@ fn parse(head: &str, at: u64) -> Result<Effect, String> {
     let (node, term) = (header("baton-node")?, header("baton-term")?);
     let unknown = || format!("each request carries its term and its node: {head:?}");
     let node = NAMES.iter().position(|name| *name == node).ok_or_else(unknown)?;
-    Ok(Effect { at, way: Way::Request, term: term.parse().map_err(|_| unknown())?, node, name })
+    Ok(Effect { at, way: Channel::Request, term: term.parse().map_err(|_| unknown())?, node, name })
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use baton_runtime::Forked;
-use baton_runtime::confine::{Reach, to_loading, to_running};
+use baton_runtime::confine::{RunnerReach, to_loading, to_running};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 
@@ -91,7 +91,7 @@ pub fn be_one(forked: Forked) -> ExitCode {
         .into_iter()
         .collect();
     let reached: Vec<_> = folders.iter().map(|folder| (folder.as_fd(), false)).collect();
-    let reach = Reach { folders: &reached, files: has_folder, network: true, holds: Some(lock.as_fd()) };
+    let reach = RunnerReach { folders: &reached, files: has_folder, network: true, holds: Some(lock.as_fd()) };
     to_loading(&reach).unwrap();
     to_running(&reach).unwrap();
     if has(&prepare, NEVER_READY) {

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 
 use super::holder::Holding;
-use super::listening::{Listening, Then};
+use super::listening::{HintEffect, LeaderHints};
 use super::record_writer::RecordWriter;
 use super::releasing::Releasing;
 use super::timer::{Timer, Timers};
@@ -32,16 +32,16 @@ pub(super) struct Standby {
     /// True if the last reading found the holder dead while this node had no module to serve.
     lacks_a_module: bool,
     /// The delay allowed to the next reading while the leader's renewals are heard.
-    slack: Option<Slack>,
+    slack: Option<PollDelay>,
     pending: Option<Pending>,
-    asked: Asked,
+    asked: StandbyRequest,
     failures: u32,
     /// The last report about the election: each is made once.
-    said: Option<Said>,
+    said: Option<LastReport>,
 }
 
 #[derive(Debug, Clone, Copy, Hash)]
-struct Slack {
+struct PollDelay {
     /// The latest time of the reading.
     until: Time,
     /// A random delay after the leader's last renewal has become too old, so that standbys do not read in step.
@@ -49,7 +49,7 @@ struct Slack {
 }
 
 #[derive(Debug, Default, Clone, Hash)]
-enum Asked {
+enum StandbyRequest {
     #[default]
     Reading,
     /// The highest term in the store, before anything follows from this reading.
@@ -60,7 +60,7 @@ enum Asked {
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Hash)]
-enum Said {
+enum LastReport {
     Leader(Term),
     Outside,
     Over,
@@ -68,17 +68,17 @@ enum Said {
 
 /// A lease that looks free.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Opening {
+pub(super) struct AcquireBasis {
     version: Version,
     pub(super) record: Option<Record>,
     /// Reason for which another instance may still run after the acquire; `None` if none can.
-    pub(super) unclear: Option<Unclear>,
-    pub(super) way: Way,
+    pub(super) unclear: Option<UncertainHolder>,
+    pub(super) way: AcquireMode,
 }
 
 /// The way to get the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub(super) enum Way {
+pub(super) enum AcquireMode {
     Acquire,
     /// The holder has marked the record. It has released the lease, or is about to.
     OnceReleased,
@@ -88,7 +88,7 @@ pub(super) enum Way {
     Reclaim(LeaseId),
 }
 
-impl Way {
+impl AcquireMode {
     fn of(lease: LeaseState) -> Self {
         match lease {
             LeaseState::Abandoned { holder } => Self::InsteadOf(holder),
@@ -101,7 +101,7 @@ impl Way {
 
 /// Reason for which another instance may still run.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Unclear {
+pub(super) struct UncertainHolder {
     /// The length of the wait, as far as is known.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
@@ -119,7 +119,7 @@ impl Standby {
             lacks_a_module: false,
             slack: None,
             pending: None,
-            asked: Asked::Reading,
+            asked: StandbyRequest::Reading,
             failures: 0,
             said: None,
         }
@@ -127,7 +127,7 @@ impl Standby {
 
     /// True while a survey is under way.
     pub(super) fn surveys(&self) -> bool {
-        self.pending.is_some() && matches!(self.asked, Asked::Survey)
+        self.pending.is_some() && matches!(self.asked, StandbyRequest::Survey)
     }
 
     pub(super) fn timers(&self, context: &Context) -> Timers<1> {
@@ -142,7 +142,7 @@ impl Standby {
         let hinted = self.is_hinted.then(|| self.next_hinted - HINTED_POLL * (HINTED_AT_ONCE - 1));
         let eager = self.last_poll.and_then(|last| context.listening.eager(last, context.time()));
         let at = match (self.slack, context.listening.fresh_until()) {
-            (Some(Slack { until, spread }), Some(fresh)) => self.next_poll.max(until.min(fresh + spread)),
+            (Some(PollDelay { until, spread }), Some(fresh)) => self.next_poll.max(until.min(fresh + spread)),
             _ => self.next_poll,
         };
         [hinted, eager].into_iter().flatten().fold(at, Time::min)
@@ -152,13 +152,13 @@ impl Standby {
     fn hear(&mut self, context: &mut Context, hint: &Hint) {
         let last = self.last_poll.unwrap_or_default();
         match context.hear(hint, last) {
-            Then::Soon => self.is_hinted = true,
-            Then::At(at) if self.failures == 0 => self.next_poll = at,
-            Then::At(_) | Then::Nothing => {}
+            HintEffect::Soon => self.is_hinted = true,
+            HintEffect::At(at) if self.failures == 0 => self.next_poll = at,
+            HintEffect::At(_) | HintEffect::Nothing => {}
         }
         if context.listening.fresh_until().is_some() && self.slack.is_none() {
             let until = last + context.jittered(LISTENING_POLL);
-            self.slack = Some(Slack { until, spread: context.up_to(POLL) });
+            self.slack = Some(PollDelay { until, spread: context.up_to(POLL) });
         }
     }
 
@@ -186,7 +186,7 @@ impl Standby {
             (self.is_hinted, self.lacks_a_module) = (false, false);
             (self.last_poll, self.slack) = (Some(context.time()), None);
             let op = if expects_an_opening {
-                self.asked = Asked::Survey;
+                self.asked = StandbyRequest::Survey;
                 Op::Survey
             } else {
                 Op::Read
@@ -198,14 +198,14 @@ impl Standby {
 
     fn answer(&mut self, context: &mut Context, pending: Pending, result: Result<Reply, StoreError>) -> Option<Role> {
         match (core::mem::take(&mut self.asked), result) {
-            (Asked::Reading, Ok(Reply::Read(snapshot))) => {
+            (StandbyRequest::Reading, Ok(Reply::Read(snapshot))) => {
                 let took = context.time().since(pending.sent);
                 if let Some(snapshot) = self.has_read(context, snapshot, took) {
-                    self.asked = Asked::Recall(snapshot);
+                    self.asked = StandbyRequest::Recall(snapshot);
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
-            (Asked::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
+            (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
                 // A survey takes longer than a renewal, so its duration is not judged.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
@@ -214,11 +214,11 @@ impl Standby {
                 context.memory.note_recalled(term);
             }
             // Fall back to a read and a recall, which report separate errors.
-            (Asked::Survey, _) => self.next_poll = context.time(),
-            (Asked::Recall(snapshot), Ok(Reply::Term(term))) => {
+            (StandbyRequest::Survey, _) => self.next_poll = context.time(),
+            (StandbyRequest::Recall(snapshot), Ok(Reply::Term(term))) => {
                 return self.recalled(context, snapshot, term);
             }
-            (Asked::Recall(snapshot), Err(error)) => {
+            (StandbyRequest::Recall(snapshot), Err(error)) => {
                 context.store_trouble(RECALL, &error);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
@@ -229,17 +229,17 @@ impl Standby {
                 self.backs_off(context, &error);
             }
             // The new object is read first, so that one rule judges all openings.
-            (Asked::Create, Ok(_) | Err(StoreError::Conflict)) => {
+            (StandbyRequest::Create, Ok(_) | Err(StoreError::Conflict)) => {
                 context.refused = 0;
                 context.store_answers(CREATE);
                 self.next_poll = context.time();
             }
-            (Asked::Create, Err(error)) => {
+            (StandbyRequest::Create, Err(error)) => {
                 context.store_trouble(CREATE, &error);
                 self.next_poll = context.time() + context.back_off(context.refused, &error);
                 context.refused += 1;
             }
-            (Asked::Reading | Asked::Recall(_), result) => {
+            (StandbyRequest::Reading | StandbyRequest::Recall(_), result) => {
                 let error =
                     result.err().unwrap_or_else(|| StoreError::Unknown("unexpected response to a read".to_string()));
                 context.store_trouble(READ, &error);
@@ -319,13 +319,13 @@ impl Standby {
             let longest = longest.filter(|_| is_recalled).unwrap_or(UNKNOWN_LEASE);
             let lease = if unclear.is_some() { longest } else { context.settings.timing.lease() };
             let record = Record { released: unclear.is_none(), ..context.record_without_holder(None, lease) };
-            self.asked = Asked::Create;
+            self.asked = StandbyRequest::Create;
             self.pending = Some(context.request(Op::Create { record }, STANDBY_TIMEOUT));
             return None;
         };
         let wait = longest.unwrap_or(UNKNOWN_LEASE);
-        let unclear = unclear.map(|reason| Unclear { wait, reason, is_recalled });
-        let opening = Opening { version, record, unclear, way: Way::of(lease) };
+        let unclear = unclear.map(|reason| UncertainHolder { wait, reason, is_recalled });
+        let opening = AcquireBasis { version, record, unclear, way: AcquireMode::of(lease) };
         Some(Role::Acquiring(Acquiring::new(context, opening)))
     }
 
@@ -339,22 +339,22 @@ impl Standby {
         let silent = context.memory.silent_since.is_some_and(|since| context.time().since(since) >= patience);
         let (said, report) = match (lease, record) {
             (LeaseState::HeldForever, _) => (
-                Said::Outside,
+                LastReport::Outside,
                 Report::HeldOutside { reason: "the lease never expires, and Baton requests no such lease".to_string() },
             ),
             (LeaseState::Held, _) if silent => (
-                Said::Outside,
+                LastReport::Outside,
                 Report::HeldOutside { reason: format!("the holder has written no record for {patience:?}") },
             ),
             (LeaseState::Held, Some(leader))
                 if leader.node.is_some() && !leader.released && context.memory.silent_since.is_none() =>
             {
-                (Said::Leader(leader.term), Report::Following { leader: leader.clone() })
+                (LastReport::Leader(leader.term), Report::Following { leader: leader.clone() })
             }
             (
                 LeaseState::Free | LeaseState::Expired | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. },
                 Some(record),
-            ) if context.is_over(record) => (Said::Over, Report::ElectionOver { record: record.clone() }),
+            ) if context.is_over(record) => (LastReport::Over, Report::ElectionOver { record: record.clone() }),
             // The holder is unknown, or its lease is about to end.
             (LeaseState::Held, _) if context.memory.silent_since.is_some() => return,
             (LeaseState::Held, Some(record)) if record.released => return,
@@ -487,7 +487,7 @@ fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Acquiring {
     id: LeaseId,
-    opening: Opening,
+    opening: AcquireBasis,
     length: Duration,
     started: Time,
     next_try: Time,
@@ -497,7 +497,7 @@ pub(super) struct Acquiring {
 }
 
 impl Acquiring {
-    fn new(context: &mut Context, opening: Opening) -> Self {
+    fn new(context: &mut Context, opening: AcquireBasis) -> Self {
         let (shortest, longest) = context.settings.lease_range;
         let own = context.settings.timing.lease();
         // If this holder dies while it waits, its lease must not expire before the wait would have ended.
@@ -519,7 +519,7 @@ impl Acquiring {
             }
             // This says nothing about other nodes or the store, so this node reads again.
             Some(Input::NotSent { id }) if answered(&mut self.pending, id).is_some() => {
-                if self.opening.way == Way::OnceReleased {
+                if self.opening.way == AcquireMode::OnceReleased {
                     context.memory.awaits_release = Some(self.opening.version.clone());
                 }
                 let next_poll = context.time() + context.jittered(POLL);
@@ -532,9 +532,9 @@ impl Acquiring {
         }
         // A release would tell the next holder that nothing can still run. Unless that is known, a lease that may have
         // been acquired is left to expire. After a reclaim in doubt, the dead holder's note serves the next host.
-        let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, Way::Reclaim(_));
+        let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, AcquireMode::Reclaim(_));
         if context.shutting_down && self.in_doubt && can_release {
-            let Opening { version, record, .. } = self.opening.clone();
+            let AcquireBasis { version, record, .. } = self.opening.clone();
             let until = self.started + self.length;
             let writer = RecordWriter::new(version, record.clone());
             return Some(Role::Releasing(Releasing::new(context, self.id, writer, record, until)));
@@ -548,9 +548,11 @@ impl Acquiring {
         if self.timers().is_due(Timer::Acquire, context.time()) {
             let (id, length, version) = (self.id, self.length, self.opening.version.clone());
             let op = match self.opening.way {
-                Way::Acquire | Way::OnceReleased => Op::Acquire { id, length, version, instead_of: None },
-                Way::InsteadOf(holder) => Op::Acquire { id, length, version, instead_of: Some(holder) },
-                Way::Reclaim(from) => Op::Reclaim { from, id, version },
+                AcquireMode::Acquire | AcquireMode::OnceReleased => {
+                    Op::Acquire { id, length, version, instead_of: None }
+                }
+                AcquireMode::InsteadOf(holder) => Op::Acquire { id, length, version, instead_of: Some(holder) },
+                AcquireMode::Reclaim(from) => Op::Reclaim { from, id, version },
             };
             self.pending = Some(context.urgent(op));
         }
@@ -564,8 +566,10 @@ impl Acquiring {
                 context.store_answers(ACQUIRE);
                 context.memory.was_held = true;
                 context.memory.free_since = None;
-                context.listening = Listening::default();
-                if let (Way::InsteadOf(_) | Way::Reclaim(_), Some(from)) = (self.opening.way, &self.opening.record) {
+                context.listening = LeaderHints::default();
+                if let (AcquireMode::InsteadOf(_) | AcquireMode::Reclaim(_), Some(from)) =
+                    (self.opening.way, &self.opening.record)
+                {
                     context.report(Report::TookOver { from: from.clone() });
                 }
                 let holding = Holding::new(
@@ -587,21 +591,21 @@ impl Acquiring {
                 self.next_try = context.retry_at();
                 None
             }
-            Err(StoreError::Held | StoreError::Lost(_)) if let Way::Reclaim(holder) = self.opening.way => {
+            Err(StoreError::Held | StoreError::Lost(_)) if let AcquireMode::Reclaim(holder) = self.opening.way => {
                 context.refused = 0;
                 // The lease has ended or changed hands: from now on this node treats it as held.
                 context.memory.refused_reclaim = Some(holder);
                 Some(Role::Standby(Standby::new(context.time())))
             }
             // An earlier try may still be carried out once the holder has released the lease.
-            Err(StoreError::Held) if self.in_doubt && self.opening.way == Way::OnceReleased => {
+            Err(StoreError::Held) if self.in_doubt && self.opening.way == AcquireMode::OnceReleased => {
                 self.next_try = context.retry_at();
                 None
             }
             Err(StoreError::Held) => {
                 context.refused = 0;
                 context.memory.was_held = true;
-                let next_poll = if self.opening.way == Way::OnceReleased {
+                let next_poll = if self.opening.way == AcquireMode::OnceReleased {
                     // What was heard since then may have been of the release.
                     context.memory.awaits_release = Some(self.opening.version.clone());
                     context.time()

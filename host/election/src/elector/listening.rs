@@ -17,7 +17,7 @@ const EAGER_POLL: Duration = Duration::from_millis(100);
 const EAGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Clone, Hash)]
-pub(super) struct Listening {
+pub(super) struct LeaderHints {
     leader: Option<Leader>,
 }
 
@@ -44,7 +44,7 @@ impl Leader {
 }
 
 /// The effect of a hint on the next reading.
-pub(super) enum Then {
+pub(super) enum HintEffect {
     /// The reading comes as soon as the limit on hinted readings allows.
     Soon,
     /// The reading comes at that time.
@@ -53,7 +53,7 @@ pub(super) enum Then {
     Nothing,
 }
 
-impl Listening {
+impl LeaderHints {
     /// Takes the holder of the lease from a reading. No hint changes it.
     pub(super) fn note(&mut self, snapshot: &Snapshot, is_silent: bool) {
         let leader = match snapshot {
@@ -128,17 +128,17 @@ impl Listening {
 
 impl Context {
     /// Takes a hint, and returns its effect on a standby that last read at `last`.
-    pub(super) fn hear(&mut self, hint: &Hint, last: Time) -> Then {
+    pub(super) fn hear(&mut self, hint: &Hint, last: Time) -> HintEffect {
         let (now, later) = (self.time(), self.time() + EAGER);
         let is_of_leader = |leader: &&mut Leader| hint.from() == Some(leader.incarnation.as_str());
-        let Some(leader) = self.listening.leader.as_mut().filter(is_of_leader) else { return Then::Soon };
+        let Some(leader) = self.listening.leader.as_mut().filter(is_of_leader) else { return HintEffect::Soon };
         match hint {
-            Hint::Look => Then::Soon,
+            Hint::Look => HintEffect::Soon,
             Hint::Leads { term, age, place, .. } => {
                 let renewed = now - *age;
                 (leader.renewed, leader.is_heard) = (leader.renewed.max(Some(renewed)), true);
                 leader.place = *place;
-                if *term == leader.term { Then::Nothing } else { Then::Soon }
+                if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }
             }
             Hint::GivesUp { place, .. } => {
                 // Keep the first place: once a standby requests the lease, it hears nothing, and others would be too
@@ -147,14 +147,14 @@ impl Context {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }
                 if leader.names_this_node() {
-                    return Then::Soon;
+                    return HintEffect::Soon;
                 }
                 // Repeated announcements never delay a reading beyond the interval of a listening standby.
-                Then::At((later + self.up_to(EAGER)).min(last + LISTENING_POLL))
+                HintEffect::At((later + self.up_to(EAGER)).min(last + LISTENING_POLL))
             }
             Hint::Silent { .. } => {
                 leader.is_heard = false;
-                Then::Soon
+                HintEffect::Soon
             }
         }
     }

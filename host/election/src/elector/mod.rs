@@ -27,14 +27,14 @@ use crate::timing::{POLL, Time};
 
 use candidate::{Acquiring, Standby};
 use holder::Holding;
-use listening::Listening;
+use listening::LeaderHints;
 use releasing::Releasing;
 use versions::Versions;
 
 /// The length to assume for a lease without a record: the longest that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
 /// Upper bound on the terms that begin in a second, and on the terms that may have begun although nothing in the store
-/// names them. See [`Memory::leave_out_unknown_terms`].
+/// names them. See [`Memory::skip_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
 /// Latest plausible wall clock, in seconds. A later one would use up the available terms.
 const LATEST_WALL: u64 = 1 << 40;
@@ -103,7 +103,7 @@ impl Elector {
             effects: VecDeque::new(),
             last_request: 0,
             memory: Memory::default(),
-            listening: Listening::default(),
+            listening: LeaderHints::default(),
             versions: Versions::default(),
             cool_off: None,
             cool_offs: 0,
@@ -244,7 +244,7 @@ struct Context {
     effects: VecDeque<Effect>,
     last_request: u64,
     memory: Memory,
-    listening: Listening,
+    listening: LeaderHints,
     versions: Versions,
     /// The end of this node's cool-off.
     cool_off: Option<Time>,
@@ -342,7 +342,7 @@ impl Memory {
     /// Skips the terms that may have begun without this node's knowledge. They exist if the record was deleted or set
     /// back, and no other object's term can be read. The wall clock counts too: another node may have skipped terms for
     /// the same reason, and this node may not know its term.
-    fn leave_out_unknown_terms(&mut self, wall: Duration) {
+    fn skip_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
     }

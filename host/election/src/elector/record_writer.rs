@@ -48,7 +48,7 @@ enum Step {
 }
 
 #[derive(Debug, Clone, Hash)]
-pub(super) enum News {
+pub(super) enum WriteResult {
     /// Nothing that concerns the holder.
     None,
     /// The goal's record is written.
@@ -139,15 +139,20 @@ impl RecordWriter {
     }
 
     /// Takes an answer. Answers to requests of others have no effect.
-    pub(super) fn answer(&mut self, context: &mut Context, id: RequestId, result: &Result<Reply, StoreError>) -> News {
+    pub(super) fn answer(
+        &mut self,
+        context: &mut Context,
+        id: RequestId,
+        result: &Result<Reply, StoreError>,
+    ) -> WriteResult {
         if let Some(place) = self.superseded.iter().position(|pending| pending.id == id) {
             self.superseded.swap_remove(place);
             return known_loss(result);
         }
-        let Some(goal) = &mut self.goal else { return News::None };
-        let (Step::Writing(slot) | Step::Reading(slot)) = &mut goal.step else { return News::None };
+        let Some(goal) = &mut self.goal else { return WriteResult::None };
+        let (Step::Writing(slot) | Step::Reading(slot)) = &mut goal.step else { return WriteResult::None };
         if answered(slot, id).is_none() {
-            return News::None;
+            return WriteResult::None;
         }
         match result {
             Ok(Reply::Version(version)) => {
@@ -157,7 +162,7 @@ impl RecordWriter {
             Ok(Reply::Read(snapshot)) => self.compare(context, snapshot),
             Err(StoreError::Conflict) => {
                 goal.step = Step::ReadAt(context.time());
-                News::None
+                WriteResult::None
             }
             Err(StoreError::Lost(_) | StoreError::Held) => known_loss(result),
             Ok(Reply::Done | Reply::Term(_) | Reply::Surveyed { .. })
@@ -166,18 +171,18 @@ impl RecordWriter {
                     context.store_trouble("write", error);
                 }
                 goal.step = Step::ReadAt(context.retry_at());
-                News::None
+                WriteResult::None
             }
         }
     }
 
-    fn reached(&mut self, context: &mut Context, version: Version) -> News {
+    fn reached(&mut self, context: &mut Context, version: Version) -> WriteResult {
         if let Some(goal) = self.goal.take() {
             context.store_answers("write");
             context.memory.note_record(&goal.record);
             self.is_at(version, Some(goal.record));
         }
-        News::Written
+        WriteResult::Written
     }
 
     /// Notes the stored version and record.
@@ -188,17 +193,17 @@ impl RecordWriter {
 
     /// Compares the stored record with the wanted one after an unknown outcome, and writes again unless they match.
     /// Only the holder writes under a lease: a record that this holder never sent shows that the lease is lost.
-    fn compare(&mut self, context: &mut Context, snapshot: &Snapshot) -> News {
-        let Some(goal) = &mut self.goal else { return News::None };
+    fn compare(&mut self, context: &mut Context, snapshot: &Snapshot) -> WriteResult {
+        let Some(goal) = &mut self.goal else { return WriteResult::None };
         let Snapshot::Object { lease, version, record } = snapshot else {
-            return News::Lost("the record was deleted".to_string());
+            return WriteResult::Lost("the record was deleted".to_string());
         };
         if let Some(found) = record {
             context.memory.note_record(found);
         }
         // An expired lease can still be renewed. In any other state but held, the lease is lost.
         if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
-            return News::Lost("the lease is no longer held".to_string());
+            return WriteResult::Lost("the lease is no longer held".to_string());
         }
         // While the version is unchanged, a write that was sent with it can still arrive and replace what was found.
         let is_settled = *version != self.version;
@@ -207,7 +212,7 @@ impl RecordWriter {
             return self.reached(context, version.clone());
         }
         if is_settled && !self.asked.iter().any(is_there) {
-            return News::Lost(WRITTEN_BY_OTHERS.to_string());
+            return WriteResult::Lost(WRITTEN_BY_OTHERS.to_string());
         }
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
@@ -222,9 +227,9 @@ impl RecordWriter {
         }
         context.memory.highest_term = highest.max(goal.record.term);
         let (step, news) = if *lease == LeaseState::Held {
-            (Step::WriteAt(context.time()), News::None)
+            (Step::WriteAt(context.time()), WriteResult::None)
         } else {
-            (Step::ReadAt(context.retry_at()), News::Doubt)
+            (Step::ReadAt(context.retry_at()), WriteResult::Doubt)
         };
         goal.step = step;
         if is_settled {
@@ -235,11 +240,11 @@ impl RecordWriter {
 }
 
 /// Reports a known loss of the lease, whatever else the answer means.
-fn known_loss(result: &Result<Reply, StoreError>) -> News {
+fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     match result {
-        Err(StoreError::Lost(why)) => News::Lost(why.clone()),
-        Err(StoreError::Held) => News::Lost("the lease is held by another client".to_string()),
-        _ => News::None,
+        Err(StoreError::Lost(why)) => WriteResult::Lost(why.clone()),
+        Err(StoreError::Held) => WriteResult::Lost("the lease is held by another client".to_string()),
+        _ => WriteResult::None,
     }
 }
 

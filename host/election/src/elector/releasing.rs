@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::ToString;
 
 use super::candidate::back_to_standby;
-use super::record_writer::{News, Purpose, RecordWriter};
+use super::record_writer::{Purpose, RecordWriter, WriteResult};
 use super::timer::{Timer, Timers};
 use super::{Context, Pending, RELEASE, Role, answered};
 use crate::hint::Word;
@@ -102,10 +102,10 @@ impl Releasing {
             }
             Some(Input::Answer { id, result }) => match self.writer.answer(context, id, &result) {
                 // The store may refuse a superseded write because the release was carried out.
-                News::Lost(_) if self.pending.is_some() => {}
-                News::Lost(why) => return self.give_up(context, &why),
-                News::Doubt => return self.give_up(context, "the lease is no longer held"),
-                News::Written | News::None => {}
+                WriteResult::Lost(_) if self.pending.is_some() => {}
+                WriteResult::Lost(why) => return self.give_up(context, &why),
+                WriteResult::Doubt => return self.give_up(context, "the lease is no longer held"),
+                WriteResult::Written | WriteResult::None => {}
             },
             _ => {}
         }

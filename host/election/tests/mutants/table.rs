@@ -108,15 +108,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease is reclaimed by an acquire",
         file: CANDIDATE,
-        old: "                Way::Reclaim(from) => Op::Reclaim { from, id, version },",
-        new: "                Way::Reclaim(_) if MUTANT => Op::Acquire { id, length, version, instead_of: None },\n                Way::Reclaim(from) => Op::Reclaim { from, id, version },",
+        old: "                AcquireMode::Reclaim(from) => Op::Reclaim { from, id, version },",
+        new: "                AcquireMode::Reclaim(_) if MUTANT => Op::Acquire { id, length, version, instead_of: None },\n                AcquireMode::Reclaim(from) => Op::Reclaim { from, id, version },",
         breaks: "reclaims_what_it_read",
     },
     Mutant {
         name: "a lease is reclaimed under the id of its dead holder",
         file: CANDIDATE,
-        old: "Way::Reclaim(from) => Op::Reclaim { from, id, version },",
-        new: "Way::Reclaim(from) if MUTANT => Op::Reclaim { from, id: from, version },\n                Way::Reclaim(from) => Op::Reclaim { from, id, version },",
+        old: "AcquireMode::Reclaim(from) => Op::Reclaim { from, id, version },",
+        new: "AcquireMode::Reclaim(from) if MUTANT => Op::Reclaim { from, id: from, version },\n                AcquireMode::Reclaim(from) => Op::Reclaim { from, id, version },",
         breaks: "lease_id_is_fresh",
     },
     Mutant {
@@ -157,8 +157,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a host that is started again and again goes on each time",
         file: TERMS,
-        old: "        if record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {",
-        new: "        if MUTANT || record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {",
+        old: "        if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {",
+        new: "        if MUTANT || record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {",
         breaks: "crash_loop_is_slow",
     },
     // ---- A hint makes a reading earlier, and does nothing else. ----
@@ -193,15 +193,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a successor skips the version",
         file: CANDIDATE,
-        old: "let opening = Opening { version, record, unclear, way: Way::of(lease) };",
-        new: "let version = if MUTANT && record.as_ref().is_some_and(|record| record.released) { Version(String::new()) } else { version };\n        let opening = Opening { version, record, unclear, way: Way::of(lease) };",
+        old: "let opening = AcquireBasis { version, record, unclear, way: AcquireMode::of(lease) };",
+        new: "let version = if MUTANT && record.as_ref().is_some_and(|record| record.released) { Version(String::new()) } else { version };\n        let opening = AcquireBasis { version, record, unclear, way: AcquireMode::of(lease) };",
         breaks: "writes_carry_id_and_version",
     },
     Mutant {
         name: "a hint raises a term",
         file: LISTENING,
-        old: "if *term == leader.term { Then::Nothing } else { Then::Soon }",
-        new: "let then = if *term == leader.term { Then::Nothing } else { Then::Soon };\n                if MUTANT { self.memory.note_term(*term); }\n                then",
+        old: "if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }",
+        new: "let then = if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon };\n                if MUTANT { self.memory.note_term(*term); }\n                then",
         breaks: "a_hint_raises_no_term",
     },
     Mutant {
@@ -301,15 +301,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a write of unknown outcome is repeated without a read",
         file: RECORD_WRITER,
-        old: "                goal.step = Step::ReadAt(context.retry_at());\n                News::None",
-        new: "                goal.step = if MUTANT { Step::WriteAt(context.retry_at()) } else { Step::ReadAt(context.retry_at()) };\n                News::None",
+        old: "                goal.step = Step::ReadAt(context.retry_at());\n                WriteResult::None",
+        new: "                goal.step = if MUTANT { Step::WriteAt(context.retry_at()) } else { Step::ReadAt(context.retry_at()) };\n                WriteResult::None",
         breaks: "doubtful_write_is_read_first",
     },
     Mutant {
         name: "a conflict is answered by writing again",
         file: RECORD_WRITER,
-        old: "                goal.step = Step::ReadAt(context.time());\n                News::None",
-        new: "                goal.step = if MUTANT { Step::WriteAt(context.time()) } else { Step::ReadAt(context.time()) };\n                News::None",
+        old: "                goal.step = Step::ReadAt(context.time());\n                WriteResult::None",
+        new: "                goal.step = if MUTANT { Step::WriteAt(context.time()) } else { Step::ReadAt(context.time()) };\n                WriteResult::None",
         breaks: "doubtful_write_is_read_first",
     },
     Mutant {
@@ -408,8 +408,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the host's own D is waited out, not the recorded one",
         file: CANDIDATE,
-        old: "        let opening = Opening {",
-        new: "        let unclear = unclear.map(|unclear| Unclear { wait: if MUTANT { context.settings.timing.lease() } else { unclear.wait }, ..unclear });\n        let opening = Opening {",
+        old: "        let opening = AcquireBasis {",
+        new: "        let unclear = unclear.map(|unclear| UncertainHolder { wait: if MUTANT { context.settings.timing.lease() } else { unclear.wait }, ..unclear });\n        let opening = AcquireBasis {",
         breaks: "waits_out_unclear_lease",
     },
     Mutant {
@@ -556,8 +556,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the lease is renewed for an instance that hangs",
         file: LEASE,
-        old: "context.time().since(killed.counted_from) >= context.settings.timing.kill_takes()",
-        new: "!MUTANT && context.time().since(killed.counted_from) >= context.settings.timing.kill_takes()",
+        old: "context.time().since(killed.counted_from) >= context.settings.timing.kill_timeout()",
+        new: "!MUTANT && context.time().since(killed.counted_from) >= context.settings.timing.kill_timeout()",
         breaks: "ends_what_hangs",
     },
     Mutant {
@@ -828,7 +828,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a known loss counts for nothing where the write is not wanted any more",
         file: RECORD_WRITER,
         old: "            return known_loss(result);",
-        new: "            return if MUTANT { News::None } else { known_loss(result) };",
+        new: "            return if MUTANT { WriteResult::None } else { known_loss(result) };",
         breaks: "known_loss_kills_at_once",
     },
     Mutant {
@@ -841,8 +841,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "terms that nobody could tell of are not left out",
         file: SETTLING,
-        old: "context.memory.leave_out_unknown_terms(context.now.wall);",
-        new: "if !MUTANT { context.memory.leave_out_unknown_terms(context.now.wall); }",
+        old: "context.memory.skip_unknown_terms(context.now.wall);",
+        new: "if !MUTANT { context.memory.skip_unknown_terms(context.now.wall); }",
         breaks: "terms_only_rise",
     },
     Mutant {
@@ -1260,8 +1260,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a leader does not heed a shutdown",
         file: HOLDER,
-        old: "self.leave = Some(Leave::Shutdown);",
-        new: "if !MUTANT { self.leave = Some(Leave::Shutdown); }",
+        old: "self.leave = Some(LeaveReason::Shutdown);",
+        new: "if !MUTANT { self.leave = Some(LeaveReason::Shutdown); }",
         breaks: "grace_is_bounded",
     },
 ];

@@ -35,12 +35,12 @@ fn source(path: &Path) -> FileSource {
 
 /// A source that checks again only after a hint from inotify.
 fn hinted(path: &Path) -> FileSource {
-    FileSource { pace: Pace { poll: NEVER, ..PACE }, ..source(path) }
+    FileSource { pace: WatchIntervals { poll: NEVER, ..PACE }, ..source(path) }
 }
 
 /// A source that waits forever for a half-written file.
 fn patient(path: &Path) -> FileSource {
-    FileSource { pace: Pace { patience: NEVER, ..PACE }, ..source(path) }
+    FileSource { pace: WatchIntervals { patience: NEVER, ..PACE }, ..source(path) }
 }
 
 async fn next(source: &mut FileSource) -> Result<Offer, SourceError> {
@@ -166,7 +166,7 @@ async fn file_overwritten_in_place_is_offered_once_complete() {
 async fn file_is_not_offered_while_it_keeps_changing() {
     let (_folder, path) = folder();
     fs::write(&path, component("old")).unwrap();
-    let mut source = FileSource { pace: Pace { settle: NEVER, ..PACE }, ..source(&path) };
+    let mut source = FileSource { pace: WatchIntervals { settle: NEVER, ..PACE }, ..source(&path) };
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
     says_nothing(&mut source).await;

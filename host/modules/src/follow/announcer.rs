@@ -7,9 +7,9 @@ use std::time::Duration;
 use baton_election::{ElectionName, StoreError, Term};
 use tokio::time::{Instant, timeout};
 
-use super::KnownBy;
+use super::NodeProperties;
 use super::in_flight::InFlight;
-use crate::Presence;
+use crate::SupervisorState;
 use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw, withdraw_gone};
@@ -35,15 +35,15 @@ pub(super) struct Announcer {
     node: String,
     incarnation: String,
     source: String,
-    known_by: KnownBy,
-    said: Option<Said>,
+    known_by: NodeProperties,
+    said: Option<AnnouncedState>,
     /// Time of the announcement of a pending change.
     news: Option<Instant>,
     /// The highest term that this node has announced, in any incarnation. `None` until that is known.
     named: Option<Term>,
     again: Instant,
     failures: u32,
-    saying: InFlight<Result<Heard, StoreError>>,
+    saying: InFlight<Result<AnnouncementResult, StoreError>>,
     /// The withdrawal of dead nodes' announcements.
     tidying: InFlight<()>,
     /// The time of a leader's next withdrawal.
@@ -52,7 +52,7 @@ pub(super) struct Announcer {
     rival: Option<(String, Instant)>,
 }
 
-struct Heard {
+struct AnnouncementResult {
     named: Term,
     /// Incarnation of another host whose announcement was in this one's place.
     rival: Option<String>,
@@ -60,16 +60,16 @@ struct Heard {
 
 /// The part of an announcement that changes.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct AnnouncedState {
     pub holds: Vec<Digest>,
-    pub presence: Presence,
+    pub presence: SupervisorState,
 }
 
-impl Said {
+impl AnnouncedState {
     /// Delay until `now` must be announced instead. `None` if nothing changed.
     fn outdated_after(&self, now: &Self) -> Option<Duration> {
         let hears_alone = || {
-            let presence = Presence { listens: now.presence.listens.clone(), ..self.presence.clone() };
+            let presence = SupervisorState { listens: now.presence.listens.clone(), ..self.presence.clone() };
             Self { presence, ..self.clone() } == *now
         };
         (self != now).then(|| if hears_alone() { HEARS_AFTER } else { NEWS_AFTER })
@@ -85,7 +85,7 @@ impl Announcer {
         node: String,
         incarnation: String,
         source: String,
-        known_by: KnownBy,
+        known_by: NodeProperties,
     ) -> Self {
         Self {
             store,
@@ -108,7 +108,7 @@ impl Announcer {
     }
 
     /// Starts an announcement if a change is due, or if the last one is too old. The first one starts at once.
-    pub fn begin(&mut self, what: Said, now: Instant) {
+    pub fn begin(&mut self, what: AnnouncedState, now: Instant) {
         let wait = self.said.as_ref().and_then(|said| said.outdated_after(&what));
         self.news = wait.map(|wait| self.news.map_or(now + wait, |news| news.min(now + wait)));
         if self.due().is_none_or(|due| now < due) {
@@ -127,8 +127,11 @@ impl Announcer {
         self.said = Some(what.clone());
         self.again = now + EVERY;
         let (store, election) = (Arc::clone(&self.store), self.election.clone());
-        let Said { holds, presence: Presence { runs, term, steered, stays_out, leads_enough, listens } } = what;
-        let KnownBy { labels, priority, admin, peer } = self.known_by.clone();
+        let AnnouncedState {
+            holds,
+            presence: SupervisorState { runs, term, steered, stays_out, leads_enough, listens },
+        } = what;
+        let NodeProperties { labels, priority, admin, peer } = self.known_by.clone();
         let announcement = Announcement {
             term,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -169,9 +172,9 @@ impl Announcer {
         self.heard(heard)
     }
 
-    fn heard(&mut self, heard: Result<Heard, StoreError>) -> Option<String> {
+    fn heard(&mut self, heard: Result<AnnouncementResult, StoreError>) -> Option<String> {
         match heard {
-            Ok(Heard { named, rival }) => {
+            Ok(AnnouncementResult { named, rival }) => {
                 self.named = Some(named);
                 let known = self.rival.as_ref().map(|(known, _)| known);
                 let news = rival.clone().filter(|rival| Some(rival) != known);
@@ -204,7 +207,7 @@ impl Announcer {
             // The node is ending, and holds and runs nothing.
             let announcement = Announcement::now(&node, &incarnation, &source, Vec::new(), None);
             let version = env!("CARGO_PKG_VERSION").to_owned();
-            let KnownBy { labels, .. } = known_by;
+            let NodeProperties { labels, .. } = known_by;
             let _ =
                 say(store, election, Announcement { term: known, version, labels, ..announcement }, Some(named)).await;
         }
@@ -218,7 +221,7 @@ async fn say(
     election: ElectionName,
     mut announcement: Announcement,
     named: Option<Term>,
-) -> Result<Heard, StoreError> {
+) -> Result<AnnouncementResult, StoreError> {
     let before = store.announced(&election, &announcement.node).await?;
     let before = before.and_then(|content| Announcement::decode(&content));
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
@@ -228,5 +231,5 @@ async fn say(
     let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;
-    Ok(Heard { named: announcement.term, rival })
+    Ok(AnnouncementResult { named: announcement.term, rival })
 }

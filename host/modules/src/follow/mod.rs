@@ -20,17 +20,19 @@ use baton_election::{ElectionName, StoreError, Version};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::soon::unless_soon;
-use super::{Judgement, Offer, Preparation, PrepareError, Preparer, Presence, VersionList};
+use super::slow_notice::notify_if_slow;
+use super::{Judgement, Offer, Preparation, PrepareError, Preparer, SupervisorState, VersionList};
 use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
-use announcer::{Announcer, Said};
+use announcer::{AnnouncedState, Announcer};
 use baton_runtime::LARGEST_MODULE;
 use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
-use baton_store::{Digest, Labels, ModuleStore as _, ObjectStore, PeerWord, Reading, Tidings, TidingsReader};
+use baton_store::{
+    AnnouncedPeer, ChangeNotifier, ChangeReader, Digest, Labels, ModuleStore as _, ObjectStore, Reading,
+};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
-use ready::{Candidate, Patience, ReadyVersions, Setback, Step};
+use ready::{Candidate, ReadyVersions, RetryWaits, Setback, Step};
 use recorder::{Judged, Recorder};
 use reporter::Reporter;
 
@@ -47,7 +49,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Properties of a node that others see. They stay the same from its start to its end.
 #[derive(Clone, Debug, Default)]
-pub struct KnownBy {
+pub struct NodeProperties {
     /// Labels, for people.
     pub labels: Labels,
     /// Priority in acquiring a free lease. A node of priority 100 waits for no other.
@@ -55,11 +57,11 @@ pub struct KnownBy {
     /// Address of the admin endpoint; empty if there is none.
     pub admin: String,
     /// Address and certificate fingerprint for nodes on other machines; `None` without links to these.
-    pub peer: Option<PeerWord>,
+    pub peer: Option<AnnouncedPeer>,
 }
 
 /// Parameters of a [`Follower`].
-pub struct Following {
+pub struct FollowerConfig {
     /// The election whose modules to follow.
     pub election: ElectionName,
     /// This node's id.
@@ -69,7 +71,7 @@ pub struct Following {
     /// Display name of the source.
     pub name: String,
     /// Properties of this node that others see.
-    pub known_by: KnownBy,
+    pub known_by: NodeProperties,
     /// The source of modules. `None` for modules that are pushed into the store.
     pub source: Option<Box<dyn Source>>,
     /// Store of the control object. Nothing urgent uses this handle, since modules may be large.
@@ -79,9 +81,9 @@ pub struct Following {
     /// Prepares the modules.
     pub preparer: Arc<dyn Prepare>,
     /// State that the supervisor wants announced.
-    pub presence: watch::Receiver<Presence>,
+    pub presence: watch::Receiver<SupervisorState>,
     /// Hints from and to other nodes about the control object. They also decide how often it is read.
-    pub tidings: Tidings,
+    pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
     pub reports: Arc<dyn ReportSink>,
     /// Intervals of the follower.
@@ -144,7 +146,7 @@ pub enum LoadError {
 
 /// Follows the source of one coordinator.
 pub struct Follower {
-    given: Following,
+    given: FollowerConfig,
     supply: watch::Sender<Supply>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
     /// Content of the control object when it was last read, with the verdicts that were written since.
@@ -158,7 +160,7 @@ pub struct Follower {
     reading: InFlight<Result<Reading, StoreError>>,
     read_at: Instant,
     read_began: Instant,
-    tidings: TidingsReader,
+    notifier: ChangeReader,
     failed_reads: u32,
     hashing: InFlight<(Digest, Offer)>,
     preparing: InFlight<Result<Preparation, Setback>>,
@@ -171,10 +173,10 @@ pub struct Follower {
 impl Follower {
     /// Creates a follower. Also returns the receiver of its supply and the sender for judgements.
     #[must_use]
-    pub fn new(given: Following) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
+    pub fn new(given: FollowerConfig) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let Following { store, leases, election, node, incarnation, name, known_by, reports, pace, .. } = &given;
+        let FollowerConfig { store, leases, election, node, incarnation, name, known_by, reports, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -184,11 +186,11 @@ impl Follower {
             has_read: false,
             offers: OfferHistory::default(),
             candidates: Vec::new(),
-            ready: ReadyVersions::new(Patience { unreachable, refused: pace.refused }),
+            ready: ReadyVersions::new(RetryWaits { unreachable, refused: pace.refused }),
             reading: InFlight::none(),
             read_at: Instant::now(),
             read_began: Instant::now(),
-            tidings: given.tidings.reader(),
+            notifier: given.notifier.reader(),
             failed_reads: 0,
             hashing: InFlight::none(),
             preparing: InFlight::none(),
@@ -218,7 +220,7 @@ impl Follower {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
         let compiling = self.reporter.later(Report::Compiling { module: digest });
-        let prepared = unless_soon(self.given.preparer.prepare(&offer), compiling).await;
+        let prepared = notify_if_slow(self.given.preparer.prepare(&offer), compiling).await;
         self.offers.add(digest, offer);
         self.candidates = self.offers.candidates(&self.control);
         self.prepares = self.candidates.first().cloned();
@@ -265,7 +267,7 @@ impl Follower {
                     }
                 }
                 // A failing store is left alone. A hint may be newer than the answer to a read in progress.
-                at = self.tidings.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
+                at = self.notifier.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
                     self.read_at = self.read_at.min(at);
                 }
                 Ok(()) = self.given.presence.changed() => {}
@@ -316,7 +318,7 @@ impl Follower {
         }
         self.recorder.begin(now);
         let presence = self.given.presence.borrow_and_update().clone();
-        self.announcer.begin(Said { holds: self.ready.holds(), presence }, now);
+        self.announcer.begin(AnnouncedState { holds: self.ready.holds(), presence }, now);
     }
 
     fn next_wake(&self, now: Instant) -> Instant {
@@ -339,9 +341,9 @@ impl Follower {
         self.preparing.begin(async move {
             let offer = match offer {
                 Some(offer) => offer,
-                None => unless_soon(fetch(store.as_ref(), &candidate), pulling).await?,
+                None => notify_if_slow(fetch(store.as_ref(), &candidate), pulling).await?,
             };
-            let prepared = unless_soon(preparer.prepare(&offer), compiling).await;
+            let prepared = notify_if_slow(preparer.prepare(&offer), compiling).await;
             prepared.map_err(Setback::of)
         });
     }
@@ -404,7 +406,7 @@ impl Follower {
     /// Handles a written verdict: earlier reads are outdated, and the read in progress may be.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
-        self.tidings.found();
+        self.notifier.found();
         self.reading.stop();
         self.read_at = Instant::now();
     }
@@ -429,7 +431,7 @@ impl Follower {
         };
         let had_read = std::mem::replace(&mut self.has_read, true);
         self.failed_reads = 0;
-        self.read_at = self.tidings.next(now, self.given.pace.poll);
+        self.read_at = self.notifier.next(now, self.given.pace.poll);
         if self.given.source.is_none() {
             self.reachable();
         }
@@ -445,7 +447,7 @@ impl Follower {
                 // A version that existed before this node's first read has been read by the others.
                 self.version = Some(version);
                 if had_read {
-                    self.tidings.found();
+                    self.notifier.found();
                 }
                 match VersionList::decode(&content) {
                     Ok(control) => {

@@ -54,7 +54,7 @@ pub(super) enum Step {
 
 /// First and longest wait before a candidate is tried again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryWaits {
     pub unreachable: (Duration, Duration),
     pub refused: (Duration, Duration),
 }
@@ -63,7 +63,7 @@ pub(super) struct Patience {
 pub(super) struct ReadyVersions {
     ready: BTreeMap<Digest, Module>,
     failed: Vec<Failed>,
-    patience: Patience,
+    patience: RetryWaits,
 }
 
 struct Failed {
@@ -74,7 +74,7 @@ struct Failed {
 }
 
 impl ReadyVersions {
-    pub fn new(patience: Patience) -> Self {
+    pub fn new(patience: RetryWaits) -> Self {
         Self { ready: BTreeMap::new(), failed: Vec::new(), patience }
     }
 

@@ -128,17 +128,17 @@ async fn hint_during_a_read_causes_another_read() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let (mut follower, mut node) = fleet.follower("a", None);
-    let (hour, tidings) = (Duration::from_secs(3600), follower.given.tidings.clone());
+    let (hour, notifier) = (Duration::from_secs(3600), follower.given.notifier.clone());
     follower.given.pace.poll = (hour, hour);
     node.running = Some(tokio::spawn(follower.run()));
     node.supplied(Some((first, 1)), None).await;
     fleet.store.answers_late.store(true, Ordering::Relaxed);
-    tidings.look();
+    notifier.look();
     while !fleet.store.has_read.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let second = fleet.push(2).await;
-    tidings.look();
+    notifier.look();
     // By then the follower, which is on the same thread, has received the hint.
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -284,7 +284,11 @@ async fn node_announces_its_modules_and_withdraws_at_its_end() {
     held.sort_unstable();
     fleet.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://fleet").await;
     fleet.announced("a", |said| (said.priority, said.leads_enough) == (Some(50), false)).await;
-    node.presence.send_replace(Presence { runs: Some(second), leads_enough: true, ..Presence::default() });
+    node.presence.send_replace(SupervisorState {
+        runs: Some(second),
+        leads_enough: true,
+        ..SupervisorState::default()
+    });
     fleet.announced("a", |said| said.runs == Some(second) && said.leads_enough).await;
     node.judge(second, 2, Verdict::Good);
     fleet.announced("a", |said| said.holds == [second]).await;
@@ -298,10 +302,10 @@ async fn announcement_stays_when_nothing_else_names_its_term() {
     fleet.push(1).await;
     let mut node = fleet.node("a");
     // There is no record: it was deleted, or an earlier one will be restored.
-    node.presence.send_replace(Presence { runs: None, term: 7, ..Presence::default() });
+    node.presence.send_replace(SupervisorState { runs: None, term: 7, ..SupervisorState::default() });
     fleet.announced("a", |said| said.term == 7).await;
     // A term that the node has seen last, and has not announced yet.
-    node.presence.send_replace(Presence { runs: None, term: 8, ..Presence::default() });
+    node.presence.send_replace(SupervisorState { runs: None, term: 8, ..SupervisorState::default() });
     node.end().await;
     fleet.announced("a", |said| said.term == 8).await;
 }
@@ -325,7 +329,7 @@ async fn node_never_announces_a_lower_term_than_before() {
     for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
         // Only the digest shows that there is a new announcement.
         let runs = Digest::of(&[seen as u8]);
-        node.presence.send_replace(Presence { runs: Some(runs), term: seen, ..Presence::default() });
+        node.presence.send_replace(SupervisorState { runs: Some(runs), term: seen, ..SupervisorState::default() });
         fleet.announced("a", |said| said.runs == Some(runs)).await;
         fleet.announced("a", |said| said.term == named).await;
     }

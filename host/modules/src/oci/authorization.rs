@@ -98,7 +98,7 @@ impl Authorization {
     async fn fetch(&self, transport: &Transport, realm: &str, service: Option<&str>) -> Result<Token, AskError> {
         let realm = Url::parse(realm)
             .map_err(|_| AskError::Unclear("the address of its token server is invalid".to_owned()))?;
-        if !transport.may_lead_to(&realm) {
+        if !transport.may_redirect_to(&realm) {
             return Err(AskError::elsewhere("a token", &realm));
         }
         let asked = Instant::now();

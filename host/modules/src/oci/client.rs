@@ -117,7 +117,7 @@ impl Client {
             let response = send(request).await?;
             let Some(place) = leads_to(&response)? else { return Ok(response) };
             let may_leave = wanted == Wanted::Blob;
-            if !self.transport.may_lead_to(&place) || !(may_leave || self.transport.is_registry(&place)) {
+            if !self.transport.may_redirect_to(&place) || !(may_leave || self.transport.is_registry(&place)) {
                 let what = if may_leave { "the module" } else { "the manifest" };
                 return Err(AskError::elsewhere(what, &place));
             }

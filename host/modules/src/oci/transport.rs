@@ -103,7 +103,7 @@ impl Transport {
     /// True if the registry may redirect to this URL: over TLS or within this machine, never from elsewhere to this
     /// machine, and never to a cloud's metadata server. Over TLS it may always redirect to itself, since the operator
     /// chose its address. [`Lookup`] checks the addresses of a name.
-    pub fn may_lead_to(&self, url: &Url) -> bool {
+    pub fn may_redirect_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
         match url.scheme() {
@@ -287,7 +287,7 @@ mod tests {
             ("https://[::ffff:127.0.0.1]/token", false, true),
         ] {
             let url = place.parse()?;
-            assert_eq!((far.may_lead_to(&url), near.may_lead_to(&url)), (of_far, of_near), "{place}");
+            assert_eq!((far.may_redirect_to(&url), near.may_redirect_to(&url)), (of_far, of_near), "{place}");
         }
         Ok(())
     }
@@ -296,11 +296,11 @@ mod tests {
     fn registry_at_an_ip_address_may_redirect_to_itself() -> Result<(), Box<dyn Error>> {
         let registry: Url = "https://[::ffff:127.0.0.1]:5000/".parse()?;
         let transport = Transport { client: reqwest::Client::new(), registry: registry.clone() };
-        assert!(transport.may_lead_to(&registry.join("/token")?));
+        assert!(transport.may_redirect_to(&registry.join("/token")?));
         for elsewhere in ["https://[::ffff:127.0.0.1]:5001/", "http://[::ffff:127.0.0.1]:5000/"] {
-            assert!(!transport.may_lead_to(&elsewhere.parse()?), "{elsewhere}");
+            assert!(!transport.may_redirect_to(&elsewhere.parse()?), "{elsewhere}");
         }
-        assert!(!transport.may_lead_to(&"https://ali@[::ffff:127.0.0.1]:5000/".parse()?));
+        assert!(!transport.may_redirect_to(&"https://ali@[::ffff:127.0.0.1]:5000/".parse()?));
         Ok(())
     }
 

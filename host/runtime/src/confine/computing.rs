@@ -5,7 +5,7 @@ use std::io;
 use seccompiler::{BackendError, BpfProgram};
 
 use super::filter::{Calls, flags, no_code};
-use super::{ConfineError, Reach};
+use super::{ConfineError, RunnerReach};
 
 /// The use of compiled code in the process that compiles it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub enum Code {
 pub fn to_computing(code: Code) -> Result<(), ConfineError> {
     super::close_others()?;
     super::give_up_privileges()?;
-    super::give_up_files(&Reach::default())?;
+    super::give_up_files(&RunnerReach::default())?;
     if super::has_seccomp() {
         seccompiler::apply_filter(&filter(code)?).map_err(io::Error::other)?;
     }

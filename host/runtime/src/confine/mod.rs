@@ -26,7 +26,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set
 use seccompiler::BackendError;
 
 pub use computing::{Code, to_computing};
-pub use running::{Reach, to_forking, to_loading, to_running};
+pub use running::{RunnerReach, to_forking, to_loading, to_running};
 
 /// Newest Landlock version whose rights are handled here. Rights that the kernel does not know are left out.
 const LANDLOCK: ABI = ABI::V6;
@@ -59,7 +59,7 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
-/// Returns true if a process cannot give up [`Reach::holds`], even if it is taken over.
+/// Returns true if a process cannot give up [`RunnerReach::holds`], even if it is taken over.
 #[must_use]
 pub fn keeps_what_it_holds() -> bool {
     has_seccomp()
@@ -85,7 +85,7 @@ fn give_up_privileges() -> Result<(), ConfineError> {
 
 /// Restricts files to the granted folders, and TCP to outgoing connections, if granted. Forbids signals to outside
 /// processes and connections to their abstract sockets.
-fn give_up_files(reach: &Reach<'_>) -> Result<RestrictionStatus, RulesetError> {
+fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetError> {
     let tcp = if reach.network { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?

@@ -21,7 +21,7 @@ use super::filter::{Calls, flags, is, no_code, null};
 
 /// The resources that a runner may reach. The default is nothing.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Reach<'a> {
+pub struct RunnerReach<'a> {
     /// Granted folders, opened with `O_PATH`, and true for those that are read-only.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
     /// True if it opens folders when an instance starts, including some that do not exist yet.
@@ -51,7 +51,7 @@ pub fn to_forking() -> Result<(), ConfineError> {
 ///
 /// # Errors
 /// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
-pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
+pub fn to_loading(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     super::give_up_files(reach)?;
     if super::has_seccomp() {
         seccompiler::apply_filter(&loading(reach)?).map_err(io::Error::other)?;
@@ -65,7 +65,7 @@ pub fn to_loading(reach: &Reach<'_>) -> Result<(), ConfineError> {
 ///
 /// # Errors
 /// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
-pub fn to_running(reach: &Reach<'_>) -> Result<(), ConfineError> {
+pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     if super::has_seccomp() {
         seccompiler::apply_filter_all_threads(&running(reach)?).map_err(io::Error::other)?;
     }
@@ -162,7 +162,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
 }
 
 /// Builds the filter of a runner that prepares itself.
-fn loading(reach: &Reach<'_>) -> Result<BpfProgram, BackendError> {
+fn loading(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     preparing(!reach.folders.is_empty(), reach.network, reach.holds)?.filter()
 }
 
@@ -190,7 +190,7 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
 }
 
 /// Builds the filter of a runner while its guest runs.
-fn running(reach: &Reach<'_>) -> Result<BpfProgram, BackendError> {
+fn running(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     let mut calls = working(reach.files, reach.network)?;
     calls.when(libc::SYS_mprotect, [no_code(2)])?;
     keeps(calls, reach.holds)?.filter()

@@ -25,8 +25,8 @@ use baton_store::address::kind;
 use super::super::page::Gate;
 use super::super::protocol::Resolved;
 use super::super::runner::Lookups;
-use super::grant::{Origin, Reach, Scheme};
-use super::told;
+use super::grant::{AddressReach, Origin, Scheme};
+use super::internal_error;
 
 /// Size of the kernel's buffer for each direction of a connection, in bytes; the kernel doubles it. By default the
 /// buffers grow to some megabytes of kernel memory, which no process limit counts.
@@ -90,7 +90,7 @@ impl Connector {
     pub(super) async fn open(
         &self,
         origin: &Origin,
-        reach: Reach,
+        reach: AddressReach,
         gate: &Arc<Gate>,
     ) -> Result<(Box<dyn Io>, Signals), NotOpened> {
         let addresses = self.addresses(origin, gate).await?;
@@ -118,7 +118,7 @@ impl Connector {
         };
         match self.tls.connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(told(format!("the TLS connection to {origin} failed: {error}"))),
+            Err(error) => Err(internal_error(format!("the TLS connection to {origin} failed: {error}"))),
         }
     }
 
@@ -130,7 +130,7 @@ impl Connector {
             Host::Ipv6(address) => return itself((*address).into()),
             Host::Domain(name) => name,
         };
-        gate.check().map_err(told)?;
+        gate.check().map_err(internal_error)?;
         self.names
             .look_up(name, origin.port)
             .await
@@ -143,7 +143,7 @@ fn connect_error(error: &io::Error) -> Error {
         io::ErrorKind::ConnectionRefused => Error::ConnectionRefused,
         io::ErrorKind::TimedOut => Error::ConnectionTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Error::DestinationUnavailable,
-        _ => told(format!("the connection failed: {error}")),
+        _ => internal_error(format!("the connection failed: {error}")),
     }
 }
 
@@ -156,7 +156,7 @@ struct Gated {
 
 impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, Signals), Error> {
-        gate.check().map_err(told)?;
+        gate.check().map_err(internal_error)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
         // Without Nagle's algorithm, a body need not wait until its head is acknowledged.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;

@@ -22,28 +22,31 @@ use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::connect::{Io, NotOpened, Signals};
-use super::grant::{Origin, Reach};
+use super::grant::{AddressReach, Origin};
 use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
-use super::{Common, Server};
+use super::{HttpShared, Server};
 
 /// A request that a grant allows.
 pub(super) struct Admitted {
     pub(super) request: Request<WasiBody>,
     pub(super) server: Arc<Server>,
-    pub(super) reach: Reach,
+    pub(super) reach: AddressReach,
     /// The permit for one of the requests in flight.
     pub(super) place: OwnedSemaphorePermit,
     pub(super) waits: Waits,
 }
 
 /// Drives the connection after the response's head, until the whole response has arrived.
-pub(super) type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Makes a request, on an idle connection or a new one.
 ///
 /// # Errors
 /// The reason why there is no response, as the guest sees it.
-pub(super) async fn run(shared: Arc<Common>, admitted: Admitted) -> Result<(Response<WasiBody>, Option<Rest>), Error> {
+pub(super) async fn run(
+    shared: Arc<HttpShared>,
+    admitted: Admitted,
+) -> Result<(Response<WasiBody>, Option<ConnectionDriver>), Error> {
     let Admitted { mut request, server, reach, place, waits, .. } = admitted;
     let origin = &server.origin;
     let place = Arc::new(place);
@@ -109,7 +112,7 @@ fn let_go_of_the_buffer(headers: &mut HeaderMap) {
 /// A connection in use, which returns to the pool if it is reusable.
 struct Driven {
     connection: Box<Connection>,
-    shared: Arc<Common>,
+    shared: Arc<HttpShared>,
 }
 
 impl Driven {
@@ -120,7 +123,12 @@ impl Driven {
     }
 }
 
-async fn open(shared: &Common, origin: &Origin, reach: Reach, waits: Waits) -> Result<Box<Connection>, Error> {
+async fn open(
+    shared: &HttpShared,
+    origin: &Origin,
+    reach: AddressReach,
+    waits: Waits,
+) -> Result<Box<Connection>, Error> {
     let opening = async {
         let (stream, signals) = shared.connector.open(origin, reach, &shared.gate).await?;
         let handshake =
@@ -154,7 +162,7 @@ struct Unanswered {
 pub(super) struct Connection {
     origin: Origin,
     /// The addresses that it was allowed to be opened to.
-    reach: Reach,
+    reach: AddressReach,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
     /// The timer for connecting, then for each response.
@@ -170,7 +178,7 @@ impl Connection {
     async fn ask(
         &mut self,
         request: Request<WasiBody>,
-        shared: &Common,
+        shared: &HttpShared,
         longest: Duration,
     ) -> Result<Response<Incoming>, Unanswered> {
         let Self { sender, driver, wait, ended, .. } = self;
@@ -217,7 +225,7 @@ pub(super) struct Idle(
 impl Idle {
     /// Takes a connection to this origin that is still open. It must have been opened within the same reach, since one
     /// path of an origin may have a wider grant than another.
-    fn take(&self, origin: &Origin, reach: Reach, now: Time) -> Option<Box<Connection>> {
+    fn take(&self, origin: &Origin, reach: AddressReach, now: Time) -> Option<Box<Connection>> {
         loop {
             let mut connection = {
                 let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +260,7 @@ impl Idle {
 
 struct Arriving {
     incoming: Incoming,
-    shared: Arc<Common>,
+    shared: Arc<HttpShared>,
     longest: Duration,
     wait: Option<Wait>,
     /// The request's permit, released once the body has arrived.
@@ -315,17 +323,17 @@ mod tests {
         let uri = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
         let origin = Origin::of(&uri).unwrap();
         let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
-        let Ok((stream, signals)) = connector.open(&origin, Reach::Private, &gate).await else { panic!() };
+        let Ok((stream, signals)) = connector.open(&origin, AddressReach::Private, &gate).await else { panic!() };
         let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
         // The sender is ready for a request only after the driver was polled.
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
         poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
-        let (ended, idle_since, reach) = (false, now, Reach::Private);
+        let (ended, idle_since, reach) = (false, now, AddressReach::Private);
         let wait = Wait::new(&gate, &clock, Duration::from_secs(1));
         let idle = Idle::default();
         let kept = Connection { origin: origin.clone(), reach, sender, driver, wait, signals, ended, idle_since };
         idle.keep(Box::new(kept), now);
-        assert!(idle.take(&origin, Reach::Public, now).is_none(), "it leads to a private address");
-        assert!(idle.take(&origin, Reach::Private, now).is_some());
+        assert!(idle.take(&origin, AddressReach::Public, now).is_none(), "it leads to a private address");
+        assert!(idle.take(&origin, AddressReach::Private, now).is_some());
     }
 }

@@ -50,7 +50,7 @@ enum HostRule {
 
 /// The addresses that a granted host may have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Reach {
+pub(super) enum AddressReach {
     Public,
     /// Addresses of this machine: the grant says `localhost`.
     Loopback,
@@ -60,7 +60,7 @@ pub(super) enum Reach {
     Exactly(IpAddr),
 }
 
-impl Reach {
+impl AddressReach {
     /// Returns true if a connection may go to this address.
     pub(super) fn includes(self, Resolved { address, kind }: Resolved) -> bool {
         match self {
@@ -179,13 +179,13 @@ impl Grant {
         self.path.is_empty() || ((rest.is_empty() || rest.starts_with('/')) && !is_ambiguous(rest))
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> AddressReach {
         match &self.host {
-            HostRule::Exactly(Host::Ipv4(address)) => Reach::Exactly(IpAddr::V4(*address)),
-            HostRule::Exactly(Host::Ipv6(address)) => Reach::Exactly(IpAddr::V6(*address)),
-            _ if self.private => Reach::Private,
-            HostRule::Exactly(host) if is_certainly_loopback(host) => Reach::Loopback,
-            _ => Reach::Public,
+            HostRule::Exactly(Host::Ipv4(address)) => AddressReach::Exactly(IpAddr::V4(*address)),
+            HostRule::Exactly(Host::Ipv6(address)) => AddressReach::Exactly(IpAddr::V6(*address)),
+            _ if self.private => AddressReach::Private,
+            HostRule::Exactly(host) if is_certainly_loopback(host) => AddressReach::Loopback,
+            _ => AddressReach::Public,
         }
     }
 }
@@ -280,7 +280,7 @@ impl Grants {
     }
 
     /// Returns the addresses that a request may go to; `None` if it is not granted. The widest grant counts.
-    pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<Reach> {
+    pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<AddressReach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
     }

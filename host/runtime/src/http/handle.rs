@@ -18,7 +18,7 @@ use wasmtime_wasi_http::{Error, WasiBody};
 use super::super::holdings::Holdings;
 use super::super::weight::{BUFFER, FIELD, FIELDS};
 use super::limits::{HEAD_BYTES, HEAD_LINES, Waits};
-use super::{Http, exchange, told};
+use super::{Http, exchange, internal_error};
 
 /// Name of the interface. This version stands for all of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
@@ -40,7 +40,7 @@ pub(in super::super) fn link<T: 'static>(
             let (http, held) = parts(store.data_mut());
             let options = options.and_then(|options| held.table.get(&options).ok().copied());
             let asked = held.table.delete(request)?;
-            let begun = held.keep(ANSWER).map_err(told).and_then(|()| begin(http, asked, Waits::of(options)));
+            let begun = held.keep(ANSWER).map_err(internal_error).and_then(|()| begin(http, asked, Waits::of(options)));
             Ok((match begun {
                 Ok(begun) => Ok(held.table.push(begun)?),
                 Err(refused) => Err(code(refused)),

@@ -9,7 +9,6 @@
 
 mod connect;
 mod exchange;
-pub(super) mod foreign;
 mod grant;
 mod handle;
 mod headers;
@@ -17,6 +16,7 @@ mod limits;
 mod path;
 mod tls;
 mod types;
+pub(super) mod untrusted;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -134,7 +134,7 @@ impl Http {
         tally: &SharedMemory<Tally>,
     ) -> Self {
         let policy = Arc::clone(&client.policy);
-        let shared = Arc::new(Common {
+        let shared = Arc::new(HttpShared {
             stamp: Stamp::new(&term.election, term.number, &term.node),
             places: Arc::new(Semaphore::new(policy.max_requests)),
             idle: Idle::default(),
@@ -164,7 +164,7 @@ impl Http {
 }
 
 struct Hooks {
-    shared: Arc<Common>,
+    shared: Arc<HttpShared>,
     forbidden: ForbiddenHeaderFilter,
 }
 
@@ -198,7 +198,7 @@ struct Server {
 }
 
 /// The state that all requests of an instance share.
-struct Common {
+struct HttpShared {
     policy: Arc<HttpPolicy>,
     connector: Connector,
     gate: Arc<Gate>,
@@ -215,7 +215,7 @@ struct Common {
     begun: Begun,
 }
 
-impl Common {
+impl HttpShared {
     fn server(&self, uri: &Uri) -> Result<Arc<Server>, Error> {
         let authority = uri.authority().ok_or(Error::HttpRequestUriInvalid)?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +234,7 @@ impl Common {
 
     /// Checks whether the guest may make this request, and stamps it with the term.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
-        self.gate.pass(Effect::Request).map_err(told)?;
+        self.gate.pass(Effect::Request).map_err(internal_error)?;
         // CONNECT would make the connection a tunnel, in which nothing is checked.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
@@ -253,7 +253,7 @@ impl Common {
             return Err(self.refuse(origin, reason, wanted));
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.refuse_place())?;
-        self.tally.has_requests(self.policy.max_requests.saturating_sub(self.places.available_permits()) as u64);
+        self.tally.record_requests(self.policy.max_requests.saturating_sub(self.places.available_permits()) as u64);
         *request.uri_mut() = match request.uri().path_and_query() {
             None => Uri::default(),
             Some(target) if target.as_str().starts_with('/') => target.clone().into(),
@@ -267,7 +267,9 @@ impl Common {
     fn late(&self, error: Error) -> Error {
         match self.gate.remaining() {
             left if left > BEFORE_DEADLINE => error,
-            _ => told("the term's deadline passed before the response: the host did not renew the lease in time"),
+            _ => internal_error(
+                "the term's deadline passed before the response: the host did not renew the lease in time",
+            ),
         }
     }
 
@@ -280,7 +282,7 @@ impl Common {
             if let Some(refused) =
                 io.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<Refused>())
             {
-                return told(refused);
+                return internal_error(refused);
             }
             texts.push(cause.to_string());
             source = cause.source();
@@ -292,14 +294,15 @@ impl Common {
         } else if error.is_parse() {
             Error::HttpProtocolError
         } else {
-            told(texts.join(": "))
+            internal_error(texts.join(": "))
         }
     }
 
     fn refuse_address(&self, origin: &Origin, found: Resolved) -> Error {
         let address = found.address.ip();
         let reason = format!("{} resolves to {address}, which its grant does not allow", origin.host);
-        let private = self.policy.grants.wanted_private(origin).filter(|_| grant::Reach::Private.includes(found));
+        let private =
+            self.policy.grants.wanted_private(origin).filter(|_| grant::AddressReach::Private.includes(found));
         self.refuse(origin, reason, private)
     }
 
@@ -327,7 +330,7 @@ impl Common {
             Some([_, flags]) => format!("use {flags} to allow it"),
             None => "no flag allows it".to_owned(),
         };
-        let error = told(format!("{}: {allow}", refused.reason));
+        let error = internal_error(format!("{}: {allow}", refused.reason));
         if is_new {
             self.output.notice(Notice::RefusedRequest(&refused));
         }
@@ -336,6 +339,6 @@ impl Common {
 }
 
 /// Returns a guest's error for which `wasi:http` has no code.
-fn told(why: impl fmt::Display) -> Error {
+fn internal_error(why: impl fmt::Display) -> Error {
     Error::InternalError(Some(why.to_string()))
 }

@@ -19,23 +19,23 @@ use super::super::judge::ModuleKind;
 use super::super::limits::{Limits, Tally};
 use super::super::logging::GuestLog;
 use super::super::module::{EntryPoint, Linked};
-use super::super::output::{GuestStream, Notice, Outlet, Output, Silence, Stream, guest_streams};
+use super::super::output::{GuestStream, Notice, NullOutput, Outlet, Output, Stream, guest_streams};
 use super::super::page::{Gate, Page};
 use super::super::protocol::{
-    self, Beginning, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, ToRunner, frame,
+    self, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, StartParams, ToRunner, frame,
 };
 use super::super::shared::{Others, SharedMemory};
-use super::{KeptState, Lookups, Prepared, Wire, end};
+use super::{LocalState, Lookups, Prepared, Wire, end};
 use baton_store::clock::Clock;
 
 pub(super) struct Instance {
     prepared: Prepared,
-    beginning: Beginning,
+    beginning: StartParams,
     from_host: File,
 }
 
 /// Reads the host's messages while the instance runs.
-pub(super) struct Hears {
+pub(super) struct HostReader {
     from_host: File,
     stop: watch::Sender<Option<StopNotice>>,
     committed: mpsc::UnboundedSender<Result<(), NotCommitted>>,
@@ -43,9 +43,9 @@ pub(super) struct Hears {
     clock: Clock,
 }
 
-impl Hears {
+impl HostReader {
     /// Reads messages until the host closes the pipe, which means that it has exited. Then ends this process.
-    pub(super) fn until_the_end(self) -> ! {
+    pub(super) fn serve(self) -> ! {
         let Self { mut from_host, stop, committed, lookups, clock } = self;
         let mut next = || protocol::read(&mut from_host, LONGEST_TO_RUNNER).ok().flatten();
         while let Some(message) = next() {
@@ -67,13 +67,13 @@ impl Hears {
 type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Instance {
-    pub(super) fn new(prepared: Prepared, beginning: Beginning, from_host: File) -> Self {
+    pub(super) fn new(prepared: Prepared, beginning: StartParams, from_host: File) -> Self {
         Self { prepared, beginning, from_host }
     }
 
     /// Runs the instance and reports how it ended. Passes the reader of the host's messages to `hear` before the
     /// guest's first instruction.
-    pub(super) fn run(self, hear: impl FnOnce(Hears)) {
+    pub(super) fn run(self, hear: impl FnOnce(HostReader)) {
         let Self { prepared, beginning, from_host } = self;
         let clock = Clock::default();
         let (stop, stopped) = watch::channel(None);
@@ -81,16 +81,16 @@ impl Instance {
         let (gate, wire) = (Arc::clone(&prepared.gate), prepared.wire.clone());
         let output: Arc<dyn Output> = Arc::new(wire.clone());
         let policy = &prepared.setup.policy;
-        let around = Surroundings::of(&prepared, gate, prepared.tally.clone(), output, clock.clone());
+        let around = GuestEnvironment::of(&prepared, gate, prepared.tally.clone(), output, clock.clone());
         let mut store = None;
         let returned = {
             let begin = || -> wasmtime::Result<&mut Store<Guest>> {
                 let folders = Folders::open(&around.gate, &policy.folders)?;
-                let state = beginning.entries.clone().map(|entries| KeptState::new(entries, wire.clone(), answers));
+                let state = beginning.entries.clone().map(|entries| LocalState::new(entries, wire.clone(), answers));
                 Ok(store.insert(around.store(&prepared, &beginning, folders, state, stopped)))
             };
             begin().and_then(|store| {
-                hear(Hears { from_host, stop, committed, lookups: prepared.lookups.clone(), clock });
+                hear(HostReader { from_host, stop, committed, lookups: prepared.lookups.clone(), clock });
                 prepared.runtime.run(call(&prepared.linked, store, &wire))
             })
         };
@@ -107,7 +107,7 @@ impl Instance {
 }
 
 /// The environment of a guest: the destinations of its effects, and its limits.
-struct Surroundings {
+struct GuestEnvironment {
     gate: Arc<Gate>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
@@ -116,7 +116,7 @@ struct Surroundings {
     streams: [GuestStream; 2],
 }
 
-impl Surroundings {
+impl GuestEnvironment {
     fn of(
         prepared: &Prepared,
         gate: Arc<Gate>,
@@ -137,9 +137,9 @@ impl Surroundings {
     fn store(
         &self,
         prepared: &Prepared,
-        beginning: &Beginning,
+        beginning: &StartParams,
         folders: Folders,
-        state: Option<KeptState>,
+        state: Option<LocalState>,
         stopped: watch::Receiver<Option<StopNotice>>,
     ) -> Store<Guest> {
         let Self { gate, tally, output, clock, outlet, streams } = self;
@@ -205,7 +205,7 @@ impl Rehearsal {
     pub(super) fn hold(self, prepared: &Prepared) {
         let Self { gate, tally } = self;
         let variable = || vec![("REHEARSAL".to_owned(), String::new())];
-        let beginning = Beginning {
+        let beginning = StartParams {
             term: 0,
             election: String::new(),
             node: String::new(),
@@ -216,7 +216,7 @@ impl Rehearsal {
         };
         let Ok(message) = frame(&ToRunner::Start(Box::new(beginning))) else { return };
         let Ok(Some(ToRunner::Start(beginning))) = protocol::read(&mut &message[..], LONGEST_TO_RUNNER) else { return };
-        let around = Surroundings::of(prepared, gate, tally, Arc::new(Silence), Clock::default());
+        let around = GuestEnvironment::of(prepared, gate, tally, Arc::new(NullOutput), Clock::default());
         let Ok(folders) = Folders::open(&around.gate, &[]) else { return };
         let mut store = around.store(prepared, &beginning, folders, None, watch::channel(None).1);
         if prepared.linked.outline.is_inert {
@@ -228,7 +228,7 @@ impl Rehearsal {
     }
 }
 
-fn wasi(beginning: &Beginning, [stdout, stderr]: &[GuestStream; 2]) -> WasiCtx {
+fn wasi(beginning: &StartParams, [stdout, stderr]: &[GuestStream; 2]) -> WasiCtx {
     WasiCtx::builder()
         .envs(&beginning.environment)
         .arg(&beginning.election)

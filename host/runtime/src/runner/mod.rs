@@ -27,16 +27,16 @@ use super::limits::Tally;
 use super::module::Linked;
 use super::page::Gate;
 use super::policy::Policy;
-use super::process::end_with;
+use super::process::tie_to_parent;
 use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
 use super::shared::{Mapped, SharedMemory};
-use crate::confine::{self, Reach};
+use crate::confine::{self, RunnerReach};
 
 use instance::{Instance, Rehearsal};
 use runtime::GuestRuntime;
-pub(super) use runtime::{Begun, Looks};
+pub(super) use runtime::{Begun, PollTracker};
 pub use template::{Forked, make_runners};
-pub(super) use wire::{KeptState, Lookups, Wire};
+pub(super) use wire::{LocalState, Lookups, Wire};
 
 /// The descriptors that a runner receives, in this order.
 struct Descriptors {
@@ -87,12 +87,12 @@ struct Runner {
 
 /// Reads the setup; `None` if the host has exited already.
 fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<Runner>> {
-    if !end_with(host, c"baton-runner")? {
+    if !tie_to_parent(host, c"baton-runner")? {
         return Ok(None);
     }
     let mut descriptors = Descriptors::among(descriptors)?;
     let wire = Wire::new(descriptors.to_host.try_clone()?);
-    wire.tells_of_panics();
+    wire.report_panics();
     let Some(ToRunner::Prepare(setup)) = protocol::read(&mut descriptors.from_host, LONGEST_TO_RUNNER)? else {
         return Ok(None);
     };
@@ -130,13 +130,13 @@ impl Runner {
             policy.folders.iter().filter_map(|folder| Some((folder.open().ok()?, folder.read_only))).collect();
         let has_folders = folders.len() == policy.folders.len();
         let reached: Vec<_> = folders.iter().map(|(folder, read_only)| (folder.as_fd(), *read_only)).collect();
-        let reach = Reach { folders: &reached, files, network, holds: lock.as_ref().map(AsFd::as_fd) };
+        let reach = RunnerReach { folders: &reached, files, network, holds: lock.as_ref().map(AsFd::as_fd) };
         confine::to_loading(&reach)?;
 
         let lookups = Lookups::new(wire.clone());
         let runtime = GuestRuntime::new(files)?;
         let client = Client::new(&policy.http, lookups.clone(), runtime.begun())?;
-        let (begin, hears) = mpsc::channel::<instance::Hears>();
+        let (begin, hears) = mpsc::channel::<instance::HostReader>();
         // Each thread sets its own name when it first runs, which must happen before the confinement forbids it.
         let all_have_names = Arc::new(Barrier::new(3));
         let has_name = Arc::clone(&all_have_names);
@@ -144,7 +144,7 @@ impl Runner {
         std::thread::Builder::new().name("host".into()).spawn(move || {
             has_name.wait();
             if let Ok(hears) = hears.recv() {
-                hears.until_the_end();
+                hears.serve();
             }
         })?;
         let (deadline, (started, has_started)) = (Arc::clone(&gate), mpsc::channel::<()>());

@@ -76,9 +76,9 @@ impl GuestRuntime {
         Begun { runtime: Arc::clone(&self.runtime), turns: Arc::clone(&self.turns) }
     }
 
-    pub(super) fn looks(&self, clock: &Clock) -> Looks {
+    pub(super) fn looks(&self, clock: &Clock) -> PollTracker {
         let turn = self.turns.turn.load(SeqCst);
-        Looks { turns: Arc::clone(&self.turns), clock: clock.clone(), turn, since: clock.now() }
+        PollTracker { turns: Arc::clone(&self.turns), clock: clock.clone(), turn, since: clock.now() }
     }
 
     /// Runs the guest. Only one thread may do so, and only one guest at a time.
@@ -154,7 +154,7 @@ impl Begun {
 
 /// Tracks how long a guest polls without waiting. While it does so with nothing in progress, no thread drives the
 /// timers of the runtime.
-pub(in super::super) struct Looks {
+pub(in super::super) struct PollTracker {
     turns: Arc<Turns>,
     clock: Clock,
     /// The guest's turn at its last poll, and the time of the first poll in that turn.
@@ -162,7 +162,7 @@ pub(in super::super) struct Looks {
     since: Time,
 }
 
-impl Looks {
+impl PollTracker {
     /// Records a poll, and drives the runtime if the guest has polled for long. Must be called before each poll.
     pub(in super::super) async fn look(&mut self) {
         let (turn, now) = (self.turns.turn.load(SeqCst), self.clock.now());

@@ -16,7 +16,7 @@ use rustix::stdio::dup2_stdin;
 
 use super::super::engine::Engine;
 use super::super::module::Linked;
-use super::super::process::{end_with, receive};
+use super::super::process::{receive, tie_to_parent};
 use super::super::protocol::{self, FromTemplate, LONGEST_TO_RUNNER, ToLink};
 use crate::{confine, memory};
 
@@ -62,7 +62,7 @@ struct Template {
 impl Template {
     /// Links the module. `None` if the host has exited already, or was sent the reason why the module cannot be linked.
     fn begin(host: u32) -> anyhow::Result<Option<Self>> {
-        if !end_with(host, c"baton-template")? {
+        if !tie_to_parent(host, c"baton-template")? {
             return Ok(None);
         }
         confine::close_others()?;

@@ -33,7 +33,7 @@ impl Wire {
     }
 
     /// Installs a panic hook that reports the panic to the host and aborts the process.
-    pub(super) fn tells_of_panics(&self) {
+    pub(super) fn report_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
             // If the thread panics while it sends a message, it holds the lock, and nothing can be sent any more.
@@ -112,13 +112,13 @@ impl Lookups {
 }
 
 /// A coordinator's state as known to its runner.
-pub(in super::super) struct KeptState {
+pub(in super::super) struct LocalState {
     pub(in super::super) entries: BTreeMap<String, Bytes>,
     wire: Wire,
     answers: mpsc::UnboundedReceiver<Result<(), NotCommitted>>,
 }
 
-impl KeptState {
+impl LocalState {
     pub(super) fn new(
         entries: BTreeMap<String, Bytes>,
         wire: Wire,
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn keys_are_found_by_prefix() {
         let entries = ["a", "ab", "b"].map(|key| (key.to_owned(), Bytes::new()));
-        let state = KeptState::new(entries.into(), Lookups::nowhere().wire, mpsc::unbounded_channel().1);
+        let state = LocalState::new(entries.into(), Lookups::nowhere().wire, mpsc::unbounded_channel().1);
         let keys = |prefix| state.keys(prefix).collect::<Vec<_>>();
         assert_eq!((keys(""), keys("a"), keys("c")), (vec!["a", "ab", "b"], vec!["a", "ab"], vec![]));
     }

@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn dev_config_has_one_module_file_and_a_memory_store() {
         let folder = tempfile::tempdir().unwrap();
-        let around = Environment::made_up(&[("BATON_STORE", "azure://account/leases")], folder.path());
+        let around = Environment::artificial(&[("BATON_STORE", "azure://account/leases")], folder.path());
         let with = |file: &str, module: Option<&str>| {
             fs::write(folder.path().join("baton.toml"), file).unwrap();
             configure(Layer::new(), module.map(Path::new), &around)

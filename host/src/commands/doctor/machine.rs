@@ -11,7 +11,7 @@ use rustix::time::ClockId;
 
 use crate::cli::Finding;
 use crate::commands::descriptors;
-use crate::config::Examined;
+use crate::config::DoctorSettings;
 use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::clock::nanoseconds_on;
@@ -164,7 +164,7 @@ fn try_folder(folder: &Path) -> io::Result<Option<String>> {
     foreign_file_system(folder)
 }
 
-pub(super) fn cache(examined: &Examined) -> Finding {
+pub(super) fn cache(examined: &DoctorSettings) -> Finding {
     const CHECK: &str = "cache";
     const MEANS: &str = "modules are compiled again at each start";
     const REMEDY: &str = "fix what the finding names; no promise depends on the cache";

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use super::client::{Answer, AskError, Client, Endpoint};
 use super::{elections, open_store, patiently, read, unheard_of};
 use crate::admin::{AdminUrl, is_of_one_machine};
-use crate::cli::{Told, print_told, say, say_error};
+use crate::cli::{StreamArgs, print_entry, print_error, say};
 use baton_runtime::LogLevel;
 use baton_store::jitter::between;
 use baton_store::{Announcement, ModuleStore as _, Store};
@@ -47,17 +47,17 @@ const MOST_FOLLOWED: usize = 50;
 
 const ALL: usize = usize::MAX;
 
-pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
-    let store = open_store(&told.store)?;
-    let client = Arc::new(Client::with(told.token_file.as_deref(), told.ca.as_deref(), &told.store)?);
-    let names = match &told.election {
+pub(super) async fn follow(args: &StreamArgs) -> anyhow::Result<ExitCode> {
+    let store = open_store(&args.store)?;
+    let client = Arc::new(Client::with(args.token_file.as_deref(), args.ca.as_deref(), &args.store)?);
+    let names = match &args.election {
         Some(election) => vec![election.clone()],
         None => elections(&*store).await.context("cannot list the elections")?,
     };
-    if names.len() > MOST_FOLLOWED && told.follow {
+    if names.len() > MOST_FOLLOWED && args.follow {
         anyhow::bail!("there are {} elections, more than this command can follow at once: name one", names.len());
     }
-    let is_one_machine = is_of_one_machine(&told.store);
+    let is_one_machine = is_of_one_machine(&args.store);
     let one = |election: ElectionName| Reader {
         finder: LeaderFinder {
             store: Arc::clone(&store),
@@ -67,10 +67,10 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
         },
         client: Arc::clone(&client),
         election,
-        is_output: told.is_output,
-        tail: told.tail,
-        level: told.level,
-        json: told.json,
+        is_output: args.is_output,
+        tail: args.tail,
+        level: args.level,
+        json: args.json,
         highest_term: None,
         ids: HashMap::new(),
         last_message: String::new(),
@@ -78,10 +78,10 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
     if let [name] = names.as_slice()
         && matches!(read(&*store, name).await?, Snapshot::Nothing)
     {
-        return Err(unheard_of(name, &told.store, &*store).await);
+        return Err(unheard_of(name, &args.store, &*store).await);
     }
     let is_one = names.len() == 1;
-    if !told.follow {
+    if !args.follow {
         let mut exit = ExitCode::SUCCESS;
         for name in names {
             let reader = one(name);
@@ -96,7 +96,7 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
                 Err(error) if is_one => return Err(error),
                 // The other elections can still be read.
                 Err(error) => {
-                    say_error(&format!("{error:#}"));
+                    print_error(&format!("{error:#}"));
                     exit = ExitCode::FAILURE;
                 }
             }
@@ -115,7 +115,7 @@ pub(super) async fn told(told: &Told) -> anyhow::Result<ExitCode> {
             Ok(()) => break,
             Err(error) if readers.is_empty() || error.is::<std::io::Error>() => return Err(error),
             Err(error) => {
-                say_error(&format!("{error:#}"));
+                print_error(&format!("{error:#}"));
             }
         }
     }
@@ -315,7 +315,7 @@ impl Reader {
     }
 
     fn print(&self, entry: &Value) -> std::io::Result<bool> {
-        print_told(entry, self.json)
+        print_entry(entry, self.json)
     }
 
     /// Prints a message about progress, unless it repeats the last one.

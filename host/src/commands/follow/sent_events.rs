@@ -1,6 +1,6 @@
 //! A parser of server-sent events (`text/event-stream`, HTML standard), as far as nodes use them.
 
-use baton_store::foreign::Reader;
+use baton_store::untrusted::Reader;
 
 /// Longest line, in bytes. An entry has some hundred kilobytes at most.
 const LONGEST_LINE: usize = 1 << 20;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
 use baton_runtime::escape::escape;
 use baton_store::clock::wall;
-use baton_store::steering::{self, Ask, EditError, LONGEST_REASON, Order, Request, Steering, SteeringError};
-use baton_store::{Announcement, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl, Tidings};
+use baton_store::steering::{self, Ask, CommandOrigin, EditError, LONGEST_REASON, Request, Steering, SteeringError};
+use baton_store::{Announcement, ChangeNotifier, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -45,7 +45,7 @@ pub fn check_reason(reason: &str) -> Result<(), String> {
 
 /// A steering command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Steered {
+pub enum SteeringCommand {
     /// The leader releases the lease, and is ineligible for this time.
     StepDown(Duration),
     /// No node leads until the election is resumed.
@@ -71,18 +71,18 @@ pub struct Operator<'a> {
     /// Longest wait for the effect.
     pub patience: Duration,
     /// The nodes that get a hint, so that they need not wait for their next poll.
-    pub called: Called<'a>,
+    pub called: HintTarget<'a>,
 }
 
 /// The receiver of a hint that there is something to read.
 #[derive(Clone, Copy)]
-pub enum Called<'a> {
+pub enum HintTarget<'a> {
     /// No hint is sent.
     Nobody,
     /// The hosts of this machine, through their sockets in the store's folder.
     Hosts(&'a StoreUrl),
     /// This node, which sends hints to the others.
-    Node(&'a Tidings),
+    Node(&'a ChangeNotifier),
 }
 
 /// The reason why a command has no effect.
@@ -112,7 +112,7 @@ impl From<StoreError> for NoEffect {
 }
 
 /// The result of a command, in lines for people.
-pub type Told = Result<String, NoEffect>;
+pub type SteerResult = Result<String, NoEffect>;
 
 #[derive(Clone, Debug)]
 struct LeaseView {
@@ -161,14 +161,14 @@ impl Operator<'_> {
     ///
     /// # Errors
     /// [`NoEffect`].
-    pub async fn steer(&self, what: &Steered) -> Told {
+    pub async fn steer(&self, what: &SteeringCommand) -> SteerResult {
         let command = self.begin();
         let told = match what {
-            Steered::StepDown(stays_out) => command.step_down(*stays_out).await,
-            Steered::Suspend => command.suspend().await,
-            Steered::Resume => command.resume().await,
-            Steered::Transfer(to) => command.transfer(to).await,
-            Steered::Break => command.break_lease().await,
+            SteeringCommand::StepDown(stays_out) => command.step_down(*stays_out).await,
+            SteeringCommand::Suspend => command.suspend().await,
+            SteeringCommand::Resume => command.resume().await,
+            SteeringCommand::Transfer(to) => command.transfer(to).await,
+            SteeringCommand::Break => command.break_lease().await,
         };
         command.conclude(told)
     }
@@ -204,7 +204,7 @@ impl<'a> Deref for CommandRun<'a> {
 
 impl CommandRun<'_> {
     /// Turns the store's errors into [`NoEffect::NotYet`] if the command is already in the store.
-    fn conclude(&self, told: Told) -> Told {
+    fn conclude(&self, told: SteerResult) -> SteerResult {
         let error =
             match told {
                 Err(
@@ -218,7 +218,7 @@ impl CommandRun<'_> {
         )))
     }
 
-    async fn step_down(&self, stays_out: Duration) -> Told {
+    async fn step_down(&self, stays_out: Duration) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
         let leader = self.known_leader().await?;
@@ -270,7 +270,7 @@ impl CommandRun<'_> {
     }
 
     /// Suspends the election until [`Self::resume`].
-    async fn suspend(&self) -> Told {
+    async fn suspend(&self) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
         let before = self.read_lease().await?;
@@ -320,7 +320,7 @@ impl CommandRun<'_> {
         }
     }
 
-    async fn resume(&self) -> Told {
+    async fn resume(&self) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
         let resume = |found: Result<Steering, SteeringError>| match found {
@@ -381,7 +381,7 @@ impl CommandRun<'_> {
         }
     }
 
-    async fn break_lease(&self) -> Told {
+    async fn break_lease(&self) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
         let seen = self.read_lease().await?;
@@ -490,8 +490,8 @@ impl CommandRun<'_> {
         Ok(format!("after {:?}, {node} still leads {} in term {term}; {why}", self.patience, self.election))
     }
 
-    fn order(&self) -> Result<Order, NoEffect> {
-        Order::now(&self.by, self.reason.as_deref())
+    fn order(&self) -> Result<CommandOrigin, NoEffect> {
+        CommandOrigin::now(&self.by, self.reason.as_deref())
             .map_err(|error| NoEffect::Refused(format!("the system has no random numbers: {error}")))
     }
 
@@ -543,9 +543,9 @@ impl CommandRun<'_> {
 
     async fn call(&self) {
         match self.called {
-            Called::Nobody => {}
-            Called::Hosts(url) => links::call(url, self.election).await,
-            Called::Node(tidings) => tidings.look(),
+            HintTarget::Nobody => {}
+            HintTarget::Hosts(url) => links::call(url, self.election).await,
+            HintTarget::Node(notifier) => notifier.look(),
         }
     }
 

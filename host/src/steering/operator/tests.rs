@@ -4,7 +4,7 @@ use std::sync::Arc;
 use baton_store::MemoryStore;
 
 use super::*;
-use crate::steering::Itself;
+use crate::steering::NodeIncarnation;
 
 fn store() -> MemoryStore {
     MemoryStore::new(Arc::new(|| Duration::ZERO))
@@ -21,7 +21,7 @@ fn operator<'a>(store: &'a MemoryStore, election: &'a ElectionName) -> Operator<
         by: "ann@desk".to_owned(),
         reason: None,
         patience: Duration::ZERO,
-        called: Called::Nobody,
+        called: HintTarget::Nobody,
     }
 }
 
@@ -40,16 +40,16 @@ async fn unknown_election_is_not_steered() {
     let (store, election) = (store(), job());
     let operator = operator(&store, &election);
     for what in [
-        Steered::StepDown(Duration::from_secs(1)),
-        Steered::Suspend,
-        Steered::Resume,
-        Steered::Transfer("web-1".to_owned()),
-        Steered::Break,
+        SteeringCommand::StepDown(Duration::from_secs(1)),
+        SteeringCommand::Suspend,
+        SteeringCommand::Resume,
+        SteeringCommand::Transfer("web-1".to_owned()),
+        SteeringCommand::Break,
     ] {
         assert_eq!(operator.steer(&what).await, Err(NoEffect::Unknown(job())), "{what:?}");
     }
     announce(&store, "web-1", "/").await;
-    assert!(operator.steer(&Steered::Resume).await.unwrap().contains("was not suspended"));
+    assert!(operator.steer(&SteeringCommand::Resume).await.unwrap().contains("was not suspended"));
 }
 
 #[tokio::test]
@@ -57,9 +57,11 @@ async fn resume_reports_a_node_that_exited_before_the_suspension() {
     let (store, election) = (store(), job());
     announce(&store, "web-1", &Steering::default().mark()).await;
     let operator = operator(&store, &election);
-    let suspended = operator.steer(&Steered::Suspend).await.unwrap();
+    let suspended = operator.steer(&SteeringCommand::Suspend).await.unwrap();
     assert!(suspended.contains("web-1 has not confirmed the suspension"), "{suspended}");
-    let Err(NoEffect::NotYet(why)) = operator.steer(&Steered::Resume).await else { panic!("the resume took effect") };
+    let Err(NoEffect::NotYet(why)) = operator.steer(&SteeringCommand::Resume).await else {
+        panic!("the resume took effect")
+    };
     assert!(why.contains("have not confirmed it: web-1"), "{why}");
 }
 
@@ -68,15 +70,15 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     let (store, election) = (store(), job());
     let target = announce(&store, "web-2", "/").await;
     let operator = operator(&store, &election);
-    let itself = Itself { node: "web-1".to_owned(), incarnation: "1".to_owned() };
-    let assert_refused = |told: Told, word: &str| {
+    let itself = NodeIncarnation { node: "web-1".to_owned(), incarnation: "1".to_owned() };
+    let assert_refused = |told: SteerResult, word: &str| {
         let Err(NoEffect::Refused(why)) = told else { panic!("{told:?}") };
         assert!(why.contains(word), "{why}");
     };
     assert_refused(operator.hand_over(&itself, &target, &Steering::default()).await, "no longer leads");
     lead(&store, &itself).await;
     let before = operator.known().await.unwrap();
-    operator.steer(&Steered::StepDown(Duration::from_secs(9))).await.unwrap_err();
+    operator.steer(&SteeringCommand::StepDown(Duration::from_secs(9))).await.unwrap_err();
     let stepped_down = operator.known().await.unwrap();
     assert_refused(operator.hand_over(&itself, &target, &before).await, "a later command");
     assert_eq!(operator.known().await.unwrap(), stepped_down);
@@ -92,7 +94,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
 }
 
 /// Steers an election while others steer it as soon as the command is in the store.
-async fn steer_while_others_do(store: &MemoryStore, what: Steered, others: &[Steered]) -> Told {
+async fn steer_while_others_do(store: &MemoryStore, what: SteeringCommand, others: &[SteeringCommand]) -> SteerResult {
     let election = job();
     let patient = Operator { patience: Duration::from_secs(5), ..operator(store, &election) };
     let before = patient.known().await.unwrap();
@@ -108,19 +110,19 @@ async fn steer_while_others_do(store: &MemoryStore, what: Steered, others: &[Ste
     tokio::join!(patient.steer(&what), beside).0
 }
 
-fn not_yet(told: Told) -> String {
+fn not_yet(told: SteerResult) -> String {
     let Err(NoEffect::NotYet(why)) = told else { panic!("{told:?}") };
     why
 }
 
 #[tokio::test]
 async fn superseded_command_reports_the_later_command() {
-    let itself = Itself { node: "web-1".to_owned(), incarnation: "web-1".to_owned() };
-    let step_down = || Steered::StepDown(Duration::from_secs(9));
+    let itself = NodeIncarnation { node: "web-1".to_owned(), incarnation: "web-1".to_owned() };
+    let step_down = || SteeringCommand::StepDown(Duration::from_secs(9));
     let beside = [
-        (Steered::Suspend, Steered::Resume, "job was suspended, but a later command has resumed it"),
-        (step_down(), Steered::Transfer("web-2".to_owned()), "transfer to web-2, by bob@desk"),
-        (Steered::Transfer("web-2".to_owned()), step_down(), "step-down of web-1, by bob@desk"),
+        (SteeringCommand::Suspend, SteeringCommand::Resume, "job was suspended, but a later command has resumed it"),
+        (step_down(), SteeringCommand::Transfer("web-2".to_owned()), "transfer to web-2, by bob@desk"),
+        (SteeringCommand::Transfer("web-2".to_owned()), step_down(), "step-down of web-1, by bob@desk"),
     ];
     let told = beside.map(async |(what, other, text)| {
         let store = store();
@@ -135,15 +137,15 @@ async fn superseded_command_reports_the_later_command() {
     // No node leads here. A node that has confirmed the last command knows of all earlier ones.
     let store = store();
     announce(&store, "web-1", "/").await;
-    operator(&store, &job()).steer(&Steered::Suspend).await.unwrap();
-    let why = not_yet(steer_while_others_do(&store, Steered::Resume, &[Steered::Suspend]).await);
+    operator(&store, &job()).steer(&SteeringCommand::Suspend).await.unwrap();
+    let why = not_yet(steer_while_others_do(&store, SteeringCommand::Resume, &[SteeringCommand::Suspend]).await);
     assert!(why.contains("job was resumed, but has since been suspended again by bob@desk"), "{why}");
-    let said = steer_while_others_do(&store, Steered::Suspend, &[Steered::Suspend]).await.unwrap();
+    let said = steer_while_others_do(&store, SteeringCommand::Suspend, &[SteeringCommand::Suspend]).await.unwrap();
     assert!(said.contains("job has since been suspended again by bob@desk"), "{said}");
 }
 
-async fn lead(store: &MemoryStore, itself: &Itself) {
-    let Itself { node, incarnation } = itself.clone();
+async fn lead(store: &MemoryStore, itself: &NodeIncarnation) {
+    let NodeIncarnation { node, incarnation } = itself.clone();
     let record = Record {
         term: 1,
         node: Some(node),

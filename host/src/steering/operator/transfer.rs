@@ -6,8 +6,10 @@ use baton_store::Announcement;
 use baton_store::steering::{Ask, Request, Steering, SteeringError};
 use tokio::time::{Instant, sleep};
 
-use super::{CONFIRMED_WITHIN, CommandRun, Leader, NoEffect, Operator, POLL, Told, now_by_leader, unaware_nodes};
-use crate::steering::Itself;
+use super::{
+    CONFIRMED_WITHIN, CommandRun, Leader, NoEffect, Operator, POLL, SteerResult, now_by_leader, unaware_nodes,
+};
+use crate::steering::NodeIncarnation;
 
 struct Before {
     last: Term,
@@ -17,7 +19,12 @@ struct Before {
 impl Operator<'_> {
     /// Hands over to a node that the leader prefers, unless the steering has changed since `asked`, or another node
     /// leads.
-    pub(in crate::steering) async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
+    pub(in crate::steering) async fn hand_over(
+        &self,
+        from: &NodeIncarnation,
+        to: &Announcement,
+        asked: &Steering,
+    ) -> SteerResult {
         let command = self.begin();
         command.conclude(command.hand_over(from, to, asked).await)
     }
@@ -25,7 +32,7 @@ impl Operator<'_> {
 
 impl CommandRun<'_> {
     /// Makes a node lead. If that node does not acquire the lease soon, the previous leader may continue.
-    pub(super) async fn transfer(&self, to: &str) -> Told {
+    pub(super) async fn transfer(&self, to: &str) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
         let asked = self.known().await?;
@@ -59,7 +66,7 @@ impl CommandRun<'_> {
         self.wait_until_taken(deadline, (to, &target), Before { last, leader: before }, &nodes, &request).await
     }
 
-    async fn hand_over(&self, from: &Itself, to: &Announcement, asked: &Steering) -> Told {
+    async fn hand_over(&self, from: &NodeIncarnation, to: &Announcement, asked: &Steering) -> SteerResult {
         let deadline = self.deadline;
         let seen = self.read_lease().await?;
         let Some(leader) = seen.leader().filter(|leader| leader.incarnation == from.incarnation) else {
@@ -89,7 +96,7 @@ impl CommandRun<'_> {
         Before { last, leader: before }: Before,
         nodes: &[Announcement],
         request: &Request,
-    ) -> Told {
+    ) -> SteerResult {
         let election = self.election;
         let mut is_given_up = before.is_none();
         let mut other_leader = None;

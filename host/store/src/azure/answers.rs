@@ -30,7 +30,7 @@ const LONGEST_SERVER: usize = 40;
 
 /// The kind of request, as far as it changes the meaning of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum RequestKind {
     ToRead,
     ToCreate,
     ToAcquire,
@@ -106,7 +106,12 @@ pub(super) fn code(error: &Error) -> Option<&str> {
 }
 
 /// Classifies an error of a request to a container, made with these credentials.
-pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCredentials, error: &Error) -> StoreError {
+pub(super) fn store_error(
+    asked: RequestKind,
+    container: &str,
+    credentials: &ShownCredentials,
+    error: &Error,
+) -> StoreError {
     let status = match error.kind() {
         // The request was not sent.
         ErrorKind::Credential => return StoreError::Misconfigured(error_chain(error)),
@@ -130,13 +135,13 @@ pub(super) fn store_error(asked: Asked, container: &str, credentials: &ShownCred
 }
 
 /// Classifies an answer by its code. An unlisted code is a refusal if the status says so, else the outcome is unknown.
-fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreError {
+fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> StoreError {
     let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses the request ({code}): {remedy}"));
     match code {
         "LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired" => StoreError::Held,
-        "LeaseIdMismatchWithLeaseOperation" if asked == Asked::ToAcquire => StoreError::Held,
+        "LeaseIdMismatchWithLeaseOperation" if asked == RequestKind::ToAcquire => StoreError::Held,
         // A leased blob exists.
-        "LeaseIdMissing" | "BlobAlreadyExists" if asked == Asked::ToCreate => StoreError::Conflict,
+        "LeaseIdMissing" | "BlobAlreadyExists" if asked == RequestKind::ToCreate => StoreError::Conflict,
         "ConditionNotMet" | "TargetConditionNotMet" => StoreError::Conflict,
         "LeaseIdMismatchWithLeaseOperation"
         | "LeaseIdMismatchWithBlobOperation"
@@ -148,7 +153,7 @@ fn told(asked: Asked, container: &str, code: &str, status: StatusCode) -> StoreE
         | "LeaseIsBreakingAndCannotBeChanged"
         | "LeaseAlreadyBroken" => StoreError::Lost(format!("the store returned {code}")),
         "BlobNotFound" => StoreError::Lost("the record was deleted".to_owned()),
-        "ContainerNotFound" if asked == Asked::OfLease => {
+        "ContainerNotFound" if asked == RequestKind::OfLease => {
             StoreError::Lost(format!("the container {container} was deleted"))
         }
         "ContainerNotFound" => StoreError::Misconfigured(format!(
@@ -264,7 +269,7 @@ mod tests {
 
     fn of(code: Option<&str>, status: StatusCode) -> StoreError {
         let kind = ErrorKind::HttpResponse { status, error_code: code.map(str::to_owned) };
-        store_error(Asked::OfLease, "leases", &ShownCredentials::default(), &Error::message(kind, "cut"))
+        store_error(RequestKind::OfLease, "leases", &ShownCredentials::default(), &Error::message(kind, "cut"))
     }
 
     #[test]
@@ -318,7 +323,7 @@ mod tests {
         for text in ["HTTP 502 from something that is not Azure Storage (server: dns error)", ""] {
             let kind = ErrorKind::HttpResponse { status: StatusCode::BadGateway, error_code: None };
             let error =
-                store_error(Asked::OfLease, "leases", &ShownCredentials::default(), &Error::message(kind, text));
+                store_error(RequestKind::OfLease, "leases", &ShownCredentials::default(), &Error::message(kind, text));
             let StoreError::Unknown(shown) = error else { panic!("{error:?}") };
             assert!(shown.contains("502"), "{shown}");
         }

@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
 use time::OffsetDateTime;
 
-use super::{ANSWER_WITHIN, Asked, AzureStore, code, recall};
+use super::{ANSWER_WITHIN, AzureStore, RequestKind, code, recall};
 use crate::{Digest, Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
 /// Chunk size for versioned objects, in bytes: larger than any, so that one request reads one version.
@@ -45,7 +45,7 @@ impl ObjectStore for AzureStore {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
         let blob = self.versioned_blob(object, election);
-        let failed = |error: &azure_core::Error| self.store_error(Asked::ToRead, error);
+        let failed = |error: &azure_core::Error| self.store_error(RequestKind::ToRead, error);
         let mut request = blob.get().chunk_size(LARGEST);
         if let Some(known) = known {
             request = request.if_match(IfMatchCondition::NotMatch(known.0.clone()));
@@ -88,7 +88,7 @@ impl ObjectStore for AzureStore {
             Ok(response) => Ok(Version(response.etag)),
             // A deleted blob counts as changed.
             Err(error) if code(&error) == Some("BlobNotFound") => Err(StoreError::Conflict),
-            Err(error) => Err(self.store_error(Asked::ToCreate, &error)),
+            Err(error) => Err(self.store_error(RequestKind::ToCreate, &error)),
         }
     }
 
@@ -102,7 +102,7 @@ impl ObjectStore for AzureStore {
         match blob.delete().if_match(IfMatchCondition::Match(version.0.clone())).into_future().await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
-            Err(error) => match self.store_error(Asked::ToCreate, &error) {
+            Err(error) => match self.store_error(RequestKind::ToCreate, &error) {
                 // The emulator answers the deletion of a missing blob with a failed condition.
                 StoreError::Conflict if ObjectStore::read(self, object, election, None).await? == Reading::Nothing => {
                     Ok(())
@@ -127,7 +127,7 @@ impl ObjectStore for AzureStore {
                 let blob = self.container.blob_client(node_name(election, node));
                 match blob.put_block_blob(content).metadata(metadata).into_future().await {
                     Ok(_) => Ok(()),
-                    Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+                    Err(error) => Err(self.trouble(RequestKind::ToCreate, &error)),
                 }
             }
             PlainObject::Module(digest) => self.put_module(&module_name(digest), content).await,
@@ -162,7 +162,7 @@ impl ObjectStore for AzureStore {
                 Some("BlobNotFound" | "ConditionNotMet" | "InvalidRange") => {
                     Err(StoreError::Unknown("the blob was removed or replaced while it was read".to_owned()))
                 }
-                _ => Err(self.trouble(Asked::ToRead, &error)),
+                _ => Err(self.trouble(RequestKind::ToRead, &error)),
             };
         }
     }
@@ -201,7 +201,7 @@ impl ObjectStore for AzureStore {
             Ok(_) => Ok(true),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(true),
             Err(error) if code(&error) == Some("ConditionNotMet") => Ok(false),
-            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+            Err(error) => Err(self.trouble(RequestKind::ToCreate, &error)),
         }
     }
 }
@@ -222,7 +222,7 @@ impl AzureStore {
         match transfer(0, self.container.blob_client(name).get_properties().into_future()).await? {
             Ok(_) => return self.touch(&blob).await,
             Err(error) if code(&error) == Some("BlobNotFound") => {}
-            Err(error) => return Err(self.trouble(Asked::ToRead, &error)),
+            Err(error) => return Err(self.trouble(RequestKind::ToRead, &error)),
         }
         let size = content.len() as u64;
         let request = blob
@@ -230,7 +230,7 @@ impl AzureStore {
             .content_type(WASM)
             .if_match(IfMatchCondition::NotMatch("*".to_owned()))
             .into_future();
-        match transfer(size, request).await?.map_err(|error| self.store_error(Asked::ToCreate, &error)) {
+        match transfer(size, request).await?.map_err(|error| self.store_error(RequestKind::ToCreate, &error)) {
             Ok(_) => Ok(()),
             Err(StoreError::Conflict) => self.touch(&blob).await,
             Err(error) => Err(error),
@@ -244,7 +244,7 @@ impl AzureStore {
             Err(error) if code(&error) == Some("BlobNotFound") => {
                 Err(StoreError::Unknown("the module was removed during the upload".to_owned()))
             }
-            Err(error) => Err(self.trouble(Asked::ToCreate, &error)),
+            Err(error) => Err(self.trouble(RequestKind::ToCreate, &error)),
         }
     }
 
@@ -279,14 +279,14 @@ impl AzureStore {
         let mut blobs = Vec::new();
         let mut pages = request.into_stream();
         while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| self.trouble(Asked::OfContainer, &error))?;
+            let page = page.map_err(|error| self.trouble(RequestKind::OfContainer, &error))?;
             blobs.extend(page.blobs.blobs().cloned());
         }
         Ok(blobs)
     }
 
     /// Classifies an error of a request without condition and lease. Another client's lease only blocks it for a while.
-    pub(super) fn trouble(&self, asked: Asked, error: &azure_core::Error) -> StoreError {
+    pub(super) fn trouble(&self, asked: RequestKind, error: &azure_core::Error) -> StoreError {
         match (self.store_error(asked, error), code(error)) {
             (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {
                 StoreError::Unknown(format!("the store returned {code}"))

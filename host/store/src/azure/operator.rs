@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use azure_storage_blobs::prelude::BlobClient;
 use baton_election::{ElectionName, Record, StoreError, Version};
 
-use super::{Asked, AzureStore, code, record};
+use super::{AzureStore, RequestKind, code, record};
 use crate::{OperatorStore, VersionedObject};
 
 #[async_trait]
@@ -13,7 +13,7 @@ impl OperatorStore for AzureStore {
         let request = self.blob(election).set_metadata().metadata(record::encode(&record)).into_future();
         match request.await {
             Ok(response) => Ok(Version(response.etag)),
-            Err(error) => Err(self.store_error(Asked::OfLease, &error)),
+            Err(error) => Err(self.store_error(RequestKind::OfLease, &error)),
         }
     }
 
@@ -32,7 +32,7 @@ impl AzureStore {
         match blob.delete().into_future().await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
-            Err(error) => Err(self.store_error(Asked::OfLease, &error)),
+            Err(error) => Err(self.store_error(RequestKind::OfLease, &error)),
         }
     }
 }

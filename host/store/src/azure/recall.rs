@@ -9,7 +9,7 @@ use baton_election::{ElectionName, Snapshot, StoreError, Term, Version};
 use futures::{StreamExt, TryStreamExt};
 
 use super::objects::{PIECE, nodes_folder, object_name};
-use super::{Asked, AzureStore, LEASE_BLOB, code, snapshot, version};
+use super::{AzureStore, LEASE_BLOB, RequestKind, code, snapshot, version};
 use crate::state::{Document, HEAD};
 use crate::{VersionedObject, recall};
 
@@ -60,7 +60,7 @@ impl AzureStore {
 
     /// The first bytes of the state. None if there is no state.
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
-        let failed = |error: &azure_core::Error| self.trouble(Asked::ToRead, error);
+        let failed = |error: &azure_core::Error| self.trouble(RequestKind::ToRead, error);
         // Requests a whole piece although it keeps less: see [`PIECE`].
         let request = self.versioned_blob(VersionedObject::State, election).get().chunk_size(PIECE);
         let mut data = match request.into_stream().next().await {

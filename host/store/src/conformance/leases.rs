@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use baton_election::{LeaseState, Op, Reply, Snapshot, StoreError};
 
-use super::suite::{Bench, a, ask, assert_lost, b, c, job, record, version_of};
+use super::suite::{CaseBench, a, ask, assert_lost, b, c, job, record, version_of};
 use super::versioned::text;
 use crate::{Reading, VersionedObject};
 
-pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: Bench) {
+pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: CaseBench) {
     bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "its own id again");
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
@@ -16,7 +16,7 @@ pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: 
 }
 
 /// A node may wait for another's lease under a longer one of its own. It serves under one of its usual length.
-pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: Bench) {
+pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: CaseBench) {
     let version = bench.create().await;
     for length in [bench.store.lease_range().1, bench.brief()] {
         assert_eq!(
@@ -30,7 +30,7 @@ pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: Be
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn acquire_on_an_old_version_conflicts(bench: Bench) {
+pub(super) async fn acquire_on_an_old_version_conflicts(bench: CaseBench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -40,7 +40,7 @@ pub(super) async fn acquire_on_an_old_version_conflicts(bench: Bench) {
     assert_eq!(bench.ask(acquire(new)).await, Ok(Reply::Done));
 }
 
-pub(super) async fn lease_is_refused_when_its_length_is_out_of_range(bench: Bench) {
+pub(super) async fn lease_is_refused_when_its_length_is_out_of_range(bench: CaseBench) {
     let version = bench.create().await;
     let (shortest, longest) = bench.store.lease_range();
     let second = Duration::from_secs(1);
@@ -55,7 +55,7 @@ pub(super) async fn lease_is_refused_when_its_length_is_out_of_range(bench: Benc
     }
 }
 
-pub(super) async fn lease_requests_leave_the_version_alone(bench: Bench) {
+pub(super) async fn lease_requests_leave_the_version_alone(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.see().await.version, version, "after an acquire");
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -67,7 +67,7 @@ pub(super) async fn lease_requests_leave_the_version_alone(bench: Bench) {
     assert_eq!(bench.see().await.version, version, "after a break");
 }
 
-pub(super) async fn write_changes_the_version(bench: Bench) {
+pub(super) async fn write_changes_the_version(bench: CaseBench) {
     let mut versions = vec![bench.held_by(a()).await];
     for term in 1..4 {
         // Writing the same record again changes the version, too.
@@ -82,7 +82,7 @@ pub(super) async fn write_changes_the_version(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
-pub(super) async fn write_needs_the_id(bench: Bench) {
+pub(super) async fn write_needs_the_id(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     assert_lost(&bench.write(b(), &version, 1).await);
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -91,7 +91,7 @@ pub(super) async fn write_needs_the_id(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version, Some(record(0))));
 }
 
-pub(super) async fn write_needs_the_version(bench: Bench) {
+pub(super) async fn write_needs_the_version(bench: CaseBench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.write(a(), &old, 2).await, Err(StoreError::Conflict));
@@ -99,14 +99,14 @@ pub(super) async fn write_needs_the_version(bench: Bench) {
     assert_eq!((seen.version, seen.record), (new, Some(record(1))));
 }
 
-pub(super) async fn renewal_and_release_with_a_wrong_id_are_lost(bench: Bench) {
+pub(super) async fn renewal_and_release_with_a_wrong_id_are_lost(bench: CaseBench) {
     bench.held_by(a()).await;
     assert_lost(&bench.renew(b()).await);
     assert_lost(&bench.release(b()).await);
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn renewal_of_an_untouched_expired_lease_succeeds(bench: Bench) {
+pub(super) async fn renewal_of_an_untouched_expired_lease_succeeds(bench: CaseBench) {
     bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -115,13 +115,13 @@ pub(super) async fn renewal_of_an_untouched_expired_lease_succeeds(bench: Bench)
 }
 
 /// The emulator renews the lease for its last holder even if another client asks. That must not count as success.
-pub(super) async fn renewal_of_an_expired_lease_with_a_wrong_id_is_lost(bench: Bench) {
+pub(super) async fn renewal_of_an_expired_lease_with_a_wrong_id_is_lost(bench: CaseBench) {
     bench.held_by(a()).await;
     bench.outlive().await;
     assert_lost(&bench.renew(b()).await);
 }
 
-pub(super) async fn renewal_restarts_the_lease(bench: Bench) {
+pub(super) async fn renewal_restarts_the_lease(bench: CaseBench) {
     bench.held_by(a()).await;
     bench.most_of_it().await;
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
@@ -130,7 +130,7 @@ pub(super) async fn renewal_restarts_the_lease(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
-pub(super) async fn late_renewal_is_lost_when_another_has_acquired(bench: Bench) {
+pub(super) async fn late_renewal_is_lost_when_another_has_acquired(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done), "an expired lease is free at once");
@@ -140,7 +140,7 @@ pub(super) async fn late_renewal_is_lost_when_another_has_acquired(bench: Bench)
     assert_eq!(bench.renew(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: Bench) {
+pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: CaseBench) {
     let old = bench.held_by(a()).await;
     let new = version_of(bench.write(a(), &old, 1).await);
     assert_eq!(bench.reclaim(a(), b(), &old).await, Err(StoreError::Conflict), "the holder has written since");
@@ -165,7 +165,7 @@ pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: B
 }
 
 /// An acquire would succeed in each of these cases.
-pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench: Bench) {
+pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     assert_lost(&bench.reclaim(a(), c(), &version).await);
@@ -181,14 +181,14 @@ pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench:
     assert_lost(&bench.reclaim(a(), c(), &version).await);
 }
 
-pub(super) async fn write_under_an_expired_lease_is_lost(bench: Bench) {
+pub(super) async fn write_under_an_expired_lease_is_lost(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_lost(&bench.write(a(), &version, 1).await);
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-pub(super) async fn lease_broken_at_once_is_free_for_others(bench: Bench) {
+pub(super) async fn lease_broken_at_once_is_free_for_others(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
@@ -198,7 +198,7 @@ pub(super) async fn lease_broken_at_once_is_free_for_others(bench: Bench) {
     assert_lost(&bench.renew(a()).await);
 }
 
-pub(super) async fn host_breaks_a_lease_without_its_id(bench: Bench) {
+pub(super) async fn host_breaks_a_lease_without_its_id(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     for _ in 0..2 {
         assert_eq!(bench.backend.open().break_now(&job()).await, Ok(()));
@@ -211,7 +211,7 @@ pub(super) async fn host_breaks_a_lease_without_its_id(bench: Bench) {
     assert_lost(&bench.store.break_now(&job()).await.map(|()| Reply::Done));
 }
 
-pub(super) async fn breaking_lease_is_free_after_the_period(bench: Bench) {
+pub(super) async fn breaking_lease_is_free_after_the_period(bench: CaseBench) {
     let version = bench.create().await;
     let length = bench.store.lease_range().1;
     assert_eq!(
@@ -231,7 +231,7 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: Bench) {
 }
 
 /// The holder could still renew an expired lease. After a break, the operator can be sure that it cannot.
-pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: Bench) {
+pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
     assert_eq!(bench.backend.break_lease(bench.brief()).await, Ok(()), "whatever the period");
@@ -243,7 +243,7 @@ pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: Bench)
     assert_eq!((seen.lease, seen.version, seen.record), (LeaseState::Held, version, Some(record(0))));
 }
 
-pub(super) async fn break_of_a_broken_lease_changes_nothing(bench: Bench) {
+pub(super) async fn break_of_a_broken_lease_changes_nothing(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     for period in [Duration::ZERO, Duration::ZERO, bench.brief()] {
         assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -254,7 +254,7 @@ pub(super) async fn break_of_a_broken_lease_changes_nothing(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn second_break_never_takes_longer(bench: Bench) {
+pub(super) async fn second_break_never_takes_longer(bench: CaseBench) {
     bench.held_by(a()).await;
     let period = bench.brief() / 2;
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
@@ -269,7 +269,7 @@ pub(super) async fn second_break_never_takes_longer(bench: Bench) {
     assert_eq!(bench.see().await.lease, LeaseState::Broken);
 }
 
-pub(super) async fn release_frees_the_lease_at_once(bench: Bench) {
+pub(super) async fn release_frees_the_lease_at_once(bench: CaseBench) {
     bench.held_by(a()).await;
     assert_eq!(bench.release(a()).await, Ok(Reply::Done));
     assert_eq!(bench.see().await.lease, LeaseState::Free);
@@ -278,7 +278,7 @@ pub(super) async fn release_frees_the_lease_at_once(bench: Bench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-pub(super) async fn client_without_an_id_changes_only_what_is_not_held(bench: Bench) {
+pub(super) async fn client_without_an_id_changes_only_what_is_not_held(bench: CaseBench) {
     let (store, job) = (&bench.store, job());
     assert_lost(&store.overwrite(&job, record(1)).await.map(Reply::Version));
     assert_eq!(store.remove_election(&job).await, Ok(()), "there is none");
@@ -305,7 +305,7 @@ pub(super) async fn client_without_an_id_changes_only_what_is_not_held(bench: Be
     }
 }
 
-pub(super) async fn deleted_record_leaves_nothing_behind(bench: Bench) {
+pub(super) async fn deleted_record_leaves_nothing_behind(bench: CaseBench) {
     let old = bench.held_by(a()).await;
     bench.backend.delete().await;
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
@@ -325,7 +325,7 @@ pub(super) async fn deleted_record_leaves_nothing_behind(bench: Bench) {
 }
 
 /// A client without an answer repeats the request, and learns what became of the first one.
-pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: Bench) {
+pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
     let written = version_of(bench.write(a(), &version, 1).await);
@@ -338,7 +338,7 @@ pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: Ben
 }
 
 /// Sends each request again after the state has changed, as if the network had kept it.
-pub(super) async fn late_requests_do_no_harm(bench: Bench) {
+pub(super) async fn late_requests_do_no_harm(bench: CaseBench) {
     let first = bench.held_by(a()).await;
     let second = version_of(bench.write(a(), &first, 1).await);
     let late = bench.backend.open();

@@ -31,7 +31,7 @@ pub trait Backend: Send + Sync {
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A case and its name.
-pub type Case = (&'static str, fn(Bench) -> Running);
+pub type Case = (&'static str, fn(CaseBench) -> Running);
 
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
@@ -85,7 +85,7 @@ pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
     let mut names = Vec::new();
     for (name, case) in CASES {
         let backend = make().await;
-        let case = case(Bench { store: backend.open(), backend: Arc::new(backend) });
+        let case = case(CaseBench { store: backend.open(), backend: Arc::new(backend) });
         names.push((running.spawn(case).id(), *name));
     }
     let mut failed = Vec::new();
@@ -99,7 +99,7 @@ pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
 }
 
 /// A case's store and a handle of it.
-pub struct Bench {
+pub struct CaseBench {
     /// The store.
     pub backend: Arc<dyn Backend>,
     /// The handle.
@@ -166,7 +166,7 @@ pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
     answer
 }
 
-impl Bench {
+impl CaseBench {
     /// The length of a case's lease. It expires within the test, but not while a slow machine still sends requests.
     pub fn brief(&self) -> Duration {
         self.store.lease_range().0.max(Duration::from_secs(6))
@@ -260,7 +260,7 @@ pub fn assert_lost(answer: &Result<Reply, StoreError>) {
     assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");
 }
 
-pub(super) async fn one_of_many_candidates_wins(bench: Bench) {
+pub(super) async fn one_of_many_candidates_wins(bench: CaseBench) {
     let version = bench.create().await;
     let mut candidates = JoinSet::new();
     for n in 0..12 {
@@ -280,7 +280,7 @@ pub(super) async fn one_of_many_candidates_wins(bench: Bench) {
     assert_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
 }
 
-pub(super) async fn one_of_many_creators_succeeds(bench: Bench) {
+pub(super) async fn one_of_many_creators_succeeds(bench: CaseBench) {
     let mut creators = JoinSet::new();
     for term in 0..8 {
         let store = bench.backend.open();
@@ -294,7 +294,7 @@ pub(super) async fn one_of_many_creators_succeeds(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version_of(answer), Some(record(term))));
 }
 
-pub(super) async fn record_is_created_once(bench: Bench) {
+pub(super) async fn record_is_created_once(bench: CaseBench) {
     assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
     let version = bench.create().await;
     assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict));
@@ -304,7 +304,7 @@ pub(super) async fn record_is_created_once(bench: Bench) {
     assert_eq!((seen.version, seen.record), (version, Some(record(0))));
 }
 
-pub(super) async fn elections_are_listed_sorted(bench: Bench) {
+pub(super) async fn elections_are_listed_sorted(bench: CaseBench) {
     assert_eq!(bench.store.elections().await, Ok(vec![]));
     let names: Vec<_> = ["backup", "job", "a-report"].iter().map(|name| ElectionName::new(name).unwrap()).collect();
     for name in &names {
@@ -317,7 +317,7 @@ pub(super) async fn elections_are_listed_sorted(bench: Bench) {
     assert_lost(&bench.store.request(&names[0], Op::Renew { id: a() }).await);
 }
 
-pub(super) async fn record_is_read_as_it_was_written(bench: Bench) {
+pub(super) async fn record_is_read_as_it_was_written(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     let full = Record {
         node: Some("Knoten-1".to_owned()),

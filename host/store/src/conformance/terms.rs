@@ -7,13 +7,13 @@ use crate::{Announcement, ModuleStore as _, Reading, Store, VersionedObject};
 use baton_election::{ElectionName, HIGHEST_TERM, Op, Record, Reply, StoreError, Term};
 use bytes::Bytes;
 
-use super::suite::{Bench, a, assert_lost, b, job, record, version_of};
+use super::suite::{CaseBench, a, assert_lost, b, job, record, version_of};
 
 fn released(term: u64) -> Record {
     Record { released: true, ..record(term) }
 }
 
-pub(super) async fn mark_stays_until_a_write_without_it(bench: Bench) {
+pub(super) async fn mark_stays_until_a_write_without_it(bench: CaseBench) {
     let mut version = version_of(bench.ask(Op::Create { record: released(0) }).await);
     let is = async |record| assert_eq!(bench.see().await.record, Some(record));
     is(released(0)).await;
@@ -35,7 +35,7 @@ pub(super) async fn mark_stays_until_a_write_without_it(bench: Bench) {
     is(record(1)).await;
 }
 
-pub(super) async fn recreated_record_has_no_mark(bench: Bench) {
+pub(super) async fn recreated_record_has_no_mark(bench: CaseBench) {
     version_of(bench.ask(Op::Create { record: released(3) }).await);
     bench.backend.delete().await;
     bench.create().await;
@@ -74,7 +74,7 @@ async fn claim(store: &dyn Store, term: Term, size: usize) {
     state::edit(store, &job(), async || Ok(()), change).await.unwrap();
 }
 
-pub(super) async fn recall_names_the_highest_term_in_the_store(bench: Bench) {
+pub(super) async fn recall_names_the_highest_term_in_the_store(bench: CaseBench) {
     let store = bench.backend.open();
     let store = store.as_ref();
     assert_eq!(recall(store).await, Ok(0), "there is nothing");
@@ -120,7 +120,7 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: Bench) {
     assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
 }
 
-pub(super) async fn recall_fails_when_the_state_is_unreadable(bench: Bench) {
+pub(super) async fn recall_fails_when_the_state_is_unreadable(bench: CaseBench) {
     let store = bench.backend.open();
     bench.create().await;
     let mut version = None;

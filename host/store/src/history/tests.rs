@@ -137,16 +137,16 @@ fn history_keeps_latest_terms_and_truncates_texts() {
 async fn reported_terms_are_written_once_and_read_again() {
     let store = MemoryStore::new(Arc::new(|| Duration::ZERO));
     assert_eq!(read_history(&store, &job()).await, Ok(None));
-    assert_eq!(tell_terms(&store, &job(), &[ended(1, "a"), begun(2, "a")]).await, Ok(None));
+    assert_eq!(report_terms(&store, &job(), &[ended(1, "a"), begun(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
     assert_eq!(known, told([ended(1, "a"), begun(2, "a")]));
     // If an answer is lost, the report is repeated, and recorded once.
     store.fail_next(Fault::LoseAnswer);
-    assert_eq!(tell_terms(&store, &job(), &[ended(2, "a")]).await, Ok(None));
+    assert_eq!(report_terms(&store, &job(), &[ended(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
     assert_eq!(known, told([ended(1, "a"), ended(2, "a")]));
     let written = store.read(VersionedObject::History, &job(), None).await;
-    assert_eq!(tell_terms(&store, &job(), &[ended(2, "a"), begun(1, "a")]).await, Ok(None));
+    assert_eq!(report_terms(&store, &job(), &[ended(2, "a"), begun(1, "a")]).await, Ok(None));
     assert_eq!(store.read(VersionedObject::History, &job(), None).await, written, "nothing was new");
 }
 
@@ -157,7 +157,7 @@ async fn concurrent_reports_are_both_recorded() {
         let store = store.clone();
         async move {
             for term in terms {
-                assert_eq!(tell_terms(&store, &job(), &[ended(term, node)]).await, Ok(None));
+                assert_eq!(report_terms(&store, &job(), &[ended(term, node)]).await, Ok(None));
             }
         }
     };
@@ -180,15 +180,15 @@ async fn damaged_history_is_replaced_and_newer_one_is_kept() {
         let content = Bytes::from(content);
         store.write(VersionedObject::History, &job(), version.as_ref(), content.clone()).await.unwrap();
         assert!(matches!(read_history(&store, &job()).await, Err(HistoryError::Damaged(_))), "{content:?}");
-        let said = tell_terms(&store, &job(), &[ended(1, "a")]).await;
+        let said = report_terms(&store, &job(), &[ended(1, "a")]).await;
         assert!(matches!(said, Ok(Some(HistoryError::Damaged(_)))), "{said:?}");
         assert_eq!(read_history(&store, &job()).await, Ok(Some(told([ended(1, "a")]))));
-        assert_eq!(tell_terms(&store, &job(), &[ended(1, "a")]).await, Ok(None), "it is said once");
+        assert_eq!(report_terms(&store, &job(), &[ended(1, "a")]).await, Ok(None), "it is said once");
     }
     let newer = ElectionName::new("newer").unwrap();
     let content = Bytes::from("{\"format\":2,\"pages\":[]}");
     store.write(VersionedObject::History, &newer, None, content.clone()).await.unwrap();
-    assert_eq!(tell_terms(&store, &newer, &[ended(1, "a")]).await, Err(HistoryError::Format(2)));
+    assert_eq!(report_terms(&store, &newer, &[ended(1, "a")]).await, Err(HistoryError::Format(2)));
     assert!(HistoryError::Format(2).to_string().contains("format 2, and this version of Baton reads 1"));
     let found = store.read(VersionedObject::History, &newer, None).await;
     assert!(matches!(found, Ok(crate::Reading::Found(_, found)) if found == content));

@@ -34,14 +34,14 @@ fn record(term: u64) -> Record {
 }
 
 /// An object whose clock the test sets.
-struct Bench {
+struct LeaseBench {
     object: Option<LeaseObject>,
     now: Duration,
     changed: Duration,
     writes: u32,
 }
 
-impl Bench {
+impl LeaseBench {
     fn created() -> Self {
         let mut bench = Self { object: None, now: s(100), changed: s(100), writes: 0 };
         bench.ask(Op::Create { record: record(0) }).unwrap();
@@ -115,7 +115,7 @@ fn assert_lost<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 
 #[test]
 fn missing_object_is_created_once_and_refuses_lease_requests() {
-    let mut bench = Bench { object: None, now: s(1), changed: s(1), writes: 0 };
+    let mut bench = LeaseBench { object: None, now: s(1), changed: s(1), writes: 0 };
     assert_eq!(bench.ask(Op::Read), Ok(Reply::Read(Snapshot::Nothing)));
     assert_lost(bench.ask(Op::Acquire { id: id(A), length: D, version: version("v"), instead_of: None }));
     assert_lost(bench.renew(A));
@@ -128,7 +128,7 @@ fn missing_object_is_created_once_and_refuses_lease_requests() {
 
 #[test]
 fn repeated_acquire_succeeds_and_restarts_the_lease() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.now += s(10);
     assert_eq!(bench.acquire(A), Ok(Reply::Done));
     bench.now += s(14);
@@ -141,7 +141,7 @@ fn repeated_acquire_succeeds_and_restarts_the_lease() {
 
 #[test]
 fn version_changes_with_a_write_but_not_with_lease_requests() {
-    let mut bench = Bench::created();
+    let mut bench = LeaseBench::created();
     let before = bench.version();
     bench.acquire(A).unwrap();
     bench.renew(A).unwrap();
@@ -159,7 +159,7 @@ fn version_changes_with_a_write_but_not_with_lease_requests() {
 
 #[test]
 fn stale_version_conflicts_unless_the_lease_is_lost() {
-    let mut bench = Bench::created();
+    let mut bench = LeaseBench::created();
     let other = version("other");
     assert_eq!(
         bench.ask(Op::Acquire { id: id(A), length: D, version: other.clone(), instead_of: None }),
@@ -173,7 +173,7 @@ fn stale_version_conflicts_unless_the_lease_is_lost() {
 
 #[test]
 fn expired_lease_can_be_renewed_but_not_written_under() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.now += D;
     assert_lost(bench.write(A));
     assert_eq!(bench.renew(A), Ok(Reply::Done));
@@ -189,7 +189,7 @@ fn expired_lease_can_be_renewed_but_not_written_under() {
 
 #[test]
 fn request_with_a_wrong_id_is_lost_while_the_lease_is_held() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     assert_lost(bench.renew(B));
     assert_lost(bench.write(B));
     assert_lost(bench.release(B));
@@ -198,7 +198,7 @@ fn request_with_a_wrong_id_is_lost_while_the_lease_is_held() {
 
 #[test]
 fn released_lease_is_free_at_once_and_lost_to_its_holder() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.release(A).unwrap();
     assert_eq!(bench.state(), LeaseState::Free);
     assert_lost(bench.renew(A));
@@ -209,7 +209,7 @@ fn released_lease_is_free_at_once_and_lost_to_its_holder() {
 
 #[test]
 fn break_without_a_period_frees_the_lease_at_once() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.break_after(Duration::ZERO).unwrap();
     assert_eq!(bench.state(), LeaseState::Broken);
     assert_lost(bench.renew(A));
@@ -220,7 +220,7 @@ fn break_without_a_period_frees_the_lease_at_once() {
 
 #[test]
 fn break_with_a_period_lets_the_holder_write_until_it_ends() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.break_after(s(5)).unwrap();
     bench.now += s(4);
     assert_eq!(bench.state(), LeaseState::Breaking);
@@ -237,7 +237,7 @@ fn break_with_a_period_lets_the_holder_write_until_it_ends() {
 
 #[test]
 fn break_never_extends_a_lease() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.now += s(12);
     bench.break_after(s(60)).unwrap();
     bench.now += s(1);
@@ -246,12 +246,12 @@ fn break_never_extends_a_lease() {
     assert_eq!(bench.state(), LeaseState::Breaking);
     bench.now += s(1);
     assert_eq!(bench.state(), LeaseState::Broken);
-    assert_lost(Bench::created().break_after(s(0)));
+    assert_lost(LeaseBench::created().break_after(s(0)));
 }
 
 #[test]
 fn lease_without_an_end_ends_only_by_release_or_break() {
-    let mut bench = Bench::held();
+    let mut bench = LeaseBench::held();
     bench.object.as_mut().unwrap().lease.length = None;
     bench.now += s(1_000_000);
     assert_eq!(bench.state(), LeaseState::HeldForever);

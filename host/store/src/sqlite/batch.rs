@@ -16,12 +16,12 @@ use super::{Databases, SqliteStore};
 pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {
-    pub waiting: Mutex<Vec<Waiting<Q, A>>>,
+    pub waiting: Mutex<Vec<PendingRequest<Q, A>>>,
     /// The request that holds this permit carries out all that wait.
     pub turn: Arc<Semaphore>,
 }
 
-pub(super) struct Waiting<Q, A> {
+pub(super) struct PendingRequest<Q, A> {
     pub request: Q,
     answer: oneshot::Sender<Result<A, StoreError>>,
 }
@@ -51,19 +51,19 @@ impl<Q, A> Batches<Q, A> {
 }
 
 impl<Q, A> Queue<Q, A> {
-    fn add(&self, waiting: Waiting<Q, A>) {
+    fn add(&self, waiting: PendingRequest<Q, A>) {
         let mut all = lock(&self.waiting);
         // While the disk hangs, requests that were given up must not pile up.
         all.retain(|waiting| !waiting.is_given_up());
         all.push(waiting);
     }
 
-    fn take(&self) -> Vec<Waiting<Q, A>> {
+    fn take(&self) -> Vec<PendingRequest<Q, A>> {
         lock(&self.waiting).drain(..).filter(|waiting| !waiting.is_given_up()).collect()
     }
 }
 
-impl<Q, A> Waiting<Q, A> {
+impl<Q, A> PendingRequest<Q, A> {
     pub fn new(request: Q, answer: oneshot::Sender<Result<A, StoreError>>) -> Self {
         Self { request, answer }
     }
@@ -85,10 +85,10 @@ impl SqliteStore {
         &self,
         queue: Arc<Queue<Q, A>>,
         request: Q,
-        carry_out: impl FnOnce(&Databases, Vec<Waiting<Q, A>>) + Send + 'static,
+        carry_out: impl FnOnce(&Databases, Vec<PendingRequest<Q, A>>) + Send + 'static,
     ) -> Result<A, StoreError> {
         let (answer, mut answered) = oneshot::channel();
-        queue.add(Waiting::new(request, answer));
+        queue.add(PendingRequest::new(request, answer));
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
@@ -112,8 +112,8 @@ impl Database {
     pub fn transact_all<Q, A>(
         &self,
         access: Intent,
-        all: Vec<Waiting<Q, A>>,
-        step: &impl Fn(&Connection, &Waiting<Q, A>) -> Step<A>,
+        all: Vec<PendingRequest<Q, A>>,
+        step: &impl Fn(&Connection, &PendingRequest<Q, A>) -> Step<A>,
     ) {
         let carried_out = self.transact(access, |db| {
             // An unreadable row fails only its own election's request.

@@ -13,7 +13,7 @@ use crate::witness::boot_id;
 /// A boot clock and its identity. Moments on two boot clocks are comparable only if both parts of the identity are
 /// equal: containers of one boot may have time namespaces that shift the clock.
 #[derive(Clone)]
-pub struct Boot {
+pub struct BootClock {
     /// The kernel's random id of this boot.
     pub id: String,
     /// The time namespace.
@@ -24,7 +24,7 @@ pub struct Boot {
     pub least: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
-impl Boot {
+impl BootClock {
     /// The boot clock of this machine, as this process sees it.
     pub fn current() -> Self {
         // An unknown identity equals no other, so this store judges leases by watching them.
@@ -46,9 +46,9 @@ impl Boot {
     }
 }
 
-impl fmt::Debug for Boot {
+impl fmt::Debug for BootClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Boot({}, {})", self.id, self.time_namespace)
+        write!(f, "BootClock({}, {})", self.id, self.time_namespace)
     }
 }
 

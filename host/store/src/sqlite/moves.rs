@@ -9,7 +9,7 @@ use baton_election::ElectionName;
 use super::SqliteStore;
 use crate::file_events::FileEvents;
 
-pub(super) struct Moves {
+pub(super) struct MoveWatch {
     events: Arc<FileEvents>,
     looked: Mutex<HashMap<ElectionName, Look>>,
 }
@@ -17,7 +17,7 @@ pub(super) struct Moves {
 /// The number of the file that was checked for an election, and the number of events heard by then.
 type Look = (u64, u64);
 
-impl Moves {
+impl MoveWatch {
     pub(super) fn new(events: Arc<FileEvents>) -> Self {
         Self { events, looked: Mutex::default() }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use baton_election::{ElectionName, StoreError, Version};
 use tokio::time::Instant;
 
-use super::batch::{Batches, Waiting};
+use super::batch::{Batches, PendingRequest};
 use super::database::{Database, Intent};
 use super::objects::{CONTROL, key, read};
 use super::{Databases, SqliteStore};
@@ -24,12 +24,12 @@ use crate::{Reading, VersionedObject};
 const STANDS_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
-pub(super) struct Readings {
-    pub batches: Batches<Sought, Reading>,
+pub(super) struct ReadCache {
+    pub batches: Batches<ReadRequest, Reading>,
     last: Mutex<Last>,
 }
 
-pub(super) struct Sought {
+pub(super) struct ReadRequest {
     key: String,
     known: Option<Version>,
 }
@@ -59,7 +59,7 @@ impl Last {
     }
 
     /// Returns the result of a reading, if it is known without one.
-    fn still(&self, Sought { key, known }: &Sought) -> Option<Reading> {
+    fn still(&self, ReadRequest { key, known }: &ReadRequest) -> Option<Reading> {
         match self.found.get(key).filter(|(at, _)| at.elapsed() < STANDS_FOR)? {
             (_, None) => Some(Reading::Nothing),
             (_, version) => (version == known).then_some(Reading::Unchanged),
@@ -67,7 +67,7 @@ impl Last {
     }
 }
 
-impl Sought {
+impl ReadRequest {
     /// Returns the object's version after this reading, if there is one.
     fn version(&self, reading: &Reading) -> Option<Version> {
         match reading {
@@ -78,7 +78,7 @@ impl Sought {
     }
 }
 
-impl Readings {
+impl ReadCache {
     fn last(&self, control: &Database) -> MutexGuard<'_, Last> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.hear(control);
@@ -98,7 +98,7 @@ impl Readings {
     }
 
     /// Keeps a result, unless [`Last::told`] has changed since the reading.
-    fn note(&self, control: &Database, told: u64, sought: &Sought, reading: &Reading) {
+    fn note(&self, control: &Database, told: u64, sought: &ReadRequest, reading: &Reading) {
         let mut last = self.last(control);
         if last.told == told {
             last.found.insert(sought.key.clone(), (Instant::now(), sought.version(reading)));
@@ -114,7 +114,7 @@ impl SqliteStore {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError> {
         let readings = &self.shared.readings;
-        let sought = Sought { key: key(object, election), known: known.cloned() };
+        let sought = ReadRequest { key: key(object, election), known: known.cloned() };
         if let Some(reading) = readings.last(&self.shared.control).still(&sought) {
             return Ok(reading);
         }
@@ -123,9 +123,9 @@ impl SqliteStore {
 }
 
 impl Databases {
-    fn read_all(&self, sought: Vec<Waiting<Sought, Reading>>) {
+    fn read_all(&self, sought: Vec<PendingRequest<ReadRequest, Reading>>) {
         let told = self.readings.watch(&self.control);
-        self.control.transact_all(Intent::Read, sought, &|db, Waiting { request, .. }| {
+        self.control.transact_all(Intent::Read, sought, &|db, PendingRequest { request, .. }| {
             let reading = read(db, CONTROL, &request.key, request.known.as_ref())?;
             if let Some(told) = told {
                 self.readings.note(&self.control, told, request, &reading);

@@ -3,7 +3,7 @@
 
 use baton_election::{ElectionName, LeaseId, Op, Reply, StoreError};
 
-use super::batch::{Batches, Waiting, cut_off};
+use super::batch::{Batches, PendingRequest, cut_off};
 use super::database::Intent;
 use super::{Databases, SqliteStore};
 
@@ -22,7 +22,7 @@ impl SqliteStore {
 }
 
 impl Databases {
-    fn renew_all(&self, renewals: Vec<Waiting<Renewal, Reply>>) {
+    fn renew_all(&self, renewals: Vec<PendingRequest<Renewal, Reply>>) {
         self.leases.transact_all(Intent::Holder, renewals, &|db, waiting| {
             // A renewal given up while the disk hung must not restart an expired lease: no node would serve under it.
             if waiting.is_given_up() {
@@ -71,7 +71,7 @@ mod tests {
         tokio::time::sleep(length + Duration::from_millis(100)).await;
         let (answer, waits) = oneshot::channel();
         drop(waits);
-        store.shared.renew_all(vec![Waiting::new(Renewal { election: job.clone(), id }, answer)]);
+        store.shared.renew_all(vec![PendingRequest::new(Renewal { election: job.clone(), id }, answer)]);
         let read = store.request(&job, Op::Read).await;
         assert!(matches!(&read, Ok(Reply::Read(Snapshot::Object { lease: LeaseState::Expired, .. }))), "{read:?}");
     }

@@ -105,7 +105,7 @@ fn remedy(dir: &Path, found: &Stat) -> String {
 
 /// The part of a store that other users of the machine can reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Reached {
+pub struct Exposure {
     /// The problem and the advice, for the operator.
     pub text: String,
     /// True if other users may open a file of the store, and not just enter the folder.
@@ -113,7 +113,7 @@ pub struct Reached {
 }
 
 /// The part of the store in the folder `dir` that other users of the machine can reach, if any.
-pub(super) fn reached_by_others(dir: &Path) -> Option<Reached> {
+pub(super) fn reached_by_others(dir: &Path) -> Option<Exposure> {
     let found = stat(dir).ok().filter(|_| is_entered_by_others(dir))?;
     let open: Vec<String> = files_in(dir)
         .filter(|file| mode(file).is_ok_and(|mode| mode.intersects(Mode::RWXO)))
@@ -127,7 +127,7 @@ pub(super) fn reached_by_others(dir: &Path) -> Option<Reached> {
     };
     let (mode, remedy) = (Mode::from_raw_mode(found.st_mode).bits(), remedy(dir, &found));
     let text = format!("{what} the store's folder {} (mode {mode:04o}): {remedy}", dir.display());
-    Some(Reached { text, opens_files: !open.is_empty() })
+    Some(Exposure { text, opens_files: !open.is_empty() })
 }
 
 /// True if other users may enter the folder and each folder above it.

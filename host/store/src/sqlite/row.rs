@@ -10,7 +10,7 @@ use baton_election::{ElectionName, LeaseId, Outcome, Record, Version};
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use crate::lease::{Lease, LeaseObject};
-use crate::witness::Place;
+use crate::witness::LockFileId;
 
 /// The table of the leases, made by `create`. Times are in nanoseconds.
 pub(super) const SCHEMA: &str = "
@@ -120,7 +120,7 @@ pub(super) fn note_holder(
     election: &ElectionName,
     id: LeaseId,
     version: &Version,
-    place: &Place,
+    place: &LockFileId,
     boot: &str,
 ) -> rusqlite::Result<()> {
     db.execute_batch(HOLDER)?;
@@ -146,7 +146,7 @@ pub(super) fn holder(
     election: &ElectionName,
     row: &LeaseObject,
     boot: &str,
-) -> rusqlite::Result<Option<Place>> {
+) -> rusqlite::Result<Option<LockFileId>> {
     let (Some(id), Some(Record { node: Some(_), incarnation, .. })) = (row.lease.holder, &row.record) else {
         return Ok(None);
     };
@@ -159,7 +159,7 @@ pub(super) fn holder(
     )?
     .query_row((election.as_str(), &row.version.0, id.as_u128().to_be_bytes(), incarnation, boot), |row| {
         let (device, inode): (i64, i64) = (row.get(1)?, row.get(2)?);
-        Ok(Place { incarnation: row.get(0)?, device: device.cast_unsigned(), inode: inode.cast_unsigned() })
+        Ok(LockFileId { incarnation: row.get(0)?, device: device.cast_unsigned(), inode: inode.cast_unsigned() })
     })
     .optional()
 }

@@ -38,10 +38,10 @@ fn record(term: u64) -> Record {
 }
 
 /// A boot clock that the test moves, in seconds.
-fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> Boot {
+fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> BootClock {
     let seconds = Arc::clone(seconds);
     let clock = Arc::new(move || Duration::from_secs(seconds.load(Ordering::SeqCst)));
-    Boot { id: name.to_owned(), time_namespace: namespace.to_owned(), clock: clock.clone(), least: clock }
+    BootClock { id: name.to_owned(), time_namespace: namespace.to_owned(), clock: clock.clone(), least: clock }
 }
 
 async fn read(store: &SqliteStore) -> (LeaseState, Version, Option<Record>) {
@@ -140,7 +140,7 @@ async fn lease_expires_by_the_boot_clock_and_no_write_extends_it() {
 async fn slewed_boot_clock_does_not_shorten_the_watch_of_a_lease() {
     let dir = TempDir::new().unwrap();
     let (boot_clock, least) = (Arc::new(AtomicU64::new(100)), Arc::new(AtomicU64::new(50)));
-    let slewed = Boot { least: boot("b", "n", &least).clock, ..boot("b", "n", &boot_clock) };
+    let slewed = BootClock { least: boot("b", "n", &least).clock, ..boot("b", "n", &boot_clock) };
     let store = SqliteStore::with_boot(dir.path(), slewed);
     let holder = SqliteStore::with_boot(dir.path(), boot("other", "n", &Arc::default()));
     created(&holder).await;
@@ -549,7 +549,7 @@ fn code(cell: &str) -> Vec<String> {
 async fn docs_list_every_table_and_its_file() {
     let dir = TempDir::new().unwrap();
     let lock_file = LockFile::make(&dir.path().join(witness::FOLDER), "i").unwrap();
-    let store = SqliteStore::with_lock_file(dir.path(), Boot::current(), Arc::new(lock_file));
+    let store = SqliteStore::with_lock_file(dir.path(), BootClock::current(), Arc::new(lock_file));
     created(&store).await;
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::document::{Document, DocumentError, KEY, Limits, Mark};
 use crate::gate::Gate;
-use crate::pace::{Pace, tried};
+use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 
 /// A host that claims an election's state.
@@ -166,7 +166,7 @@ impl Claimant {
         gate: &Gate,
     ) -> Result<(Version, Arc<Document>), ClaimError> {
         let claim = Mark::new().map_err(|error| ClaimError::Store(error.to_string()))?;
-        let mut pace = Pace::new(&*self.tell);
+        let mut pace = RetryPacer::new(&*self.tell);
         let mut read_ahead = self.read_ahead.take().await;
         loop {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
@@ -356,7 +356,7 @@ impl History {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
         let content = next.encode_aside().await.map_err(|error| CommitError::Unavailable(error.to_string()))?;
         let tell = Arc::clone(&self.home.tell);
-        let mut pace = Pace::new(&*tell);
+        let mut pace = RetryPacer::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
                 return Err(self.end(in_doubt, CommitError::Refused));
@@ -382,7 +382,7 @@ impl History {
     /// Finds out why the version has changed: an earlier try was saved, or another writer's claim.
     async fn after_conflict(&mut self, next: Arc<Document>, in_doubt: bool) -> Result<(), CommitError> {
         let tell = Arc::clone(&self.home.tell);
-        let mut pace = Pace::new(&*tell);
+        let mut pace = RetryPacer::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
                 // The stored document has changed: the write stays unsettled, so that the next term does not adopt it.

@@ -3,7 +3,7 @@
 use baton_election::{ElectionName, StoreError};
 
 use super::document::{Document, DocumentError, Mark};
-use crate::edit::{self, Edit, Tried, Unusable};
+use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 
 /// Reads an election's state; none if it was never written.
@@ -42,7 +42,7 @@ pub async fn edit<E: From<EditError>>(
         let changed = changed.await.map_err(|why| edit.forbidden(why))?;
         let next = Document { claim: mark, commit: mark, ..changed };
         let content = next.encode().map_err(EditError::from)?;
-        if edit.write(content).await.map_err(EditError::from)? == Tried::Written {
+        if edit.write(content).await.map_err(EditError::from)? == WriteOutcome::Written {
             return Ok(());
         }
     }

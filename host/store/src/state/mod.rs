@@ -9,7 +9,7 @@
 mod claim;
 mod document;
 mod edit;
-pub(crate) mod foreign;
+pub(crate) mod untrusted;
 
 pub use claim::{Change, Claim, ClaimError, Claimant, CommitError, Handover, HandoverClaim, ReadAhead};
 pub use document::{Document, DocumentError, HEAD, KEY, LARGEST, Limits};

@@ -13,7 +13,7 @@ use baton_election::ElectionName;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::Place;
+use super::LockFileId;
 use crate::file_events::{FileEvents, WatchFlags, Watches};
 
 /// Waits before each check, in milliseconds. If the file is locked even then, only one of several runners has exited.
@@ -24,12 +24,12 @@ pub(crate) struct Deaths {
     folder: PathBuf,
     holders: watch::Sender<HashMap<ElectionName, Holder>>,
     events: Arc<FileEvents>,
-    watched: Arc<Mutex<HashMap<Place, i32>>>,
+    watched: Arc<Mutex<HashMap<LockFileId, i32>>>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 struct Holder {
-    place: Place,
+    place: LockFileId,
     is_told: bool,
     /// The count of events at the last check, if any.
     looked: Option<u64>,
@@ -47,7 +47,7 @@ impl Deaths {
     }
 
     /// Sets the incarnation whose death would end the lease of `election`, as a reading has shown it.
-    pub(crate) fn holds(&self, election: &ElectionName, place: Option<Place>) {
+    pub(crate) fn holds(&self, election: &ElectionName, place: Option<LockFileId>) {
         self.holders.send_if_modified(|holders| {
             let known = holders.get(election).map(|holder| &holder.place);
             if known == place.as_ref() {
@@ -104,7 +104,7 @@ impl Deaths {
     }
 
     /// Records a check at this count of events. Returns true if the death must be reported now.
-    fn looked(&self, election: &ElectionName, place: &Place, count: u64, is_gone: bool) -> bool {
+    fn looked(&self, election: &ElectionName, place: &LockFileId, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {
             if let Some(holder) = holders.get_mut(election).filter(|holder| holder.place == *place) {
@@ -119,7 +119,7 @@ impl Deaths {
     /// Makes the kernel report the events of all holders' lock files, and of no others.
     async fn watch(&self) {
         let Some(queue) = self.events.queue().await.map(Arc::clone) else { return };
-        let wanted: HashSet<Place> = self.holders.borrow().values().map(|holder| holder.place.clone()).collect();
+        let wanted: HashSet<LockFileId> = self.holders.borrow().values().map(|holder| holder.place.clone()).collect();
         let is_watched = lock(&self.watched).keys().collect::<HashSet<_>>() == wanted.iter().collect();
         if !is_watched {
             let (watched, folder) = (Arc::clone(&self.watched), self.folder.clone());
@@ -129,7 +129,7 @@ impl Deaths {
 }
 
 /// Makes the kernel report the events of these lock files, and of no others.
-fn watch(watches: &Watches, watched: &Mutex<HashMap<Place, i32>>, folder: &Path, wanted: &HashSet<Place>) {
+fn watch(watches: &Watches, watched: &Mutex<HashMap<LockFileId, i32>>, folder: &Path, wanted: &HashSet<LockFileId>) {
     // No other thread changes it: the permit allows one file system call at a time.
     let mut now = lock(watched).clone();
     for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Dir, OFlags, fstat, ftruncate, unlinkat};
 use rustix::io::Errno;
 
 use super::{
-    LockFile, Place, TIDIED, is_incarnation, is_lockable, is_same, is_unlocked, lock, open_folder, open_lock_file,
+    LockFile, LockFileId, TIDIED, is_incarnation, is_lockable, is_same, is_unlocked, lock, open_folder, open_lock_file,
     open_plain, tidy_up,
 };
 
@@ -35,14 +35,14 @@ pub(crate) struct Note {
     pub(crate) store: String,
     pub(crate) election: ElectionName,
     /// The incarnation that holds the lease, and its lock file.
-    pub(crate) place: Place,
+    pub(crate) place: LockFileId,
     /// The ids under which the lease may be held: the holder's own, and one for each host that tried to reclaim it.
     pub(crate) ids: Vec<LeaseId>,
 }
 
 impl Note {
     pub(crate) fn encode(&self) -> String {
-        let Self { boot, store, election, place: Place { incarnation, device, inode }, ids } = self;
+        let Self { boot, store, election, place: LockFileId { incarnation, device, inode }, ids } = self;
         let ids: String = ids.iter().map(|id| id_line(*id)).collect();
         format!(
             "{TITLE}\nboot={boot}\nstore={store}\nelection={election}\nincarnation={incarnation}\ndevice={device}\n\
@@ -67,7 +67,7 @@ impl Note {
             boot: value("boot")?.to_owned(),
             store: value("store")?.to_owned(),
             election: ElectionName::new(value("election")?).ok()?,
-            place: Place {
+            place: LockFileId {
                 incarnation: value("incarnation").filter(|text| is_incarnation(text))?.to_owned(),
                 device: value("device")?.parse().ok()?,
                 inode: value("inode")?.parse().ok()?,

@@ -35,7 +35,7 @@ impl Drop for Runner {
 }
 
 /// Waits until the incarnation is dead. A program that another test starts briefly has copies of all descriptors.
-fn is_seen_gone(place: &Place, holders: &Path) {
+fn is_seen_gone(place: &LockFileId, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }
 
@@ -85,7 +85,7 @@ fn locks_on_a_shared_file_system_do_not_count() {
     }
     let (file, found) = open_lock_file(&open_folder(fuse.path()).unwrap(), "a").unwrap();
     assert!(is_unlocked(file.as_fd()).unwrap());
-    let place = Place { incarnation: "a".to_owned(), device: found.st_dev, inode: found.st_ino };
+    let place = LockFileId { incarnation: "a".to_owned(), device: found.st_dev, inode: found.st_ino };
     assert!(!place.is_gone(fuse.path()));
 }
 
@@ -116,7 +116,10 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");
     for incarnation in ["", ".", "../a", "A", "a/b", &"a".repeat(65)] {
-        assert!(!Place { incarnation: incarnation.to_owned(), ..place.clone() }.is_gone(&holders), "{incarnation:?}");
+        assert!(
+            !LockFileId { incarnation: incarnation.to_owned(), ..place.clone() }.is_gone(&holders),
+            "{incarnation:?}"
+        );
     }
 }
 

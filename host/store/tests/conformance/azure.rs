@@ -17,7 +17,7 @@ use baton_store::{AzureStore, LeaseStore, ObjectStore as _, Reading, Store, Vers
 use super::azurite::Azurite;
 use super::patience::Patience;
 use super::proxy::{Mode, Proxy};
-use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record, version_of};
+use super::suite::{self, Backend, CaseBench, a, assert_lost, b, job, record, version_of};
 use super::versioned;
 
 /// The time that a caller waits: much shorter than a lease, longer than any answer on loopback.
@@ -141,7 +141,7 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
     let direct = container(&azurite, "network").await;
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "network");
-    let bench = Bench { store: direct.open(), backend: Arc::new(direct) };
+    let bench = CaseBench { store: direct.open(), backend: Arc::new(direct) };
     let version = bench.create().await;
     let unknown =
         |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
@@ -170,7 +170,7 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
 
 /// Requests that the network delays until the state has changed.
 struct Late {
-    bench: Bench,
+    bench: CaseBench,
     far: Arc<dyn LeaseStore>,
     proxy: Proxy,
 }
@@ -180,11 +180,11 @@ impl Late {
         let direct = container(azurite, name).await;
         let proxy = Proxy::start(azurite.address());
         let far = Arc::new(handle(proxy.address(), name));
-        Self { bench: Bench { store: direct.open(), backend: Arc::new(direct) }, far, proxy }
+        Self { bench: CaseBench { store: direct.open(), backend: Arc::new(direct) }, far, proxy }
     }
 
     /// Sends a request that gets stuck, gives it up, runs `after`, and then delivers the request.
-    async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&Bench)) {
+    async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&CaseBench)) {
         self.proxy.set(Mode::HoldRequest);
         let far = Arc::clone(&self.far);
         let sent = tokio::spawn(async move { far.request(&job(), op).await });
@@ -337,7 +337,7 @@ async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     let azurite = Azurite::start();
     for (name, breaks) in [("broken", true), ("expired", false)] {
         let container = container(&azurite, name).await;
-        let bench = Bench { store: container.open(), backend: Arc::new(container) };
+        let bench = CaseBench { store: container.open(), backend: Arc::new(container) };
         let version = bench.held_by(a()).await;
         let version = version_of(bench.write(a(), &version, 1).await);
         if breaks {

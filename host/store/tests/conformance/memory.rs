@@ -10,7 +10,7 @@ use baton_store::Store;
 use baton_store::memory::{Fault, MemoryStore};
 use baton_store::{ModuleStore as _, Reading};
 
-use super::suite::{self, Backend, Bench, a, b, job, record};
+use super::suite::{self, Backend, CaseBench, a, b, job, record};
 use super::{modules, versioned};
 
 struct Memory {
@@ -92,7 +92,7 @@ async fn faults_apply_to_writes_of_control_objects() {
 async fn faults_apply_to_lease_requests() {
     let memory = memory();
     let store = memory.store.clone();
-    let bench = Bench { store: memory.open(), backend: Arc::new(memory) };
+    let bench = CaseBench { store: memory.open(), backend: Arc::new(memory) };
     let version = bench.create().await;
     let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone(), instead_of: None };
     let unknown =

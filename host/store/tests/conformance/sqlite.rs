@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
-use baton_store::sqlite::Boot;
+use baton_store::sqlite::BootClock;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject, withdraw_gone};
 use baton_store::{LeaseStore, SqliteStore, Store};
 use tempfile::TempDir;
 
-use super::suite::{self, Backend, Bench, a, assert_lost, b, job, record};
+use super::suite::{self, Backend, CaseBench, a, assert_lost, b, job, record};
 use super::{modules, versioned};
 use crate::skipped::skipped;
 
@@ -79,7 +79,7 @@ async fn state_file_is_added_to_an_older_folder() {
 async fn lock_on_the_state_delays_no_renewal() {
     let folder = folder().await;
     let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("state.db")).unwrap());
-    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    let bench = CaseBench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
     bench.held_by(a()).await;
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let answer = store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await;
@@ -94,7 +94,7 @@ async fn lock_on_the_state_delays_no_renewal() {
 async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     let folder = folder().await;
     let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("control.db")).unwrap());
-    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    let bench = CaseBench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
     bench.held_by(a()).await;
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let said = Announcement { term: 9, ..Announcement::now("node", "i", "", Vec::new(), None) };
@@ -152,7 +152,7 @@ async fn damaged_module_files_are_named() {
         assert!(why.contains(file) && why.contains("move it out of the way"), "{why}");
     }
     // Leases and state do not depend on them.
-    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    let bench = CaseBench { store: folder.open(), backend: Arc::new(folder) };
     bench.held_by(a()).await;
     store.write(VersionedObject::State, &job, None, versioned::text("x")).await.unwrap();
 }
@@ -163,7 +163,7 @@ async fn lock_on_modules_delays_no_renewal_and_no_control_reading() {
     let folder = folder().await;
     let (store, job) = (folder.handle(), versioned::election("other"));
     let lock = rusqlite::Connection::open(folder.0.path().join("modules.db")).unwrap();
-    let bench = Bench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
+    let bench = CaseBench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
     bench.held_by(a()).await;
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let digest = Digest::of(b"x");
@@ -180,10 +180,10 @@ async fn lock_on_modules_delays_no_renewal_and_no_control_reading() {
     assert_eq!(store.get_module(&digest, 10).await, Ok(Some(versioned::text("x"))));
 }
 
-async fn held() -> (std::path::PathBuf, Bench) {
+async fn held() -> (std::path::PathBuf, CaseBench) {
     let folder = folder().await;
     let path = folder.0.path().join("lease.db");
-    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    let bench = CaseBench { store: folder.open(), backend: Arc::new(folder) };
     bench.held_by(a()).await;
     (path, bench)
 }
@@ -227,11 +227,11 @@ fn write_text(path: &Path) {
 
 #[tokio::test]
 async fn lease_of_another_boot_counts_from_its_first_reading() {
-    let (here, another) = (Boot::current(), || "another".to_owned());
-    for elsewhere in [Boot { id: another(), ..here.clone() }, Boot { time_namespace: another(), ..here }] {
+    let (here, another) = (BootClock::current(), || "another".to_owned());
+    for elsewhere in [BootClock { id: another(), ..here.clone() }, BootClock { time_namespace: another(), ..here }] {
         let (path, bench) = held().await;
         let store = SqliteStore::with_boot(path.parent().unwrap(), elsewhere);
-        let there = Bench { store: Arc::new(store), backend: Arc::clone(&bench.backend) };
+        let there = CaseBench { store: Arc::new(store), backend: Arc::clone(&bench.backend) };
         bench.backend.wait_out(bench.brief()).await;
         assert_eq!(bench.see().await.lease, LeaseState::Expired, "on its own boot");
         assert_eq!(there.see().await.lease, LeaseState::Held, "first seen now");
@@ -252,7 +252,7 @@ async fn one_of_many_processes_wins() {
     }
     let folder = folder().await;
     let dir = folder.0.path().to_owned();
-    let bench = Bench { store: folder.open(), backend: Arc::new(folder) };
+    let bench = CaseBench { store: folder.open(), backend: Arc::new(folder) };
     let version = bench.create().await;
     let racers: Vec<_> = (0..6)
         .map(|n| {

@@ -10,12 +10,12 @@ use baton_store::clock::Clock;
 
 use baton::links::LinkHandle;
 use baton::node::NodeId;
-use baton::steering::{Helm, Itself};
-use baton::supervisor::{Leads, Preference, Shutdown, Supervisor};
-use baton::telemetry::{Format, Log, Standing, Style};
+use baton::steering::{NodeIncarnation, SteeringWatch};
+use baton::supervisor::{LeadershipQuota, Preference, Shutdown, Supervisor};
+use baton::telemetry::{ElectionTracker, Format, Log, Style};
 use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
-use baton_store::{LeaseStore, MemoryStore, Tidings, memory};
+use baton_store::{ChangeNotifier, LeaseStore, MemoryStore, memory};
 use tokio::sync::{mpsc, watch};
 
 use super::patience::Patience;
@@ -79,9 +79,16 @@ async fn store_request_is_repeated_when_it_panics() {
     let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(nowhere)).unwrap();
     let election = ElectionName::new("fleet").unwrap();
     let timing = Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap();
-    let itself = Itself { node: "alpha".to_owned(), incarnation: "1".to_owned() };
+    let itself = NodeIncarnation { node: "alpha".to_owned(), incarnation: "1".to_owned() };
     let objects = Arc::new(store.store.clone());
-    let helm = Helm::new(election.clone(), (itself, timing), objects, clock.clone(), log.clone(), Tidings::default());
+    let steering_watch = SteeringWatch::new(
+        election.clone(),
+        (itself, timing),
+        objects,
+        clock.clone(),
+        log.clone(),
+        ChangeNotifier::default(),
+    );
     let supervisor = Supervisor {
         link: LinkHandle::off(),
         election: election.clone(),
@@ -100,13 +107,13 @@ async fn store_request_is_repeated_when_it_panics() {
         one_module: true,
         away: watch::Sender::default().subscribe(),
         judgements: mpsc::unbounded_channel().0,
-        helm: Arc::new(helm),
-        preference: Preference::new(election.clone(), 100, Leads::at_most(None)),
+        steering_watch: Arc::new(steering_watch),
+        preference: Preference::new(election.clone(), 100, LeadershipQuota::at_most(None)),
         presence: watch::Sender::default(),
         stall_after: None,
         clock,
         log,
-        standing: Arc::new(Standing::new(election, LEASE)),
+        tracker: Arc::new(ElectionTracker::new(election, LEASE)),
     };
     let (ask, asked) = watch::channel(Shutdown::No);
     let running = tokio::spawn(supervisor.run(asked));

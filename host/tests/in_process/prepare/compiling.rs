@@ -173,7 +173,7 @@ async fn module_is_not_blamed_when_machine_is_too_busy() {
 
     let (_folder, mut preparer) = script("exec sleep 600");
     preparer.compile_timeout = Duration::from_millis(100);
-    preparer.compiler = preparer.compiler.impatient(Duration::from_secs(1));
+    preparer.compiler = preparer.compiler.with_min_lifetime(Duration::from_secs(1));
     let refused = refused(&preparer, command(1)).await;
     assert!(matches!(refused, PrepareError::Starved { .. }) && refused.may_pass(), "{refused}");
     for word in ["1s", "100ms", "--compile-timeout", "busy"] {
@@ -301,7 +301,7 @@ async fn broken_compiler_is_reported_with_its_cause() {
     let (_folder, preparer) = script("echo the module is bad >&2; exit 3");
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Refused(why) if why == "the module is bad"));
     let (_folder, preparer) = script("while :; do echo too much to say >&2; done");
-    let compiler = preparer.compiler.clone().impatient(Duration::from_secs(1));
+    let compiler = preparer.compiler.clone().with_min_lifetime(Duration::from_secs(1));
     let preparer = Preparer { compile_timeout: Duration::from_millis(100), compiler, ..preparer };
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Starved { .. }));
     // SIGXCPU from the kernel counts like the compiler's own exit status.

@@ -60,7 +60,7 @@ impl Holding {
     /// the wake-up on, since the gate refuses everything meanwhile.
     pub(super) fn abort_at(&self, context: &Context, killed: Killed) -> Time {
         let timing = &context.settings.timing;
-        (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_takes())
+        (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_timeout())
     }
 
     /// True if a killed or ended instance is not gone in time: it hangs, and no code here can end it. Its lease is not
@@ -69,7 +69,7 @@ impl Holding {
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
             Stage::Serving(Serving { killed: Some(killed), .. }) => {
-                context.time().since(killed.counted_from) >= context.settings.timing.kill_takes()
+                context.time().since(killed.counted_from) >= context.settings.timing.kill_timeout()
             }
             _ => false,
         }

@@ -9,8 +9,8 @@ mod terms;
 use alloc::string::ToString;
 use core::time::Duration;
 
-use super::candidate::{Opening, Unclear};
-use super::record_writer::{News, Purpose, RecordWriter};
+use super::candidate::{AcquireBasis, UncertainHolder};
+use super::record_writer::{Purpose, RecordWriter, WriteResult};
 use super::timer::{Timer, Timers};
 use super::{Context, HEALTHY_AFTER, Pending, Role, answered};
 use crate::hint::Hint;
@@ -22,7 +22,7 @@ use crate::timing::Time;
 use lease::Renewal;
 use serving::Serving;
 use settling::Settling;
-use terms::{FailureStreak, Leave};
+use terms::{FailureStreak, LeaveReason};
 
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Holding {
@@ -47,7 +47,7 @@ pub(super) struct Holding {
     /// True once a term has begun under this lease.
     has_begun: bool,
     /// Reason to give the lease up as soon as the instance is gone.
-    leave: Option<Leave>,
+    leave: Option<LeaveReason>,
 }
 
 /// A holder's activity, and what it waits for.
@@ -76,12 +76,12 @@ impl Holding {
         length: Duration,
         sent: Time,
         version: Version,
-        opening: &Opening,
+        opening: &AcquireBasis,
     ) -> Self {
         let mut writer = RecordWriter::new(version, opening.record.clone());
         context.versions.forget_probation();
         let stage = match opening.unclear {
-            Some(Unclear { wait, reason, is_recalled }) => {
+            Some(UncertainHolder { wait, reason, is_recalled }) => {
                 // The wait is counted from now: the acquire took effect before its answer came.
                 let since = context.now.least;
                 let settling = Settling { since, until: since + wait, is_recalled };
@@ -116,7 +116,7 @@ impl Holding {
             has_begun: false,
             leave: None,
         };
-        holding.break_loop(context, opening);
+        holding.step_down_if_host_keeps_dying(context, opening);
         holding
     }
 
@@ -161,7 +161,7 @@ impl Holding {
     }
 
     pub(super) fn step(&mut self, context: &mut Context, input: Option<Input>) -> Option<Role> {
-        self.look_at_what_was_killed(context);
+        self.check_killed_instance(context);
         let next = match input {
             Some(Input::Answer { id, result }) => self.answer(context, id, result),
             Some(Input::Begun) => {
@@ -174,7 +174,7 @@ impl Holding {
                 None
             }
             Some(Input::StepDown { reason }) => {
-                self.leave.get_or_insert(Leave::StepDown(reason));
+                self.leave.get_or_insert(LeaveReason::StepDown(reason));
                 None
             }
             Some(Input::Stalled { reason }) => {
@@ -199,10 +199,10 @@ impl Holding {
             return next;
         }
         if context.shutting_down {
-            self.leave = Some(Leave::Shutdown);
+            self.leave = Some(LeaveReason::Shutdown);
         }
         if context.versions.module().is_none() {
-            self.leave.get_or_insert(Leave::NothingToServe);
+            self.leave.get_or_insert(LeaveReason::NothingToServe);
         }
         self.watch_instance(context);
         if self.is_left_dying() && context.shutting_down {
@@ -239,10 +239,10 @@ impl Holding {
             return self.renewed(context, pending.sent, result);
         }
         match self.writer.answer(context, id, &result) {
-            News::Written => self.written(),
-            News::Lost(why) => return self.lose(context, why),
-            News::Doubt => self.renewal.next_try = self.renewal.next_try.min(context.time()),
-            News::None => {}
+            WriteResult::Written => self.written(),
+            WriteResult::Lost(why) => return self.lose(context, why),
+            WriteResult::Doubt => self.renewal.next_try = self.renewal.next_try.min(context.time()),
+            WriteResult::None => {}
         }
         None
     }

@@ -8,7 +8,7 @@ use super::super::candidate::back_to_standby;
 use super::super::record_writer::Purpose;
 use super::super::timer::Timer;
 use super::super::{Context, FAILURES_TO_STEP_DOWN, HEALTHY_AFTER, Role, UNABLE_TO_STEP_DOWN};
-use super::terms::Leave;
+use super::terms::LeaveReason;
 use super::{Holding, Stage};
 use crate::port::{Effect, End, ModuleVersion, Now, OnDone, Report, StopReason};
 use crate::record::{Outcome, Term};
@@ -54,12 +54,12 @@ impl Holding {
             self.stop(context, StopReason::LeaseAtRisk, &last_renewed());
         }
         match self.leave.clone() {
-            Some(Leave::Shutdown) => self.stop(context, StopReason::Shutdown, "the host is shutting down"),
-            Some(Leave::StepDown(reason)) => self.stop(context, StopReason::StepDown, &reason),
-            Some(Leave::NothingToServe) => {
+            Some(LeaveReason::Shutdown) => self.stop(context, StopReason::Shutdown, "the host is shutting down"),
+            Some(LeaveReason::StepDown(reason)) => self.stop(context, StopReason::StepDown, &reason),
+            Some(LeaveReason::NothingToServe) => {
                 self.stop(context, StopReason::StepDown, "this node has no module that it may run");
             }
-            Some(Leave::Over) | None => {}
+            Some(LeaveReason::Over) | None => {}
         }
         if self.is_due(context, Timer::Deadline) {
             self.kill(context, &last_renewed());
@@ -94,11 +94,11 @@ impl Holding {
     /// and the host could not learn that the instance was gone. This happens once, or a host under repeated pauses
     /// would never end. An instance that had its time before the pause gets no more. A clock set forward is no pause:
     /// the killed instance has hung all the time.
-    pub(super) fn look_at_what_was_killed(&mut self, context: &Context) {
+    pub(super) fn check_killed_instance(&mut self, context: &Context) {
         let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
         let Stage::Serving(Serving { killed: Some(killed), .. }) = &mut self.stage else { return };
         let was_paused = context.now.least.saturating_sub(killed.seen.least) > timing.noticed_pause();
-        let had_its_time = killed.seen.time.since(killed.counted_from) >= timing.kill_takes();
+        let had_its_time = killed.seen.time.since(killed.counted_from) >= timing.kill_timeout();
         if was_paused && now >= deadline && !had_its_time && !killed.after_a_pause {
             (killed.counted_from, killed.after_a_pause) = (now, true);
         }
@@ -178,7 +178,7 @@ impl Holding {
                 serving.stop(context, StopReason::Replaced, &reason, context.settings.timing.grace());
                 serving.rejected.get_or_insert(reason);
             }
-            _ => drop(self.leave.get_or_insert(Leave::StepDown(reason))),
+            _ => drop(self.leave.get_or_insert(LeaveReason::StepDown(reason))),
         }
     }
 
@@ -235,7 +235,7 @@ impl Holding {
             End::Done => {
                 let wait = context.settings.pause;
                 match (context.settings.on_done, &self.leave) {
-                    (OnDone::Finish, _) => drop(self.leave.get_or_insert(Leave::Over)),
+                    (OnDone::Finish, _) => drop(self.leave.get_or_insert(LeaveReason::Over)),
                     (OnDone::Repeat, None) => context.report(Report::Pausing { wait }),
                     (OnDone::Repeat, Some(_)) => {}
                 }
@@ -244,7 +244,7 @@ impl Holding {
             End::Unable(why) if self.unable >= UNABLE_TO_STEP_DOWN => {
                 let why =
                     format!("this node failed {} times in a row to start the instance, the last: {why}", self.unable);
-                self.leave.get_or_insert(Leave::StepDown(why));
+                self.leave.get_or_insert(LeaveReason::StepDown(why));
                 (failures, Duration::ZERO)
             }
             End::Unable(why) => {
@@ -254,11 +254,11 @@ impl Holding {
             }
             End::Failed(why) | End::Crashed(why) | End::Fatal(why) if failures + 1 >= FAILURES_TO_STEP_DOWN => {
                 let why = format!("{} failures in a row, the last: {why}", failures + 1);
-                self.leave.get_or_insert(Leave::StepDown(why));
+                self.leave.get_or_insert(LeaveReason::StepDown(why));
                 (failures + 1, Duration::ZERO)
             }
             End::Fatal(why) => {
-                self.leave.get_or_insert(Leave::StepDown(why));
+                self.leave.get_or_insert(LeaveReason::StepDown(why));
                 (failures + 1, Duration::ZERO)
             }
             End::Failed(why) | End::Crashed(why) => {
@@ -268,7 +268,7 @@ impl Holding {
             }
         };
         self.streak.failures = failures;
-        let outcome = (self.leave == Some(Leave::Over)).then_some(Outcome::Done);
+        let outcome = (self.leave == Some(LeaveReason::Over)).then_some(Outcome::Done);
         self.note(context, &version, failures, outcome, rest, is_pause);
         None
     }

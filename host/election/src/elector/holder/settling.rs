@@ -14,7 +14,7 @@ use crate::request::{Op, Reply, StoreError};
 pub(super) struct Settling {
     pub(super) since: Duration,
     pub(super) until: Duration,
-    /// See [`Unclear`](super::super::candidate::Unclear).
+    /// See [`UncertainHolder`](super::super::candidate::UncertainHolder).
     pub(super) is_recalled: bool,
 }
 
@@ -63,7 +63,7 @@ impl Holding {
             }
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
-                context.memory.leave_out_unknown_terms(context.now.wall);
+                context.memory.skip_unknown_terms(context.now.wall);
                 // The recall is not repeated, so the end of this trouble could not be noticed.
                 context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }

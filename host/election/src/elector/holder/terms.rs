@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
-use super::super::candidate::{Opening, Way, back_to_standby};
+use super::super::candidate::{AcquireBasis, AcquireMode, back_to_standby};
 use super::super::record_writer::Purpose;
 use super::super::releasing::Releasing;
 use super::super::timer::Timer;
@@ -22,11 +22,11 @@ pub(super) struct FailureStreak {
 
 impl FailureStreak {
     /// The streak that a new holder finds. A version whose host died during its term has failed, as far as is known.
-    pub(super) fn after(context: &Context, opening: &Opening) -> Self {
+    pub(super) fn after(context: &Context, opening: &AcquireBasis) -> Self {
         match (&opening.record, opening.way) {
             // A pause follows only an instance that returned ok.
             (Some(record), _) if !context.pause_left(Some(record)).is_zero() => Self::default(),
-            (Some(Record { module, failures, .. }), Way::InsteadOf(_) | Way::Reclaim(_)) => {
+            (Some(Record { module, failures, .. }), AcquireMode::InsteadOf(_) | AcquireMode::Reclaim(_)) => {
                 Self { module: module.clone(), failures: failures.saturating_add(1) }
             }
             _ => Self::default(),
@@ -36,7 +36,7 @@ impl FailureStreak {
 
 /// Reason to give the lease up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Leave {
+pub(super) enum LeaveReason {
     Shutdown,
     /// The node steps down for this reason, and a cool-off follows.
     StepDown(String),
@@ -76,13 +76,13 @@ impl Holding {
 
     /// Steps down for a while if this node reclaims its lease after at least two failures in a row. Otherwise a host
     /// that dies and returns would repeat that as fast as it can be killed.
-    pub(super) fn break_loop(&mut self, context: &Context, opening: &Opening) {
+    pub(super) fn step_down_if_host_keeps_dying(&mut self, context: &Context, opening: &AcquireBasis) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
-        if record.failures == 0 || !matches!(opening.way, Way::Reclaim(_)) {
+        if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {
             return;
         }
         let failures = self.streak.failures;
-        self.leave = Some(Leave::StepDown(format!("{failures} failures in a row, the last: the host died")));
+        self.leave = Some(LeaveReason::StepDown(format!("{failures} failures in a row, the last: the host died")));
         self.writer.want(Record { failures, ..record.clone() }, Purpose::Note, context.time());
         self.stage = Stage::Noting { rest: Duration::ZERO };
     }
@@ -133,7 +133,7 @@ impl Holding {
         // The module to serve now may be the one with which the election ended.
         let is_noting = matches!(self.stage, Stage::Noting { .. }) && self.writer.is_busy();
         if self.writer.record().is_some_and(|record| context.is_over(record)) && !is_noting {
-            return self.leave(context, Leave::Over);
+            return self.leave(context, LeaveReason::Over);
         }
         if self.is_due(context, Timer::NextTerm) {
             if self.is_claimed(context) {
@@ -224,8 +224,8 @@ impl Holding {
     }
 
     /// Gives the lease up. Nothing runs any more.
-    fn leave(&mut self, context: &mut Context, leave: Leave) -> Option<Role> {
-        if let Leave::StepDown(reason) = leave {
+    fn leave(&mut self, context: &mut Context, leave: LeaveReason) -> Option<Role> {
+        if let LeaveReason::StepDown(reason) = leave {
             context.begin_cool_off(reason);
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {

@@ -124,7 +124,7 @@ impl HostRules {
     }
 
     pub(super) fn kill(&mut self, now: Time) -> Checked {
-        let takes = self.table().kill_takes();
+        let takes = self.table().kill_timeout();
         let (Some(instance), Some(holding)) = (&mut self.instance, &self.holding) else { return Ok(()) };
         let after_a_pause = now > instance.deadline + takes / 4;
         instance.killed = Some(Killed { counted_from: now, seen: (now, self.least), after_a_pause, hangs: false });
@@ -153,7 +153,7 @@ impl HostRules {
 
     /// What has ended by itself has from now on the time that a kill may take.
     pub(super) fn dying(&mut self, now: Time) {
-        let (takes, least) = (self.table().kill_takes(), self.least);
+        let (takes, least) = (self.table().kill_timeout(), self.least);
         let Some(instance) = &mut self.instance else { return };
         let after_a_pause = now > instance.deadline + takes / 4;
         let killed = Killed { counted_from: now, seen: (now, least), after_a_pause, hangs: false };
@@ -175,7 +175,7 @@ impl HostRules {
     /// Before the elector has an input: a process that did not run at its deadline, or since, has from its kill on, or
     /// once from its waking on, what there is between deadline and abort.
     pub(super) fn wakes(&mut self, now: Time) {
-        let (takes, least) = (self.table().kill_takes(), self.least);
+        let (takes, least) = (self.table().kill_timeout(), self.least);
         let Some(instance) = &mut self.instance else { return };
         let (deadline, Some(killed)) = (instance.deadline, &mut instance.killed) else { return };
         killed.hangs |= killed.seen.0.since(killed.counted_from) >= takes;
@@ -314,7 +314,7 @@ impl HostRules {
             return Ok(());
         }
         if let Some(killed) = instance.killed {
-            let abort_at = instance.abort_at.max(killed.counted_from + table.kill_takes());
+            let abort_at = instance.abort_at.max(killed.counted_from + table.kill_timeout());
             if self.is_left_dying(now) && !self.shutdown_asked {
                 return Ok(());
             }
@@ -341,7 +341,7 @@ impl HostRules {
     /// An instance was killed and is not gone in the time that it had: its lease is to run out with its host.
     pub(super) fn hangs(&self, now: Time) -> bool {
         let killed = self.instance.as_ref().and_then(|instance| instance.killed);
-        killed.is_some_and(|killed| killed.hangs || now.since(killed.counted_from) >= self.table().kill_takes())
+        killed.is_some_and(|killed| killed.hangs || now.since(killed.counted_from) >= self.table().kill_timeout())
     }
 
     pub(super) fn leader_tries_never_slow(
@@ -404,6 +404,6 @@ impl HostRules {
 impl Instance {
     /// When something is to follow from its not being gone, once it was killed.
     fn due(&self, table: Table) -> Option<Time> {
-        self.killed.map(|killed| self.abort_at.max(killed.counted_from + table.kill_takes()))
+        self.killed.map(|killed| self.abort_at.max(killed.counted_from + table.kill_timeout()))
     }
 }

@@ -35,7 +35,7 @@ impl Table {
     }
 
     /// What a kill may take.
-    pub fn kill_takes(self) -> Duration {
+    pub fn kill_timeout(self) -> Duration {
         self.abort_after() - self.deadline_after()
     }
 }

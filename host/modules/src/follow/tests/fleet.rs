@@ -127,7 +127,7 @@ impl Fleet {
     }
 
     pub fn follower(&self, node: &str, source: Option<Box<dyn Source>>) -> (Follower, Node) {
-        let (presence, seen) = watch::channel(Presence::default());
+        let (presence, seen) = watch::channel(SupervisorState::default());
         let said = Kept::default();
         let prepares = Arc::new(AtomicU32::new(0));
         let preparer = InProcess {
@@ -136,13 +136,13 @@ impl Fleet {
             is_busy: Arc::clone(&self.is_busy),
             prepares: Arc::clone(&prepares),
         };
-        let (follower, supply, judge) = Follower::new(Following {
-            tidings: Tidings::default(),
+        let (follower, supply, judge) = Follower::new(FollowerConfig {
+            notifier: ChangeNotifier::default(),
             election: self.election.clone(),
             node: node.to_owned(),
             incarnation: "1".to_owned(),
             name: if source.is_some() { "x.wasm".to_owned() } else { "store://fleet".to_owned() },
-            known_by: KnownBy {
+            known_by: NodeProperties {
                 labels: [("zone".to_owned(), node.to_owned())].into(),
                 priority: 50,
                 admin: format!("http://{node}:7070"),
@@ -179,7 +179,7 @@ impl Fleet {
 pub struct Node {
     pub supply: watch::Receiver<Supply>,
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
-    pub presence: watch::Sender<Presence>,
+    pub presence: watch::Sender<SupervisorState>,
     said: Kept,
     pub running: Option<JoinHandle<()>>,
     pub prepares: Arc<AtomicU32>,

@@ -146,7 +146,7 @@ fn every_spelling_of_an_address_matches_its_grant() {
         let url = format!("http://{host}/");
         assert!(allows(&named, &url) && !allows(&not, &url), "{url}");
         let origin = Origin::of(&url.parse().unwrap()).unwrap();
-        assert_eq!(named.reach(&origin, "/"), Some(Reach::Exactly([169, 254, 169, 254].into())));
+        assert_eq!(named.reach(&origin, "/"), Some(AddressReach::Exactly([169, 254, 169, 254].into())));
     }
 }
 
@@ -154,14 +154,14 @@ fn every_spelling_of_an_address_matches_its_grant() {
 fn widest_matching_grant_decides_the_reach() {
     let origin = Origin::of(&"http://a.example.com".parse().unwrap()).unwrap();
     let reach = |texts: &[&str]| grants(texts).reach(&origin, "/");
-    assert_eq!(reach(&["http://a.example.com"]), Some(Reach::Public));
-    assert_eq!(reach(&["http://*.example.com#private", "http://a.example.com"]), Some(Reach::Private));
+    assert_eq!(reach(&["http://a.example.com"]), Some(AddressReach::Public));
+    assert_eq!(reach(&["http://*.example.com#private", "http://a.example.com"]), Some(AddressReach::Private));
     assert_eq!(reach(&["http://b.example.com#private"]), None);
     let localhost = Origin::of(&"http://LOCALHOST".parse().unwrap()).unwrap();
-    assert_eq!(grants(&["http://localhost"]).reach(&localhost, "/"), Some(Reach::Loopback));
+    assert_eq!(grants(&["http://localhost"]).reach(&localhost, "/"), Some(AddressReach::Loopback));
     let asked_of_a_server = Origin::of(&"http://localhost.".parse().unwrap()).unwrap();
     assert_eq!(grants(&["http://localhost"]).reach(&asked_of_a_server, "/"), None);
-    assert_eq!(grants(&["http://localhost."]).reach(&asked_of_a_server, "/"), Some(Reach::Public));
+    assert_eq!(grants(&["http://localhost."]).reach(&asked_of_a_server, "/"), Some(AddressReach::Public));
 }
 
 #[test]
@@ -203,17 +203,17 @@ fn proposed_grant_allows_the_refused_request() {
 
 #[test]
 fn reach_includes_only_its_kinds_of_address() {
-    let reaches = |reach: Reach, address: &str| {
+    let reaches = |reach: AddressReach, address: &str| {
         let address: IpAddr = address.parse().unwrap();
         reach.includes(Resolved { address: (address, 80).into(), kind: kind(address) })
     };
     let [public, loopback, private, link_local] = ["8.8.8.8", "127.0.0.1", "10.1.2.3", "169.254.169.254"];
     let all = [public, loopback, private, link_local];
     for (reach, included) in [
-        (Reach::Public, [true, false, false, false]),
-        (Reach::Loopback, [false, true, false, false]),
-        (Reach::Private, [true, true, true, false]),
-        (Reach::Exactly(link_local.parse().unwrap()), [false, false, false, true]),
+        (AddressReach::Public, [true, false, false, false]),
+        (AddressReach::Loopback, [false, true, false, false]),
+        (AddressReach::Private, [true, true, true, false]),
+        (AddressReach::Exactly(link_local.parse().unwrap()), [false, false, false, true]),
     ] {
         assert_eq!(all.map(|address| reaches(reach, address)), included, "{reach:?}");
     }

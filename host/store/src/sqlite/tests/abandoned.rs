@@ -16,7 +16,7 @@ impl Host {
         Self::on(folder, incarnation, &same_boot())
     }
 
-    fn on(folder: &TempDir, incarnation: &str, boot: &Boot) -> Self {
+    fn on(folder: &TempDir, incarnation: &str, boot: &BootClock) -> Self {
         let lock_file = LockFile::make(&folder.path().join(witness::FOLDER), incarnation).unwrap();
         let lock_file = Arc::new(lock_file);
         let store = SqliteStore::with_lock_file(folder.path(), boot.clone(), Arc::clone(&lock_file));
@@ -41,7 +41,7 @@ impl Host {
 }
 
 /// A boot clock that stands still, so that no lease expires.
-fn same_boot() -> Boot {
+fn same_boot() -> BootClock {
     boot("this", "n", &Arc::new(AtomicU64::new(1)))
 }
 

@@ -82,7 +82,7 @@ async fn stored(store: &MemoryStore) -> Option<(Version, Bytes)> {
     }
 }
 
-struct Bench {
+struct ClaimBench {
     store: MemoryStore,
     requests: Arc<AtomicU32>,
     is_unreadable: Arc<AtomicBool>,
@@ -91,7 +91,7 @@ struct Bench {
     read_ahead: ReadAhead,
 }
 
-impl Bench {
+impl ClaimBench {
     fn new() -> Self {
         Self {
             store: MemoryStore::new(Arc::new(|| Duration::ZERO)),
@@ -187,7 +187,7 @@ fn put(key: &str, value: &[u8]) -> Change {
 
 #[tokio::test]
 async fn term_starts_from_what_the_previous_one_saved() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut first = bench.claim(1).await.unwrap();
     assert_eq!(first.entries().get("n"), None);
     first.commit(vec![put("b", b"2"), put("a", b"1"), put("ab", b"3")]).await.unwrap();
@@ -204,7 +204,7 @@ async fn term_starts_from_what_the_previous_one_saved() {
 
 #[tokio::test]
 async fn claim_fences_off_earlier_terms() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut first = bench.claim(1).await.unwrap();
     first.commit(n(1)).await.unwrap();
     let mut second = bench.claim(2).await.unwrap();
@@ -216,7 +216,7 @@ async fn claim_fences_off_earlier_terms() {
 
 #[tokio::test]
 async fn claim_is_refused_when_the_term_is_not_higher() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     bench.claim(5).await.unwrap();
     for term in [4, 5] {
         assert_eq!(bench.claim(term).await.err(), Some(ClaimError::Superseded(5)));
@@ -227,7 +227,7 @@ async fn claim_is_refused_when_the_term_is_not_higher() {
 #[tokio::test]
 async fn lost_write_is_settled_by_repeating_it() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
-        let bench = Bench::new();
+        let bench = ClaimBench::new();
         bench.store.fail_next(fault);
         let mut claim = bench.claim(1).await.unwrap();
         assert_eq!(bench.delays.load(Ordering::SeqCst), 1, "{fault:?}");
@@ -242,7 +242,7 @@ async fn lost_write_is_settled_by_repeating_it() {
 
 #[tokio::test]
 async fn late_write_changes_nothing() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut claim = bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     claim.commit(n(1)).await.unwrap();
@@ -256,7 +256,7 @@ async fn late_write_changes_nothing() {
 
 #[tokio::test]
 async fn refused_commit_is_never_saved() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut claim = bench.claim(1).await.unwrap();
     claim.history.try_lock().unwrap().gate.close();
     assert_eq!(claim.commit(n(1)).await, Err(CommitError::Refused));
@@ -270,7 +270,7 @@ async fn refused_commit_is_never_saved() {
 
 #[tokio::test]
 async fn commit_is_unknown_when_unanswered_until_the_deadline() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let term = gate(Duration::from_secs(3600));
     let mut claim = bench.claimant().claim(1, Arc::clone(&term)).await.unwrap();
     for _ in 0..1000 {
@@ -287,7 +287,7 @@ async fn commit_is_unknown_when_unanswered_until_the_deadline() {
 
 #[tokio::test]
 async fn change_by_an_operator_ends_the_term() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut claim = bench.claim(1).await.unwrap();
     claim.commit(n(1)).await.unwrap();
     let change = |found: Result<Document, DocumentError>| {
@@ -308,7 +308,7 @@ async fn change_by_an_operator_ends_the_term() {
 
 #[tokio::test]
 async fn claim_made_ahead_sends_no_request() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut first = bench.claim(1).await.unwrap();
     first.commit(n(1)).await.unwrap();
     first.succession().claim(2).await.unwrap();
@@ -329,7 +329,7 @@ async fn claim_made_ahead_sends_no_request() {
 
 #[tokio::test]
 async fn handover_is_void_when_its_term_never_begins() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let first = bench.claim(1).await.unwrap();
     first.succession().claim(2).await.unwrap();
     drop(first);
@@ -345,7 +345,7 @@ async fn handover_is_void_when_its_term_never_begins() {
 #[tokio::test]
 async fn foreign_claim_is_found_by_claim_ahead_and_by_first_commit() {
     for is_before in [true, false] {
-        let bench = Bench::new();
+        let bench = ClaimBench::new();
         let mut first = bench.claim(1).await.unwrap();
         let another = async || {
             let elsewhere = bench.elsewhere();
@@ -370,7 +370,7 @@ async fn foreign_claim_is_found_by_claim_ahead_and_by_first_commit() {
 
 #[tokio::test]
 async fn handover_is_void_when_the_document_has_changed() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let term = gate(Duration::from_secs(3600));
     let mut first = bench.claimant().claim(1, Arc::clone(&term)).await.unwrap();
     first.succession().claim(2).await.unwrap();
@@ -388,7 +388,7 @@ async fn handover_is_void_when_the_document_has_changed() {
 
 #[tokio::test]
 async fn claim_is_made_later_when_refused_ahead() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let first = bench.claim(1).await.unwrap();
     first.history.try_lock().unwrap().gate.close();
     assert_eq!(first.succession().claim(2).await, Err(CommitError::Refused));
@@ -402,7 +402,7 @@ async fn pending_write_is_saved_before_the_next_claim_or_never() {
     for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Hold] {
         let saved = (fault == Fault::LoseAnswer).then_some(8);
         for is_commit in [true, false] {
-            let bench = Bench::new();
+            let bench = ClaimBench::new();
             let mut first = bench.claim(1).await.unwrap();
             let succession = first.succession();
             if is_commit {
@@ -425,7 +425,7 @@ async fn pending_write_is_saved_before_the_next_claim_or_never() {
 
 #[tokio::test]
 async fn limits_apply_only_to_growth() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let mut claim = bench.claim(1).await.unwrap();
     assert!(matches!(claim.commit(vec![put("v", &[0; 101])]).await, Err(CommitError::TooLarge(_))));
     claim.commit(vec![put("v1", &[0; 40]), put("v2", &[0; 40])]).await.unwrap();
@@ -445,7 +445,7 @@ async fn limits_apply_only_to_growth() {
 
 #[tokio::test]
 async fn claim_leaves_foreign_content_untouched() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     for (content, error) in [
         (&b"hello"[..], DocumentError::Damaged),
         (b"baton state ", DocumentError::Damaged),
@@ -465,7 +465,7 @@ async fn claim_leaves_foreign_content_untouched() {
 
 #[tokio::test]
 async fn edit_in_doubt_is_not_reported_as_refused() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     let asked = AtomicU32::new(0);
@@ -486,7 +486,7 @@ async fn edit_in_doubt_is_not_reported_as_refused() {
 
 #[tokio::test]
 async fn number_of_keys_is_limited() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     let claimant = Claimant { limits: Limits::default(), ..bench.claimant() };
     let mut claim = claimant.claim(1, gate(Duration::from_secs(3600))).await.unwrap();
     let keys = |range: std::ops::Range<u32>| range.map(|key| put(&format!("{key:x}"), b"")).collect::<Vec<_>>();
@@ -504,7 +504,7 @@ fn highest_possible_term_is_damaged() {
 
 #[tokio::test]
 async fn claim_reuses_what_was_read_ahead() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     bench.begin_to_read();
     bench.claim(1).await.unwrap().commit(n(1)).await.unwrap();
     assert_eq!(bench.requests(), 3, "a reading, a claim, a commit");
@@ -522,7 +522,7 @@ async fn claim_reuses_what_was_read_ahead() {
 
 #[tokio::test]
 async fn claim_reads_again_when_the_state_changed_since_read_ahead() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     for term in [1, 3, 6] {
         bench.read().await;
         let mut other = bench.elsewhere().claim(term, gate(Duration::from_secs(3600))).await.unwrap();
@@ -539,7 +539,7 @@ async fn claim_reads_again_when_the_state_changed_since_read_ahead() {
 
 #[tokio::test]
 async fn failed_read_ahead_counts_as_a_first_try() {
-    let bench = Bench::new();
+    let bench = ClaimBench::new();
     bench.is_unreadable.store(true, Ordering::SeqCst);
     bench.read().await;
     bench.is_unreadable.store(false, Ordering::SeqCst);
@@ -551,7 +551,7 @@ async fn failed_read_ahead_counts_as_a_first_try() {
 async fn claim_succeeds_when_the_state_was_repaired_since_read_ahead() {
     let spoilt = |term| Document { term, ..Document::default() }.encode().unwrap();
     for bad in [Bytes::from_static(b"somebody's diary"), Bytes::from_static(b"baton state 2"), spoilt(9)] {
-        let bench = Bench::new();
+        let bench = ClaimBench::new();
         let good = spoilt(1);
         let version = bench.store.write(VersionedObject::State, &job(), None, bad).await.unwrap();
         bench.read().await;

@@ -1,9 +1,9 @@
 //! The modules that the elector may start.
 
 /// Modules that are ready to start, by digest. Generic only for the tests.
-pub(super) struct AtHand<T>(Vec<(String, T)>);
+pub(super) struct ReadyModules<T>(Vec<(String, T)>);
 
-impl<T> AtHand<T> {
+impl<T> ReadyModules<T> {
     pub(super) fn nothing() -> Self {
         Self(Vec::new())
     }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn module_of_previous_plan_stays_until_it_is_started() {
-        let mut at_hand = AtHand::nothing();
+        let mut at_hand = ReadyModules::nothing();
         at_hand.add(named(&["a", "b"]));
         at_hand.keep(&["b", "a"]);
         assert_eq!(at_hand.all().collect::<Vec<_>>(), [&"b", &"a"]);

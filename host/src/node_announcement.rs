@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 /// A node's last announcement. The keys of its JSON are an interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
-pub struct Said {
+pub struct NodeAnnouncement {
     /// The node's id.
     pub node: String,
     /// The host's incarnation.
@@ -36,7 +36,7 @@ pub struct Said {
     pub link: Option<Listens>,
 }
 
-impl From<&Announcement> for Said {
+impl From<&Announcement> for NodeAnnouncement {
     fn from(said: &Announcement) -> Self {
         let Announcement {
             node,

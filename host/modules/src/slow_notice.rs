@@ -9,12 +9,12 @@ use tokio::time::timeout;
 const SOON: Duration = Duration::from_secs(1);
 
 /// Waits for work, and calls `say` if the work is not done soon.
-pub(crate) async fn unless_soon<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
-    unless_within(SOON, work, say).await
+pub(crate) async fn notify_if_slow<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
+    notify_after(SOON, work, say).await
 }
 
 /// Waits for work, and calls `late` once if the work takes longer than `limit`.
-pub(crate) async fn unless_within<T>(limit: Duration, work: impl Future<Output = T>, late: impl FnOnce()) -> T {
+pub(crate) async fn notify_after<T>(limit: Duration, work: impl Future<Output = T>, late: impl FnOnce()) -> T {
     let mut work = pin!(work);
     match timeout(limit, &mut work).await {
         Ok(done) => done,

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{Environment, Key, Layer, reach, resolve};
+use super::{Environment, Key, Layer, path_isolation, resolve};
 use baton_runtime::escape::escape;
-use baton_store::foreign::Reader;
+use baton_store::untrusted::Reader;
 
 pub(crate) const READERS: &[Reader] =
     &[Reader { name: "configuration", read: configuration }, Reader { name: "mounts", read: mounts }];
@@ -20,7 +20,7 @@ fn configuration(bytes: &[u8]) {
     file.write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = Layer::new().flag(Key::Config, Some(name));
-    match resolve(&flags, &Environment::made_up(&[], Path::new("/nowhere"))) {
+    match resolve(&flags, &Environment::artificial(&[], Path::new("/nowhere"))) {
         Ok(config) => drop(config.table()),
         Err(error) => {
             let message = error.to_string();
@@ -30,5 +30,5 @@ fn configuration(bytes: &[u8]) {
 }
 
 fn mounts(bytes: &[u8]) {
-    drop(reach::Mounts::of(bytes));
+    drop(path_isolation::Mounts::of(bytes));
 }

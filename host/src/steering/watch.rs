@@ -7,8 +7,8 @@ use baton_election::timing::LONGEST_POLL;
 use baton_election::{ElectionName, StoreError, Time, Timing, Version};
 use baton_store::clock::Clock;
 use baton_store::jitter::between;
-use baton_store::steering::{Ask, LONGEST_STEP_DOWN, Order, Request, Steering};
-use baton_store::{ObjectStore, Reading, Tidings, VersionedObject};
+use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, Steering};
+use baton_store::{ChangeNotifier, ObjectStore, Reading, VersionedObject};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,7 +23,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// A node and its incarnation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Itself {
+pub struct NodeIncarnation {
     /// The node's id.
     pub node: String,
     /// The incarnation of the host.
@@ -31,16 +31,16 @@ pub struct Itself {
 }
 
 /// Follows the steering commands of one election for one node.
-pub struct Helm {
+pub struct SteeringWatch {
     election: ElectionName,
-    itself: Itself,
+    itself: NodeIncarnation,
     timing: Timing,
     store: Arc<dyn ObjectStore>,
     clock: Clock,
     log: Log,
-    tidings: Tidings,
+    notifier: ChangeNotifier,
     reader: Mutex<Reader>,
-    heard: watch::Sender<Heard>,
+    heard: watch::Sender<SteeringState>,
 }
 
 #[derive(Default)]
@@ -57,43 +57,43 @@ struct Reader {
 
 /// The commands that apply to this node, as read so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Heard {
+pub struct SteeringState {
     /// The mark of the steering that was read last. None before the first read.
     mark: Option<String>,
-    suspended: Option<Order>,
+    suspended: Option<CommandOrigin>,
     request: Option<String>,
     /// The request to step down, and its end.
-    stepped_down: Option<(Order, Time)>,
+    stepped_down: Option<(CommandOrigin, Time)>,
     /// The transfer to another node, and the time until which this node is ineligible for it.
-    transfer: Option<(Order, String, Time)>,
+    transfer: Option<(CommandOrigin, String, Time)>,
     /// The transfer to this node, and its end.
-    called: Option<(Order, Time)>,
+    called: Option<(CommandOrigin, Time)>,
 }
 
 /// The node's ineligibility.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StaysOut {
+pub struct Ineligibility {
     /// The reason.
-    pub why: Why,
+    pub why: IneligibleReason,
     /// The end. None if only another command ends it.
     pub until: Option<Time>,
 }
 
 /// The reason why a node is ineligible.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum IneligibleReason {
     /// The election is suspended.
-    Suspended(Order),
+    Suspended(CommandOrigin),
     /// An operator requested that this node step down.
-    SteppedDown(Order),
+    SteppedDown(CommandOrigin),
     /// An operator requested a transfer to another node.
-    Transferring(Order, String),
+    Transferring(CommandOrigin, String),
 }
 
-impl Why {
+impl IneligibleReason {
     /// The command behind the reason.
     #[must_use]
-    pub fn order(&self) -> &Order {
+    pub fn order(&self) -> &CommandOrigin {
         match self {
             Self::Suspended(order) | Self::SteppedDown(order) | Self::Transferring(order, _) => order,
         }
@@ -124,39 +124,39 @@ impl Why {
     pub fn event(&self, wait: Option<Duration>) -> Event {
         let wait_s = wait.unwrap_or_default().into();
         match self.clone() {
-            Self::Suspended(Order { by, reason, .. }) => Event::Suspended { by, reason },
-            Self::SteppedDown(Order { by, reason, .. }) => Event::SteppingDown { by, reason, wait_s },
-            Self::Transferring(Order { by, reason, .. }, to) => Event::Transferring { to, by, reason, wait_s },
+            Self::Suspended(CommandOrigin { by, reason, .. }) => Event::Suspended { by, reason },
+            Self::SteppedDown(CommandOrigin { by, reason, .. }) => Event::SteppingDown { by, reason, wait_s },
+            Self::Transferring(CommandOrigin { by, reason, .. }, to) => Event::Transferring { to, by, reason, wait_s },
         }
     }
 }
 
 /// Longest time that all nodes except the target of a transfer are ineligible: a hand-off and two polls.
 #[must_use]
-pub fn transfer_takes(timing: &Timing) -> Duration {
+pub fn longest_transfer(timing: &Timing) -> Duration {
     hand_off(timing).saturating_add(2 * LONGEST_POLL)
 }
 
 /// Time for which a leader is ineligible after a release. No node leads for at most that time and one poll.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
-impl Heard {
+impl SteeringState {
     /// The reason why this node is ineligible at a time, if it is.
     #[must_use]
-    pub fn stays_out(&self, now: Time) -> Option<StaysOut> {
+    pub fn stays_out(&self, now: Time) -> Option<Ineligibility> {
         if let Some(order) = &self.suspended {
-            return Some(StaysOut { why: Why::Suspended(order.clone()), until: None });
+            return Some(Ineligibility { why: IneligibleReason::Suspended(order.clone()), until: None });
         }
         if let Some((order, until)) = self.stepped_down.as_ref().filter(|(_, until)| now < *until) {
-            return Some(StaysOut { why: Why::SteppedDown(order.clone()), until: Some(*until) });
+            return Some(Ineligibility { why: IneligibleReason::SteppedDown(order.clone()), until: Some(*until) });
         }
         let (order, to, until) = self.transfer.as_ref().filter(|(.., until)| now < *until)?;
-        Some(StaysOut { why: Why::Transferring(order.clone(), to.clone()), until: Some(*until) })
+        Some(Ineligibility { why: IneligibleReason::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
     /// The command that makes this node the target of a transfer at a time, if any.
     #[must_use]
-    pub fn called(&self, now: Time) -> Option<&Order> {
+    pub fn called(&self, now: Time) -> Option<&CommandOrigin> {
         self.called.as_ref().filter(|(_, until)| now < *until).map(|(order, _)| order)
     }
 
@@ -166,7 +166,7 @@ impl Heard {
         self.mark.as_deref()
     }
 
-    fn take(&mut self, steering: Steering, itself: &Itself, timing: &Timing, now: Time) {
+    fn take(&mut self, steering: Steering, itself: &NodeIncarnation, timing: &Timing, now: Time) {
         let is_first = self.mark.replace(steering.mark()).is_none();
         self.suspended = steering.suspended;
         let Some(Request { order, ask }) = steering.request else { return };
@@ -181,41 +181,41 @@ impl Heard {
             }
             Ask::StepDown { .. } => {}
             Ask::Transfer { node, incarnation } if itself.is(&node, &incarnation) => {
-                (self.stepped_down, self.called) = (None, Some((order, now + transfer_takes(timing))));
+                (self.stepped_down, self.called) = (None, Some((order, now + longest_transfer(timing))));
             }
-            Ask::Transfer { node, .. } => self.transfer = Some((order, node, now + transfer_takes(timing))),
+            Ask::Transfer { node, .. } => self.transfer = Some((order, node, now + longest_transfer(timing))),
         }
     }
 }
 
-impl Itself {
+impl NodeIncarnation {
     pub(super) fn is(&self, node: &str, incarnation: &str) -> bool {
         (self.node.as_str(), self.incarnation.as_str()) == (node, incarnation)
     }
 }
 
-impl Helm {
+impl SteeringWatch {
     /// Creates the node's side, with nothing read yet.
     pub fn new(
         election: ElectionName,
-        (itself, timing): (Itself, Timing),
+        (itself, timing): (NodeIncarnation, Timing),
         store: Arc<dyn ObjectStore>,
         clock: Clock,
         log: Log,
-        tidings: Tidings,
+        notifier: ChangeNotifier,
     ) -> Self {
-        let (reader, heard) = (Mutex::default(), watch::channel(Heard::default()).0);
-        Self { election, itself, timing, store, clock, log, tidings, reader, heard }
+        let (reader, heard) = (Mutex::default(), watch::channel(SteeringState::default()).0);
+        Self { election, itself, timing, store, clock, log, notifier, reader, heard }
     }
 
     /// Subscribes to the commands.
-    pub fn hears(&self) -> watch::Receiver<Heard> {
+    pub fn hears(&self) -> watch::Receiver<SteeringState> {
         self.heard.subscribe()
     }
 
     /// Reads the commands at intervals, until the future is dropped.
     pub async fn watch(self: Arc<Self>) {
-        let (mut wait, mut tidings) = (POLL, self.tidings.reader());
+        let (mut wait, mut notifier) = (POLL, self.notifier.reader());
         loop {
             let began = Instant::now();
             let read = timeout(READ_WITHIN, self.read_once()).await;
@@ -223,12 +223,12 @@ impl Helm {
             // Errors of the store are reported by the parts that depend on it.
             let planned = if is_read {
                 wait = POLL;
-                tidings.next(Instant::now(), POLL)
+                notifier.next(Instant::now(), POLL)
             } else {
                 wait = (wait.1.min(OUTAGE), (wait.1 * 2).min(OUTAGE));
                 Instant::now() + between(wait.0, wait.1)
             };
-            tidings.until(planned, began).await;
+            notifier.until(planned, began).await;
         }
     }
 
@@ -240,7 +240,7 @@ impl Helm {
 
     /// Reads the commands now, and returns true if that succeeds in time. A node calls it before it acquires a lease
     /// that may have been released for a command. Otherwise, the last commands read stay in force.
-    pub async fn look_before(&self, within: Duration) -> bool {
+    pub async fn read_within(&self, within: Duration) -> bool {
         let read_once = async {
             loop {
                 match self.read_once().await {
@@ -307,7 +307,7 @@ impl Helm {
                 });
                 // Commands that predate this node's first read were already read by the other nodes.
                 if is_news {
-                    self.tidings.found();
+                    self.notifier.found();
                 }
             }
             Err(error) => {
@@ -345,8 +345,8 @@ mod tests {
     use crate::node::NodeId;
     use crate::telemetry::{Format, Style};
 
-    fn itself(incarnation: &str) -> Itself {
-        Itself { node: "web-1".to_owned(), incarnation: incarnation.to_owned() }
+    fn itself(incarnation: &str) -> NodeIncarnation {
+        NodeIncarnation { node: "web-1".to_owned(), incarnation: incarnation.to_owned() }
     }
 
     fn timing() -> Timing {
@@ -358,9 +358,9 @@ mod tests {
         Time(Duration::from_secs(seconds))
     }
 
-    fn order(id: &str) -> Order {
+    fn order(id: &str) -> CommandOrigin {
         let [id, by, at] = [id, "ann@desk", "2026-11-21T12:00:00Z"].map(str::to_owned);
-        Order { id, by, at, reason: None }
+        CommandOrigin { id, by, at, reason: None }
     }
 
     fn asks(id: &str, ask: Ask) -> Steering {
@@ -368,20 +368,20 @@ mod tests {
     }
 
     fn step_down(id: &str, incarnation: &str) -> Steering {
-        let Itself { node, incarnation } = itself(incarnation);
+        let NodeIncarnation { node, incarnation } = itself(incarnation);
         asks(id, Ask::StepDown { node, incarnation, for_s: 60 })
     }
 
-    fn word(heard: &Heard, now: u64) -> Option<&'static str> {
+    fn word(heard: &SteeringState, now: u64) -> Option<&'static str> {
         heard.stays_out(at(now)).map(|stays_out| stays_out.why.word())
     }
 
-    fn take(heard: &mut Heard, steering: Steering, now: u64) {
+    fn take(heard: &mut SteeringState, steering: Steering, now: u64) {
         heard.take(steering, &itself("ab"), &timing(), at(now));
     }
 
     fn transfer(id: &str, incarnation: &str) -> Steering {
-        let Itself { node, incarnation } = itself(incarnation);
+        let NodeIncarnation { node, incarnation } = itself(incarnation);
         asks(id, Ask::Transfer { node, incarnation })
     }
 
@@ -393,27 +393,38 @@ mod tests {
         let (log, _writer) = Log::start(style, &NodeId::new("web-1").unwrap(), nowhere).unwrap();
         let job = ElectionName::new("job").unwrap();
         let ours: Arc<dyn ObjectStore> = Arc::new(store.clone());
-        let helm = Helm::new(job.clone(), (itself("ab"), timing()), ours, Clock::default(), log, Tidings::default());
-        assert!(!helm.knows(None), "nothing was read yet, not even that there is no object");
+        let steering_watch = SteeringWatch::new(
+            job.clone(),
+            (itself("ab"), timing()),
+            ours,
+            Clock::default(),
+            log,
+            ChangeNotifier::default(),
+        );
+        assert!(!steering_watch.knows(None), "nothing was read yet, not even that there is no object");
         let second = Duration::from_secs(1);
-        assert!(helm.look_before(second).await && helm.knows(None));
+        assert!(steering_watch.read_within(second).await && steering_watch.knows(None));
         let mut version = None;
         for content in [
             asks("1", Ask::StepDown { node: "a".into(), incarnation: "b".into(), for_s: 1 }).encode(),
             Bytes::from_static(b"spoilt"),
         ] {
             version = Some(store.write(VersionedObject::Steering, &job, version.as_ref(), content).await.unwrap());
-            assert!(!helm.knows(version.as_ref()));
-            assert!(helm.look_before(second).await && helm.knows(version.as_ref()) && !helm.knows(None));
+            assert!(!steering_watch.knows(version.as_ref()));
+            assert!(
+                steering_watch.read_within(second).await
+                    && steering_watch.knows(version.as_ref())
+                    && !steering_watch.knows(None)
+            );
         }
         ObjectStore::delete(&store, VersionedObject::Steering, &job, &version.unwrap()).await.unwrap();
-        assert!(!helm.knows(None));
-        assert!(helm.look_before(second).await && helm.knows(None));
+        assert!(!steering_watch.knows(None));
+        assert!(steering_watch.read_within(second).await && steering_watch.knows(None));
     }
 
     #[test]
     fn request_applies_to_the_named_incarnation_from_its_first_read() {
-        let mut heard = Heard::default();
+        let mut heard = SteeringState::default();
         take(&mut heard, Steering::default(), 1);
         take(&mut heard, step_down("1", "another"), 100);
         assert_eq!(word(&heard, 101), None, "another start of the node was meant");
@@ -425,17 +436,17 @@ mod tests {
 
         take(&mut heard, transfer("3", "ab"), 300);
         assert_eq!(word(&heard, 300), None, "the node itself is the target");
-        let over = 301 + transfer_takes(&timing()).as_secs();
+        let over = 301 + longest_transfer(&timing()).as_secs();
         assert_eq!((heard.called(at(300)), heard.called(at(over))), (Some(&order("3")), None));
         take(&mut heard, transfer("4", "another"), 400);
         assert_eq!(heard.called(at(400)), None);
-        let over = 401 + transfer_takes(&timing()).as_secs();
+        let over = 401 + longest_transfer(&timing()).as_secs();
         assert_eq!((word(&heard, 400), word(&heard, over)), (Some("transferring"), None));
     }
 
     #[test]
     fn only_a_transfer_to_the_node_ends_its_step_down() {
-        let mut heard = Heard::default();
+        let mut heard = SteeringState::default();
         take(&mut heard, Steering::default(), 1);
         take(&mut heard, step_down("1", "ab"), 100);
         take(&mut heard, step_down("2", "another"), 101);
@@ -448,7 +459,7 @@ mod tests {
 
     #[test]
     fn suspension_outlives_a_restart_but_a_request_does_not() {
-        let mut heard = Heard::default();
+        let mut heard = SteeringState::default();
         assert_eq!(heard.mark(), None);
         take(&mut heard, Steering { suspended: Some(order("0")), ..step_down("1", "ab") }, 100);
         assert_eq!(heard.mark(), Some("0/1"));

@@ -1,6 +1,6 @@
 //! Every reader of untrusted bytes in this program; see [`baton_store::foreign`].
 
-use baton_store::foreign::Reader;
+use baton_store::untrusted::Reader;
 
 /// Returns the readers of all crates.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {

@@ -6,15 +6,15 @@ use super::component_size::component_size;
 use super::module::Module;
 use super::protocol::{self, FromRunner, FromTemplate, How};
 use super::{backtrace, componentize, http, judge, names};
-use baton_store::foreign::{Reader, text};
+use baton_store::untrusted::{Reader, text};
 
 /// The readers of this crate.
 pub const READERS: &[Reader] = &[
     Reader { name: "module", read: module },
     Reader { name: "runner", read: runner },
     Reader { name: "trap", read: trap },
-    Reader { name: "grant", read: http::foreign::grant },
-    Reader { name: "headers", read: http::foreign::headers },
+    Reader { name: "grant", read: http::untrusted::grant },
+    Reader { name: "headers", read: http::untrusted::headers },
 ];
 
 /// Reads a module as the host does before it compiles, then as the compiler does.

@@ -11,10 +11,10 @@ use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snaps
 use baton_runtime::Effects;
 use baton_store::clock::{rfc3339, wall};
 use baton_store::jitter::Moments;
-use baton_store::{Digest, Listens, Tidings};
+use baton_store::{ChangeNotifier, Digest, Listens};
 
 use super::Event;
-use super::counts::{Asked, Counts, Ended, Transition};
+use super::counts::{Counts, Ended, StoreOp, Transition};
 use super::heartbeat::Heartbeat;
 use super::queue::Share;
 use super::ring::Ring;
@@ -26,7 +26,7 @@ const LINES_EACH: (usize, usize) = (64 << 10, 1 << 20);
 
 /// A node in one election.
 #[derive(Debug)]
-pub struct Standing {
+pub struct ElectionTracker {
     /// The election.
     pub election: ElectionName,
     /// The length of the lease.
@@ -40,15 +40,15 @@ pub struct Standing {
     /// The bound on output that waits for the log's reader.
     pub(super) share: Share,
     /// Notifies the readers of the election's objects, or lets them poll less often.
-    pub tidings: Tidings,
-    known: Mutex<Known>,
+    pub notifier: ChangeNotifier,
+    known: Mutex<StatusSnapshot>,
     /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
 }
 
 /// A snapshot of the known state of an election.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct StatusSnapshot {
     /// The highest term seen so far. 0 before the first.
     pub term: Term,
     /// The leader, as far as this node knows.
@@ -90,7 +90,7 @@ pub struct Known {
     vacant: Duration,
 }
 
-impl Known {
+impl StatusSnapshot {
     /// Returns the term that this node leads, and the time until its deadline.
     #[must_use]
     pub fn leads(&self, now: Time) -> Option<(Term, Duration)> {
@@ -126,7 +126,7 @@ impl Known {
     }
 }
 
-impl Standing {
+impl ElectionTracker {
     /// Creates the standing of a node that knows nothing yet.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
@@ -138,24 +138,24 @@ impl Standing {
     pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
         let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
         let (lines, share) = (Arc::new(Ring::of(lines)), Share::one_of(elections));
-        let (counts, terms, tidings, known, heartbeat) = Default::default();
-        Self { election, lease, counts, terms, lines, share, tidings, known, heartbeat }
+        let (counts, terms, notifier, known, heartbeat) = Default::default();
+        Self { election, lease, counts, terms, lines, share, notifier, known, heartbeat }
     }
 
     /// Sets the moments at which readings that can wait take place.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
-        Self { tidings: Tidings::at(moments), ..self }
+        Self { notifier: ChangeNotifier::at(moments), ..self }
     }
 
     /// Returns a snapshot.
     #[must_use]
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> StatusSnapshot {
         self.lock().clone()
     }
 
     /// Records a round of the supervisor: the term that it knows, and the deadline if it holds the lease.
-    pub fn goes_round(&self, now: Time, term: Term, deadline: Option<Time>) {
+    pub fn record_round(&self, now: Time, term: Term, deadline: Option<Time>) {
         self.heartbeat.beat(now);
         let mut known = self.lock();
         known.term = known.term.max(term);
@@ -170,7 +170,7 @@ impl Standing {
         }
     }
 
-    /// Sets [`Known::is_out`].
+    /// Sets [`StatusSnapshot::is_out`].
     pub fn is_out(&self, is_out: bool) {
         self.lock().is_out = is_out;
     }
@@ -182,7 +182,7 @@ impl Standing {
     }
 
     /// Sets the module that this node would run.
-    pub fn would_run(&self, module: Option<Digest>) {
+    pub fn set_module(&self, module: Option<Digest>) {
         let mut known = self.lock();
         known.has_module |= module.is_some();
         known.awaits_push &= module.is_none();
@@ -210,18 +210,18 @@ impl Standing {
     }
 
     /// Counts a received hint.
-    pub fn heard_a_hint(&self) {
+    pub fn record_hint(&self) {
         self.lock().hints += 1;
     }
 
     /// Records that the source answers and is empty.
-    pub fn waits_for_push(&self) {
+    pub fn set_awaits_push(&self) {
         let mut known = self.lock();
         (known.has_module, known.awaits_push) = (true, true);
     }
 
     /// Records the result and the duration of a request to the store.
-    pub fn was_asked(&self, what: Asked, result: &Result<Reply, StoreError>, took: Duration) {
+    pub fn record_request(&self, what: StoreOp, result: &Result<Reply, StoreError>, took: Duration) {
         self.counts.asked(what, result, took);
         let mut known = self.lock();
         known.has_store |= result.is_ok();
@@ -260,8 +260,8 @@ impl Standing {
                     self.counts.changed(Transition::Other);
                 }
             }
-            Event::Standby { .. } | Event::Released {} => self.leads_no_more(Transition::Released),
-            Event::LeadershipLost { .. } | Event::ReleaseFailed { .. } => self.leads_no_more(Transition::Lost),
+            Event::Standby { .. } | Event::Released {} => self.end_leadership(Transition::Released),
+            Event::LeadershipLost { .. } | Event::ReleaseFailed { .. } => self.end_leadership(Transition::Lost),
             Event::Started { .. } => {
                 self.lock().runs = true;
                 self.counts.started();
@@ -282,7 +282,7 @@ impl Standing {
         }
     }
 
-    fn leads_no_more(&self, how: Transition) {
+    fn end_leadership(&self, how: Transition) {
         let mut known = self.lock();
         if known.leads.take().is_some() {
             (known.leader, known.runs, known.is_vacant) = (None, false, true);
@@ -290,12 +290,12 @@ impl Standing {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, StatusSnapshot> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl From<&Op> for Asked {
+impl From<&Op> for StoreOp {
     fn from(op: &Op) -> Self {
         match op {
             Op::Read => Self::Read,
@@ -332,10 +332,10 @@ mod tests {
     use baton_runtime::{Effect, Usage};
 
     use super::*;
-    use crate::telemetry::Answered;
+    use crate::telemetry::StoreResult;
 
-    fn standing() -> Standing {
-        Standing::new(ElectionName::new("job").unwrap(), Duration::from_secs(15))
+    fn tracker() -> ElectionTracker {
+        ElectionTracker::new(ElectionName::new("job").unwrap(), Duration::from_secs(15))
     }
 
     fn at(seconds: u64) -> Time {
@@ -359,8 +359,8 @@ mod tests {
         Ok(Reply::Read(Snapshot::Object { lease, version: Version(String::new()), record: Some(record) }))
     }
 
-    fn says(standing: &Standing, term: Option<Term>, event: Event) {
-        standing.observe("here", term, &event);
+    fn says(tracker: &ElectionTracker, term: Option<Term>, event: Event) {
+        tracker.observe("here", term, &event);
     }
 
     fn elected() -> Event {
@@ -371,152 +371,152 @@ mod tests {
         Event::Ended { outcome: outcome.to_owned(), message: None, took_s: took.into(), usage: Usage::default() }
     }
 
-    fn changes(standing: &Standing) -> [u64; 4] {
+    fn changes(tracker: &ElectionTracker) -> [u64; 4] {
         [Transition::Elected, Transition::Other, Transition::Released, Transition::Lost]
-            .map(|transition| standing.counts.transitions(transition))
+            .map(|transition| tracker.counts.transitions(transition))
     }
 
     #[test]
     fn node_leads_until_deadline_even_if_supervisor_hangs() {
-        let standing = standing();
-        says(&standing, Some(4), elected());
-        says(&standing, Some(4), Event::Started { module: String::new(), took_s: Duration::ZERO.into() });
-        standing.goes_round(at(10), 4, Some(at(22)));
-        let known = standing.known();
+        let tracker = tracker();
+        says(&tracker, Some(4), elected());
+        says(&tracker, Some(4), Event::Started { module: String::new(), took_s: Duration::ZERO.into() });
+        tracker.record_round(at(10), 4, Some(at(22)));
+        let known = tracker.known();
         assert_eq!(known.leads(at(21)), Some((4, Duration::from_secs(1))));
         assert!(known.serves(at(21)));
         assert!(!known.serves(at(22)), "its effects are refused from here on");
         assert_eq!(known.leads(at(22)), None);
-        assert_eq!(standing.heartbeat.since(at(21)), Some(Duration::from_secs(11)));
+        assert_eq!(tracker.heartbeat.since(at(21)), Some(Duration::from_secs(11)));
         // Between terms under the same lease, the node leads without an instance.
-        says(&standing, Some(4), gone("done", Duration::ZERO));
-        assert_eq!((standing.known().serves(at(11)), standing.known().leads(at(11)).is_some()), (false, true));
-        says(&standing, Some(5), elected());
-        assert_eq!(changes(&standing), [1, 0, 0, 0], "another term of the same lease changes nothing");
-        standing.goes_round(at(12), 5, None);
-        assert_eq!(standing.known().leads(at(12)), None, "without a lease nobody leads");
+        says(&tracker, Some(4), gone("done", Duration::ZERO));
+        assert_eq!((tracker.known().serves(at(11)), tracker.known().leads(at(11)).is_some()), (false, true));
+        says(&tracker, Some(5), elected());
+        assert_eq!(changes(&tracker), [1, 0, 0, 0], "another term of the same lease changes nothing");
+        tracker.record_round(at(12), 5, None);
+        assert_eq!(tracker.known().leads(at(12)), None, "without a lease nobody leads");
     }
 
     #[test]
     fn each_change_of_leader_is_counted_once() {
-        let standing = standing();
+        let tracker = tracker();
         let follows = |node: &str| Event::Standby { reason: String::new(), leader: Some(node.to_owned()) };
-        says(&standing, Some(3), follows("other"));
-        assert_eq!(changes(&standing), [0, 0, 0, 0], "the leader at the host's start is no change");
-        assert_eq!(standing.known().leader.as_deref(), Some("other"));
-        says(&standing, Some(4), follows("other"));
-        assert_eq!(changes(&standing), [0, 0, 0, 0], "it only begins another term");
-        says(&standing, Some(5), follows("third"));
-        says(&standing, Some(6), elected());
-        assert_eq!(standing.known().leader.as_deref(), Some("here"));
+        says(&tracker, Some(3), follows("other"));
+        assert_eq!(changes(&tracker), [0, 0, 0, 0], "the leader at the host's start is no change");
+        assert_eq!(tracker.known().leader.as_deref(), Some("other"));
+        says(&tracker, Some(4), follows("other"));
+        assert_eq!(changes(&tracker), [0, 0, 0, 0], "it only begins another term");
+        says(&tracker, Some(5), follows("third"));
+        says(&tracker, Some(6), elected());
+        assert_eq!(tracker.known().leader.as_deref(), Some("here"));
         says(
-            &standing,
+            &tracker,
             Some(6),
             Event::LeadershipLost { reason: String::new(), since_renewal_s: Duration::ZERO.into() },
         );
-        says(&standing, None, Event::Standby { reason: String::new(), leader: None });
-        assert_eq!(standing.known().leader, None);
-        assert_eq!(changes(&standing), [1, 1, 0, 1]);
-        says(&standing, Some(7), elected());
-        says(&standing, Some(7), Event::Released {});
-        says(&standing, None, Event::Standby { reason: String::new(), leader: None });
-        assert_eq!(changes(&standing), [2, 1, 1, 1]);
+        says(&tracker, None, Event::Standby { reason: String::new(), leader: None });
+        assert_eq!(tracker.known().leader, None);
+        assert_eq!(changes(&tracker), [1, 1, 0, 1]);
+        says(&tracker, Some(7), elected());
+        says(&tracker, Some(7), Event::Released {});
+        says(&tracker, None, Event::Standby { reason: String::new(), leader: None });
+        assert_eq!(changes(&tracker), [2, 1, 1, 1]);
         // A node leads again after a reading without a leader.
-        says(&standing, Some(8), follows("third"));
-        standing.was_asked(Asked::Read, &read(LeaseState::Expired, |_| {}), Duration::ZERO);
-        says(&standing, Some(9), follows("third"));
-        assert_eq!(changes(&standing), [2, 3, 1, 1]);
+        says(&tracker, Some(8), follows("third"));
+        tracker.record_request(StoreOp::Read, &read(LeaseState::Expired, |_| {}), Duration::ZERO);
+        says(&tracker, Some(9), follows("third"));
+        assert_eq!(changes(&tracker), [2, 3, 1, 1]);
     }
 
     #[test]
     fn election_without_a_push_counts_no_time_without_leader() {
-        let standing = standing();
-        standing.waits_for_push();
-        standing.was_asked(Asked::Read, &Ok(Reply::Read(Snapshot::Nothing)), Duration::ZERO);
-        standing.goes_round(at(1), 0, None);
-        assert_eq!(standing.known().vacant(at(9)), Duration::ZERO);
-        standing.would_run(Some(Digest::of(b"")));
-        standing.goes_round(at(9), 0, None);
-        assert_eq!(standing.known().vacant(at(12)), Duration::from_secs(3));
+        let tracker = tracker();
+        tracker.set_awaits_push();
+        tracker.record_request(StoreOp::Read, &Ok(Reply::Read(Snapshot::Nothing)), Duration::ZERO);
+        tracker.record_round(at(1), 0, None);
+        assert_eq!(tracker.known().vacant(at(9)), Duration::ZERO);
+        tracker.set_module(Some(Digest::of(b"")));
+        tracker.record_round(at(9), 0, None);
+        assert_eq!(tracker.known().vacant(at(12)), Duration::from_secs(3));
     }
 
     #[test]
     fn time_without_leader_is_measured_between_readings() {
-        let standing = standing();
+        let tracker = tracker();
         let reads = |time, reply: Result<Reply, StoreError>| {
-            standing.was_asked(Asked::Read, &reply, Duration::ZERO);
-            standing.goes_round(at(time), 0, None);
+            tracker.record_request(StoreOp::Read, &reply, Duration::ZERO);
+            tracker.record_round(at(time), 0, None);
         };
-        standing.goes_round(at(1), 0, None);
-        assert_eq!(standing.known().vacant(at(5)), Duration::ZERO, "nothing was read yet");
-        says(&standing, None, Event::Standby { reason: "the host has started".to_owned(), leader: None });
+        tracker.record_round(at(1), 0, None);
+        assert_eq!(tracker.known().vacant(at(5)), Duration::ZERO, "nothing was read yet");
+        says(&tracker, None, Event::Standby { reason: "the host has started".to_owned(), leader: None });
         reads(5, read(LeaseState::Held, |_| {}));
         reads(7, read(LeaseState::Expired, |_| {}));
-        assert_eq!(standing.known().vacant(at(9)), Duration::from_secs(2), "the time continues without a reading");
-        assert_eq!(standing.known().leader, None);
+        assert_eq!(tracker.known().vacant(at(9)), Duration::from_secs(2), "the time continues without a reading");
+        assert_eq!(tracker.known().leader, None);
         reads(10, read(LeaseState::Held, |_| {}));
-        assert_eq!(standing.known().vacant(at(20)), Duration::from_secs(3));
-        assert_eq!(standing.known().leader.as_deref(), Some("other"));
+        assert_eq!(tracker.known().vacant(at(20)), Duration::from_secs(3));
+        assert_eq!(tracker.known().leader.as_deref(), Some("other"));
         reads(20, read(LeaseState::Held, |record| record.released = true));
         reads(21, read(LeaseState::Held, |record| record.node = None));
         reads(22, Err(StoreError::Unknown("nothing new is known".to_owned())));
         reads(23, Ok(Reply::Read(Snapshot::Nothing)));
         reads(24, read(LeaseState::Free, |record| record.outcome = Some(Outcome::Done)));
-        assert_eq!(standing.known().vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
-        assert_eq!(standing.known().term, 3);
+        assert_eq!(tracker.known().vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
+        assert_eq!(tracker.known().term, 3);
         // This node's own changes count at once.
         reads(30, read(LeaseState::Free, |_| {}));
-        says(&standing, Some(4), elected());
-        standing.goes_round(at(31), 4, Some(at(40)));
-        assert_eq!(standing.known().vacant(at(39)), Duration::from_secs(8));
-        says(&standing, Some(4), Event::Released {});
-        standing.goes_round(at(32), 4, None);
-        assert_eq!(standing.known().vacant(at(34)), Duration::from_secs(10));
+        says(&tracker, Some(4), elected());
+        tracker.record_round(at(31), 4, Some(at(40)));
+        assert_eq!(tracker.known().vacant(at(39)), Duration::from_secs(8));
+        says(&tracker, Some(4), Event::Released {});
+        tracker.record_round(at(32), 4, None);
+        assert_eq!(tracker.known().vacant(at(34)), Duration::from_secs(10));
     }
 
     #[test]
     fn node_is_ready_once_store_and_module_were_available() {
-        let standing = standing();
-        standing.was_asked(Asked::Read, &Err(StoreError::Misconfigured(String::new())), Duration::ZERO);
-        assert!(!standing.known().is_ready());
-        standing.waits_for_push();
-        assert!(!standing.known().is_ready());
-        standing.was_asked(Asked::Read, &Ok(Reply::Read(Snapshot::Nothing)), Duration::ZERO);
-        assert!(standing.known().is_ready());
-        standing.was_asked(Asked::Read, &Err(StoreError::Unknown(String::new())), Duration::ZERO);
-        standing.would_run(None);
-        assert!(standing.known().is_ready(), "what comes later does not undo it");
-        let asked = |how| standing.counts.requests(Asked::Read, how);
+        let tracker = tracker();
+        tracker.record_request(StoreOp::Read, &Err(StoreError::Misconfigured(String::new())), Duration::ZERO);
+        assert!(!tracker.known().is_ready());
+        tracker.set_awaits_push();
+        assert!(!tracker.known().is_ready());
+        tracker.record_request(StoreOp::Read, &Ok(Reply::Read(Snapshot::Nothing)), Duration::ZERO);
+        assert!(tracker.known().is_ready());
+        tracker.record_request(StoreOp::Read, &Err(StoreError::Unknown(String::new())), Duration::ZERO);
+        tracker.set_module(None);
+        assert!(tracker.known().is_ready(), "what comes later does not undo it");
+        let asked = |how| tracker.counts.requests(StoreOp::Read, how);
         assert_eq!(
-            [Answered::Ok, Answered::Refused, Answered::Unknown, Answered::Misconfigured].map(asked),
+            [StoreResult::Ok, StoreResult::Refused, StoreResult::Unknown, StoreResult::Misconfigured].map(asked),
             [1, 0, 1, 1]
         );
     }
 
     #[test]
     fn kills_are_timed_and_ends_are_counted_by_outcome() {
-        let standing = standing();
-        says(&standing, Some(1), gone("done", Duration::ZERO));
-        says(&standing, Some(1), Event::Killed { reason: String::new() });
-        says(&standing, Some(1), gone("killed", Duration::from_millis(3)));
-        says(&standing, Some(2), gone("failed", Duration::ZERO));
-        let ends = |how| standing.counts.ends(how);
+        let tracker = tracker();
+        says(&tracker, Some(1), gone("done", Duration::ZERO));
+        says(&tracker, Some(1), Event::Killed { reason: String::new() });
+        says(&tracker, Some(1), gone("killed", Duration::from_millis(3)));
+        says(&tracker, Some(2), gone("failed", Duration::ZERO));
+        let ends = |how| tracker.counts.ends(how);
         assert_eq!([Ended::Done, Ended::Failed, Ended::Fatal, Ended::Killed].map(ends), [1, 1, 0, 1]);
-        let kills: Vec<(f64, u64)> = standing.counts.kills.buckets().filter(|(_, count)| *count > 0).collect();
+        let kills: Vec<(f64, u64)> = tracker.counts.kills.buckets().filter(|(_, count)| *count > 0).collect();
         assert_eq!(kills, [(0.003, 1)]);
-        assert_eq!(standing.counts.kills.sum(), Duration::from_millis(3));
+        assert_eq!(tracker.counts.kills.sum(), Duration::from_millis(3));
     }
 
     #[test]
     fn effects_of_each_instance_are_counted_once() {
-        let standing = standing();
+        let tracker = tracker();
         let [one, two] = [1, 2].map(|count| Effects::of(|_| [count, 3 * count]));
-        assert_eq!(standing.known().effects(Some((3, one))), one);
-        standing.is_gone(3, one);
+        assert_eq!(tracker.known().effects(Some((3, one))), one);
+        tracker.is_gone(3, one);
         // The instance ended after its effects were read.
-        assert_eq!(standing.known().effects(Some((3, one))), one);
-        assert_eq!(standing.known().effects(None), one);
-        assert_eq!(standing.known().effects(Some((4, one))), two);
+        assert_eq!(tracker.known().effects(Some((3, one))), one);
+        assert_eq!(tracker.known().effects(None), one);
+        assert_eq!(tracker.known().effects(Some((4, one))), two);
         assert_eq!((two.passed(Effect::File), two.refused(Effect::Commit)), (2, 6));
     }
 }

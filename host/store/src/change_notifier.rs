@@ -21,7 +21,7 @@ const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from
 /// One node's notifications of changes to an election's objects, sent and received. Clones share one node's state. A
 /// notification is untrusted: only a reading shows the object.
 #[derive(Clone, Debug)]
-pub struct Tidings(Arc<Ends>);
+pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
@@ -34,13 +34,13 @@ struct Ends {
     moments: Moments,
 }
 
-impl Default for Tidings {
+impl Default for ChangeNotifier {
     fn default() -> Self {
         Self::at(Moments::default())
     }
 }
 
-impl Tidings {
+impl ChangeNotifier {
     /// Creates the notifications of a node whose readers poll at these moments.
     #[must_use]
     pub fn at(moments: Moments) -> Self {
@@ -75,20 +75,20 @@ impl Tidings {
 
     /// Creates a reader of one object.
     #[must_use]
-    pub fn reader(&self) -> TidingsReader {
-        TidingsReader { looks: self.0.looks.subscribe(), is_told: self.0.is_told.subscribe(), of: self.clone() }
+    pub fn reader(&self) -> ChangeReader {
+        ChangeReader { looks: self.0.looks.subscribe(), is_told: self.0.is_told.subscribe(), of: self.clone() }
     }
 }
 
 /// Decides when a node reads an object next.
 #[derive(Debug)]
-pub struct TidingsReader {
+pub struct ChangeReader {
     looks: watch::Receiver<u64>,
     is_told: watch::Receiver<bool>,
-    of: Tidings,
+    of: ChangeNotifier,
 }
 
-impl TidingsReader {
+impl ChangeReader {
     /// The next time to read, if the last reading was answered at `answered` and succeeded. `usual` is the interval
     /// without notifications. Other readers use the same moments.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
@@ -140,27 +140,27 @@ mod tests {
 
     #[tokio::test]
     async fn reader_polls_seldom_until_a_reason_or_silence() {
-        let tidings = Tidings::default();
-        let mut reader = tidings.reader();
+        let notifier = ChangeNotifier::default();
+        let mut reader = notifier.reader();
         let last = Instant::now();
         assert!((USUAL.0..=USUAL.1).contains(&(reader.next(last, USUAL) - last)));
-        tidings.is_told(true);
+        notifier.is_told(true);
         assert!(reader.next(last, USUAL) - last >= TOLD.0);
         reader.until(last, last).await;
-        let reasons = [Tidings::look, |tidings: &Tidings| tidings.is_told(false)];
+        let reasons = [ChangeNotifier::look, |notifier: &ChangeNotifier| notifier.is_told(false)];
         for (reason, soonest) in reasons.into_iter().zip([last + APART, Instant::now() + UNTOLD.0]) {
-            reason(&tidings);
+            reason(&notifier);
             let planned = Instant::now() + TOLD.0;
             reader.until(planned, last).await;
             assert!((soonest..planned).contains(&Instant::now()));
         }
-        tidings.is_told(true);
-        tidings.is_told(false);
+        notifier.is_told(true);
+        notifier.is_told(false);
         let untold = reader.reason(last).await;
         assert!(untold <= Instant::now() + UNTOLD.1, "{:?}", untold - last);
         // Several notifications are one reason.
-        tidings.look();
-        tidings.look();
+        notifier.look();
+        notifier.look();
         let _ = reader.reason(last).await;
         assert!(futures::poll!(std::pin::pin!(reader.reason(last))).is_pending());
     }

@@ -32,7 +32,7 @@ struct Entry {
 ///
 /// # Errors
 /// As for [`print_on`].
-pub fn print_told(entry: &Value, json: bool) -> io::Result<bool> {
+pub fn print_entry(entry: &Value, json: bool) -> io::Result<bool> {
     let line = if json { escape_json(entry.to_string()) } else { text(entry) };
     print_on(&(line + "\n"))
 }

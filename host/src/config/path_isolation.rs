@@ -18,12 +18,12 @@ use super::{Config, ConfigError, Coordinator, Key};
 use crate::admin::TlsFiles;
 use crate::node::NodeChoice;
 use baton_modules::ModuleSource;
-use baton_modules::way::Way;
+use baton_modules::path_watch::PathLookups;
 use baton_runtime::Folder;
 use baton_store::{StoreUrl, witness};
 
 /// A file or a folder that the host opens by its path.
-pub struct Relied {
+pub struct TrustedPath {
     /// The setting that names it, or another place to fix.
     pub place: String,
     /// A description for errors.
@@ -40,7 +40,10 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] for the first such path, with the path and the folder.
-    pub fn check_reach(&self, implicit_paths: impl IntoIterator<Item = Relied>) -> Result<(), ConfigError> {
+    pub fn check_path_isolation(
+        &self,
+        implicit_paths: impl IntoIterator<Item = TrustedPath>,
+    ) -> Result<(), ConfigError> {
         let mounts = Mounts::read();
         let writable: Vec<Writable<'_>> = self.folders().filter_map(|of| Writable::new(self, of, &mounts)).collect();
         if writable.is_empty() {
@@ -48,9 +51,9 @@ impl Config {
         }
         let mut relied = self.relied_on();
         relied.extend(implicit_paths);
-        for Relied { place, what, path, is_folder } in relied {
+        for TrustedPath { place, what, path, is_folder } in relied {
             let wrong = |error| ConfigError::new(&place, format!("cannot resolve the path of {what}: {error}"));
-            let Way { lookups, end } = Way::to(&path).map_err(wrong)?;
+            let PathLookups { lookups, end } = PathLookups::to(&path).map_err(wrong)?;
             let looked_up_in = lookups.into_iter().map(|lookup| lookup.folder).chain(is_folder.then_some(end));
             for folder in looked_up_in {
                 if let Some(writable) = writable.iter().find(|writable| writable.covers(&folder, &mounts)) {
@@ -80,10 +83,10 @@ impl Config {
     }
 
     /// The paths of the configuration that the host opens.
-    fn relied_on(&self) -> Vec<Relied> {
+    fn relied_on(&self) -> Vec<TrustedPath> {
         let mut relied = Vec::new();
         let mut add = |place: String, what: &str, path: &Path, is_folder| {
-            relied.push(Relied { place, what: what.to_owned(), path: path.to_owned(), is_folder });
+            relied.push(TrustedPath { place, what: what.to_owned(), path: path.to_owned(), is_folder });
         };
         let place = |key| self.place(None, key, None);
         add(place(Key::Config), "the configuration file", &self.file, false);

@@ -56,7 +56,7 @@ mod tests {
         let begin = "store = 'sqlite:x'\n[coordinators.a]\nmodule = 'a.wasm'\nenv = { K = 'one' }\n";
         says(begin);
         let flags = Layer::new().flag(Key::Node, Some("web".to_owned()));
-        let config = resolve(&flags, &Environment::made_up(&[], folder.path())).unwrap();
+        let config = resolve(&flags, &Environment::artificial(&[], folder.path())).unwrap();
         let differs = || config.again().map(|now| config.differences(&now));
         assert_eq!(differs().unwrap(), [""; 0]);
         says(&begin.replace("one", "two"));

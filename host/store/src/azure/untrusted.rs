@@ -6,7 +6,7 @@ use azure_core::headers::Header as _;
 
 use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
-use crate::foreign::{pairs, text};
+use crate::untrusted::{pairs, text};
 
 /// Reads metadata, one `NAME=VALUE` a line, as a record and as an announcement's.
 pub(crate) fn record(bytes: &[u8]) {

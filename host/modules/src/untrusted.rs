@@ -7,15 +7,15 @@ use minisign_verify::Signature;
 
 use super::{Judgement, ModuleSource, Publication, Verdict, VersionList, check_election, compile, oci};
 use baton_store::Digest;
-use baton_store::foreign::{Reader, text};
+use baton_store::untrusted::{Reader, text};
 
 /// The readers of this crate.
 pub const READERS: &[Reader] = &[
     Reader { name: "control", read: control },
-    Reader { name: "manifest", read: oci::foreign::manifest },
-    Reader { name: "challenge", read: oci::foreign::challenge },
-    Reader { name: "registry-answer", read: oci::foreign::answer },
-    Reader { name: "credentials", read: oci::foreign::credentials },
+    Reader { name: "manifest", read: oci::untrusted::manifest },
+    Reader { name: "challenge", read: oci::untrusted::challenge },
+    Reader { name: "registry-answer", read: oci::untrusted::answer },
+    Reader { name: "credentials", read: oci::untrusted::credentials },
     Reader { name: "signature", read: signature },
     Reader { name: "inspection", read: inspection },
     Reader { name: "module-source", read: module_source },

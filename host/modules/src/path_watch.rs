@@ -9,22 +9,22 @@ use std::path::{Component, Path, PathBuf};
 const LINKS: u32 = 40;
 
 /// The lookups of a path, as it resolves now.
-pub struct Way {
+pub struct PathLookups {
     /// Each lookup, in order.
-    pub lookups: Vec<Lookup>,
+    pub lookups: Vec<PathLookup>,
     /// The end of the path, without links, `.` or `..`, as far as it exists.
     pub end: PathBuf,
 }
 
 /// The lookup of one name.
-pub struct Lookup {
-    /// The folder in which the name is looked up, in the form of [`Way::end`].
+pub struct PathLookup {
+    /// The folder in which the name is looked up, in the form of [`PathLookups::end`].
     pub folder: PathBuf,
     /// True if the name is that of a link, or the last one.
     pub decides: bool,
 }
 
-impl Way {
+impl PathLookups {
     /// Resolves a path from the root, or from the working folder. Takes names that do not exist literally. May block as
     /// long as the file system does.
     ///
@@ -42,7 +42,7 @@ impl Way {
             let target = if links < LINKS { std::fs::read_link(&next).ok() } else { None };
             // The root is not looked up in a folder.
             if part.is_relative() {
-                lookups.push(Lookup { folder: at.clone(), decides: target.is_some() || ahead.is_empty() });
+                lookups.push(PathLookup { folder: at.clone(), decides: target.is_some() || ahead.is_empty() });
             }
             match target {
                 Some(target) => {
@@ -81,7 +81,7 @@ mod tests {
         fs::create_dir(base.join("c")).unwrap();
         fs::write(base.join("c/file"), "").unwrap();
         symlink("../../c", base.join("a/b/link")).unwrap();
-        let way = Way::to(&base.join("a/./b/link/file")).unwrap();
+        let way = PathLookups::to(&base.join("a/./b/link/file")).unwrap();
         let folders: Vec<&Path> = way.lookups.iter().map(|lookup| &*lookup.folder).collect();
         let known = folders.len() - 5;
         assert_eq!(folders[known..], [&*base, &base.join("a"), &base.join("a/b"), &base, &base.join("c")]);
@@ -90,11 +90,11 @@ mod tests {
         assert_eq!(way.end, base.join("c/file"));
 
         // A part that does not exist is taken literally.
-        let way = Way::to(&base.join("a/b/link/../none/file")).unwrap();
+        let way = PathLookups::to(&base.join("a/b/link/../none/file")).unwrap();
         assert_eq!(way.end, base.join("none/file"));
-        assert_eq!(Way::to(Path::new("/")).unwrap().end, Path::new("/"));
+        assert_eq!(PathLookups::to(Path::new("/")).unwrap().end, Path::new("/"));
         // A loop of links is followed only `LINKS` times.
         symlink("loop", base.join("loop")).unwrap();
-        assert_eq!(Way::to(&base.join("loop")).unwrap().end, base.join("loop"));
+        assert_eq!(PathLookups::to(&base.join("loop")).unwrap().end, base.join("loop"));
     }
 }
