@@ -54,7 +54,7 @@ impl Output {
 enum OutputFormat {
     /// Tables and sentences
     Text,
-    /// One JSON document; `events` and `logs` print one object a line
+    /// One JSON document; `events` and `logs` print one object per line
     Json,
 }
 
@@ -146,7 +146,8 @@ Example:
     ///
     /// Queries the leader's host: through a local socket if the host runs on this machine as your user, otherwise
     /// through the admin endpoint that the host announces in the store. With --follow, continues with the next leader
-    /// when leadership moves. Reading the messages of coordinators of another machine or user requires the token.
+    /// when leadership moves. Reading the messages of a coordinator that runs
+    /// on another machine or as another user requires the token.
     #[command(after_help = "\
 Example:
   baton events nightly-report -f --store azure://myaccount/leases")]
@@ -191,7 +192,8 @@ Example:
     },
     /// List the versions of an election's module, the newest first
     ///
-    /// Shows which version is current, who pushed each version, its verdict, and the nodes that run or hold it.
+    /// Shows for each version whether it is current, who pushed it, whether it was accepted or rejected, and which
+    /// nodes run or hold it.
     #[command(after_help = "\
 Example:
   baton modules nightly-report --store azure://myaccount/leases -o json")]
@@ -261,7 +263,7 @@ Example:
     },
     /// Make a token for the hosts' admin endpoints
     ///
-    /// Writes it to a new file that only this user can read, and prints the settings with which to use the file.
+    /// Writes it to a new file that only this user can read, and prints the settings that use the file.
     /// Without FILE, prints a token.
     #[command(after_help = "\
 Example:
@@ -326,9 +328,9 @@ pub enum Lang {
 ///
 /// Each flag is also a variable and a key in baton.toml: --stall-after, BATON_STALL_AFTER, stall-after. The flag wins
 /// over the variable, and the variable over the file. In a variable, separate repeated values with line breaks
-/// (--allow-http and --pin: with spaces). In the file, use lists and tables. Without MODULE, the host runs all
-/// coordinators of the tables [coordinators.NAME] in the file. NAME is the election. A table needs a `module`, whose
-/// path is relative to the file, and may override the settings marked with a *.
+/// (--allow-http and --pin: with spaces). In the file, use lists and tables. Without MODULE, the host runs every
+/// coordinator that a table [coordinators.NAME] in the file defines. NAME is the name of its election. A table needs a
+/// `module`, whose path is relative to the file, and may override the settings marked with a *.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Durations are written like 15s, 1m30s or 500ms, sizes like 256MiB or 1GiB. `--help` shows all settings.
@@ -372,10 +374,10 @@ pub(super) struct Dev {
     /// Folder of the project [default: the current folder]
     #[arg(value_hint = clap::ValueHint::DirPath)]
     pub path: Option<PathBuf>,
-    /// Command that builds it; off for none [default: by its Cargo.toml, package.json or requirements.txt]
+    /// Command that builds the project, or off [default: chosen from Cargo.toml, package.json or requirements.txt]
     #[arg(long, value_name = "COMMAND")]
     pub build: Option<String>,
-    /// Output of the build [default: by its Cargo.toml, else `module` in baton.toml]
+    /// Output of the build [default: from Cargo.toml, else `module` in baton.toml]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub module: Option<PathBuf>,
     #[command(flatten)]
@@ -395,7 +397,7 @@ impl Selection for DevFlags {
 
     fn shown_default(key: Key) -> Option<&'static str> {
         match key {
-            Key::LogFormat => Some("text, shortened"),
+            Key::LogFormat => Some("text, only important events"),
             key => AllFlags::shown_default(key),
         }
     }
@@ -557,7 +559,7 @@ pub(super) struct SteeringOf {
 
 #[derive(Args, Debug)]
 pub(super) struct Reason {
-    /// Reason that the log, `baton status` and the coordinator show
+    /// Reason to show in the log, in `baton status` and to the coordinator
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 }

@@ -7,7 +7,7 @@ use super::{columns, print, print_json};
 use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, ModuleKind, Wrapped};
 
-/// Prints the inspection of a module, as a JSON object or for people.
+/// Prints the inspection of a module, as a JSON object or as human-readable text.
 ///
 /// # Errors
 /// As for [`print()`].

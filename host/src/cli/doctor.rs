@@ -16,8 +16,8 @@ use baton_runtime::escape::escape;
 ///
 /// Uses an election of its own with a random name, and removes it at the end. Checks that the store answers, what the
 /// credentials may do, that leases, conditional writes and expiry behave, and how long renewals take. Then checks this
-/// machine: clocks, folders, descriptors, isolation; and a module, as `baton check` does. Takes about three lease
-/// durations: 45 s on Azure. Exits with 1 if something would break a promise.
+/// machine (clocks, folders, descriptors, isolation) and, if you name a module, the module, as `baton check` does.
+/// Takes about three lease durations: 45 s on Azure. Exits with 1 if a problem would break one of Baton's promises.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   baton doctor --store azure://myaccount/leases --lease 30s
   baton doctor report.wasm --quick -o json")]
 pub(super) struct DoctorArguments {
-    /// File of a component to check, too
+    /// File of a component to check as well
     #[arg(value_hint = clap::ValueHint::FilePath)]
     pub module: Option<std::path::PathBuf>,
     #[command(flatten)]
@@ -61,9 +61,9 @@ impl DoctorArguments {
 pub enum Level {
     /// Nothing to do.
     Ok,
-    /// Has a cost, but breaks no promise.
+    /// Something has a cost, but breaks no promise.
     Warning,
-    /// Would break a promise, or would keep every node from leading.
+    /// Something would break a promise, or would prevent all nodes from leading.
     Problem,
 }
 
@@ -77,28 +77,28 @@ impl Level {
     }
 }
 
-/// One finding. The keys of its JSON are an interface.
+/// One finding. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
     /// Name of the check.
     pub check: &'static str,
     /// The severity.
     pub level: Level,
-    /// The result of the check.
+    /// The outcome of the check.
     pub found: String,
-    /// The consequence, if any.
+    /// The consequence, if there is one.
     pub means: Option<String>,
-    /// Advice, if any.
+    /// Advice on what to do, if any.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    /// A finding with nothing to do.
+    /// Creates a finding that needs no action.
     pub fn ok(check: &'static str, found: impl Into<String>) -> Self {
         Self { check, level: Level::Ok, found: found.into(), means: None, remedy: None }
     }
 
-    /// A finding that has a cost, but breaks no promise.
+    /// Creates a finding that has a cost, but breaks no promise.
     pub fn warning(
         check: &'static str,
         found: impl Into<String>,
@@ -108,7 +108,7 @@ impl Finding {
         Self { level: Level::Warning, ..Self::problem(check, found, means, remedy) }
     }
 
-    /// A finding that would break a promise.
+    /// Creates a finding that would break a promise.
     pub fn problem(
         check: &'static str,
         found: impl Into<String>,
@@ -120,7 +120,7 @@ impl Finding {
     }
 }
 
-/// Duration of renewals.
+/// The durations of renewals.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
     /// Number of renewals.
@@ -131,26 +131,27 @@ pub struct Latency {
     pub p99_ms: f64,
 }
 
-/// The result of `baton doctor`. The keys of its JSON are an interface.
+/// The result of `baton doctor`. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Diagnosis {
     /// The store.
     pub store: String,
     /// True if no finding is a problem.
     pub passed: bool,
-    /// True if all checks ran; false if the command was interrupted.
+    /// True if all checks have run; false if the command was interrupted.
     pub complete: bool,
-    /// Duration of renewals; none if there were none.
+    /// Durations of the renewals; `None` if there were no renewals.
     pub latency: Option<Latency>,
-    /// The shortest lease that suits the duration of renewals; none if no lease does.
+    /// The shortest lease that suits the durations of the renewals; `None` if no lease does.
     pub recommended_lease: Option<String>,
-    /// Time from the expiry of a lease until another client could acquire it, in milliseconds; none if not measured.
+    /// Delay between the expiry of a lease and its acquisition by another client, in milliseconds; `None` if not
+    /// measured.
     pub free_after_ms: Option<f64>,
     /// The findings, in the order of the checks.
     pub findings: Vec<Finding>,
 }
 
-/// Prints the diagnosis, as a JSON object or for people.
+/// Prints the diagnosis, as a JSON object or as human-readable text.
 ///
 /// # Errors
 /// As for [`print_json`].

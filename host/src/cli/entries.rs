@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::print_on;
 use baton_runtime::escape::{escape, escape_json};
 
-/// An event or a line of output, as the admin endpoint sends it.
+/// An event or a line of output, in the form in which the admin endpoint sends it.
 #[derive(Deserialize)]
 struct Entry {
     ts: String,
@@ -28,7 +28,7 @@ struct Entry {
     line: Option<String>,
 }
 
-/// Prints an entry, as a line of text or of JSON. Returns false if stdout is closed.
+/// Prints an entry, as a line of text or JSON. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print_on`].
@@ -41,7 +41,7 @@ fn text(entry: &Value) -> String {
     let Ok(Entry { ts, level, event, election, term, text: message, stream, context, line }) =
         Entry::deserialize(entry)
     else {
-        // A later version of the host may send entries without these fields.
+        // A newer host may send entries without these fields.
         return escape(&entry.to_string()).into_owned();
     };
     let level = match (stream.as_deref(), &*level) {

@@ -1,4 +1,4 @@
-//! The flags of settings, made from the table of settings.
+//! The flags for settings, generated from the settings table.
 
 use std::marker::PhantomData;
 
@@ -8,20 +8,20 @@ use crate::config::{Key, Layer, Setting, Shape};
 
 /// The settings that a command takes as flags.
 pub(super) trait Selection {
-    /// True for a setting that the command takes.
+    /// True if the command takes this setting.
     fn takes(key: Key) -> bool;
 
-    /// True for `run` and `dev`, whose help has headings and marks the settings of a coordinator with a `*`.
+    /// True for `run` and `dev`. Their help has headings and marks the settings of a coordinator with `*`.
     const RUNS: bool = false;
 
-    /// The default that the help shows.
+    /// The default to show in the help.
     fn shown_default(key: Key) -> Option<&'static str> {
         let Setting { default, shown_default, .. } = key.setting();
         shown_default.or(*default)
     }
 }
 
-/// The values of a command's settings, not yet parsed.
+/// The unparsed values of a command's settings.
 #[derive(Debug)]
 pub(super) struct Flags<S> {
     texts: Vec<(Key, Vec<String>)>,
@@ -29,7 +29,7 @@ pub(super) struct Flags<S> {
 }
 
 impl<S> Flags<S> {
-    /// The layer of the command line.
+    /// Returns the layer for the command line.
     ///
     /// # Errors
     /// As for [`Layer::flags`].
@@ -67,7 +67,7 @@ fn selected<S: Selection>() -> impl Iterator<Item = Key> {
     Key::ALL.iter().copied().filter(|key| S::takes(*key))
 }
 
-/// The flag of a setting, or the argument MODULE.
+/// Creates the flag for a setting, or the MODULE argument.
 fn argument<S: Selection>(key: Key) -> Arg {
     let Setting { name, shape, value, values, short, heading, is_common, details, .. } = key.setting();
     let help = help::<S>(key);
@@ -103,7 +103,7 @@ fn argument<S: Selection>(key: Key) -> Arg {
     }
 }
 
-/// The first line of the help, with the default.
+/// Returns the first line of the help, including the default.
 fn help<S: Selection>(key: Key) -> String {
     let Setting { shape, help, is_per_coordinator, .. } = key.setting();
     let repeatable = if shape.is_repeatable() { "; repeatable" } else { "" };

@@ -1,4 +1,4 @@
-//! Completions, manual pages and the schema of `baton.toml`, made from the definition of the command line.
+//! Completions, manual pages and the schema of `baton.toml`, generated from the definition of the command line.
 
 use std::io;
 use std::path::Path;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::args::Arguments;
 use crate::config::{Key, Setting, Shape};
 
-/// Print a script that completes commands, flags, elections and nodes in a shell
+/// Print a shell completion script for commands, flags, elections and nodes
 ///
-/// The script calls this program, which reads the elections and nodes from the store that variables and baton.toml
-/// name.
+/// The script calls this program, which reads the elections and nodes from the store that is set in the environment or
+/// in baton.toml.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -27,13 +27,13 @@ pub(super) struct Completions {
     pub shell: Shell,
 }
 
-/// The variable that makes the program complete a command line instead.
+/// The environment variable that makes this program complete a command line instead of running it.
 const COMPLETE: &str = "BATON_COMPLETE";
 
-/// Lists the candidates of one kind of value.
+/// A function that lists the candidates for one kind of value.
 pub type Candidates = fn() -> Vec<String>;
 
-/// Completes the command line and exits, if a shell's completion script started this process. Returns otherwise.
+/// If a shell's completion script started this process, completes the command line and exits. Otherwise returns.
 pub fn complete(elections: Candidates, nodes: Candidates) {
     let values =
         move |of: Candidates| ArgValueCandidates::new(move || of().into_iter().map(CompletionCandidate::new).collect());
@@ -50,7 +50,7 @@ pub fn complete(elections: Candidates, nodes: Candidates) {
     CompleteEnv::with_factory(definition).var(COMPLETE).complete();
 }
 
-/// The command line without the hidden commands, which only hosts start.
+/// The command line without its hidden commands, which only hosts run.
 fn shown() -> Command {
     let all = Arguments::command();
     let parts = all.get_subcommands().filter(|part| !part.is_hide_set()).cloned();
@@ -67,10 +67,10 @@ fn shown() -> Command {
     shown.subcommands(parts)
 }
 
-/// Returns the completion script of a shell.
+/// Generates the completion script for a shell.
 ///
 /// # Errors
-/// None: writing to memory does not fail.
+/// None, because writing to memory does not fail.
 pub fn completions(shell: Shell) -> io::Result<Vec<u8>> {
     let mut script = Vec::new();
     let shells = Shells::builtins();
@@ -80,10 +80,10 @@ pub fn completions(shell: Shell) -> io::Result<Vec<u8>> {
     Ok(script)
 }
 
-/// Returns the manual page of the program.
+/// Generates the manual page of the program.
 ///
 /// # Errors
-/// None: writing to memory does not fail.
+/// None, because writing to memory does not fail.
 pub fn manual() -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     clap_mangen::Man::new(shown()).render(&mut page)?;
@@ -93,13 +93,13 @@ pub fn manual() -> io::Result<Vec<u8>> {
 /// Creates a folder and writes the manual page of each command into it: `baton.1`, `baton-run.1` and so on.
 ///
 /// # Errors
-/// The system's error if a file cannot be written.
+/// The operating system's error if a file cannot be written.
 pub fn write_manuals(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     clap_mangen::generate_to(shown(), folder)
 }
 
-/// The JSON Schema of `baton.toml`.
+/// Generates the JSON Schema of `baton.toml`.
 #[must_use]
 pub fn schema() -> Value {
     let of = |keys: &dyn Fn(Key) -> bool| -> serde_json::Map<String, Value> {
@@ -145,8 +145,9 @@ fn schema_of(key: Key) -> Value {
             "additionalProperties": false,
         } }),
     };
-    let Setting { help, values, .. } = key.setting();
-    schema["description"] = json!(help);
+    let Setting { help, values, default, shown_default, .. } = key.setting();
+    let default = shown_default.or(*default).map(|default| format!(" [default: {default}]")).unwrap_or_default();
+    schema["description"] = json!(format!("{help}{default}"));
     if !values.is_empty() {
         schema["enum"] = json!(values);
     }

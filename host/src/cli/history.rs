@@ -12,30 +12,31 @@ use super::status::short;
 use super::{columns, print, print_json};
 use baton_store::PastTerm;
 
-/// A past or current term. The keys of its JSON are an interface.
+/// A past or current term. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct TermRow {
     /// Number of the term.
     pub term: u64,
     /// The node that served it.
     pub node: String,
-    /// The host's incarnation, which names this start of it.
+    /// Incarnation of the host, which identifies one run of it.
     pub incarnation: String,
     /// Digest of the module that ran; null if unknown.
     pub module: Option<String>,
     /// Start of the term (RFC 3339).
     pub began: String,
-    /// Time at which its instance had exited (RFC 3339); null until a node reports it.
+    /// Time at which its instance exited (RFC 3339); null until a node reports it.
     pub ended: Option<String>,
     /// Outcome of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has not
     /// reported one.
     pub outcome: Option<String>,
-    /// Reason for its end, as logged; null if the outcome says it all.
+    /// Reason for its end, as logged; null if the outcome needs no explanation.
     pub reason: Option<String>,
-    /// Time without a leader before the term, as its node saw it, in seconds; null if unknown, or if there was none.
+    /// Time without a leader before the term, as observed by its node, in seconds; null if there was none or it is
+    /// unknown.
     pub leaderless_s: Option<f64>,
-    /// The node that took over and reported the end; null if the term's own node did. With it, `ended` is an upper
-    /// bound.
+    /// The node that took over and reported the end; null if the term's own node reported it. If set, `ended` is an
+    /// upper bound.
     pub closed_by: Option<String>,
 }
 
@@ -66,7 +67,7 @@ fn table(rows: &[TermRow]) -> String {
     let mut lines = vec![head.map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
-        // The time of a takeover is an upper bound.
+        // If another node took over, its takeover gives only an upper bound.
         let bound = if row.closed_by.is_some() { "<" } else { "" };
         let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", elapsed(&row.began, ended)?)));
         lines.push([
@@ -83,7 +84,7 @@ fn table(rows: &[TermRow]) -> String {
     columns(&lines)
 }
 
-/// A time without its microseconds. A text that is not a time in UTC stays as it is.
+/// Removes the microseconds from a time. Returns a string that is not a UTC time unchanged.
 fn to_the_second(time: &str) -> String {
     match (time.split_once('.'), OffsetDateTime::parse(time, &Rfc3339)) {
         (Some((seconds, _)), Ok(at)) if at.offset().is_utc() => format!("{seconds}Z"),
@@ -91,8 +92,8 @@ fn to_the_second(time: &str) -> String {
     }
 }
 
-/// The time between two times, rounded down to seconds. None if one of the texts is not a time, or if the second is
-/// earlier: the clocks of two nodes may differ.
+/// Formats the time between two times, rounded down to seconds. Returns `None` if either string is not a time, or if
+/// `to` is earlier than `from`, which is possible because the clocks of two nodes may differ.
 fn elapsed(from: &str, to: &str) -> Option<String> {
     let [from, to] = [from, to].map(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let time: std::time::Duration = (to? - from?).try_into().ok()?;

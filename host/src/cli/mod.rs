@@ -43,7 +43,7 @@ pub use status::{LeaseLabel, StatusRow, SuspendedRow, print_again, print_status}
 pub use steering::Steer;
 pub use tone::{Tone, print_styled, table};
 
-use crate::config::{self, Config, ConfigError, DoctorSettings, Environment, Key, Layer, renamed};
+use crate::config::{self, Config, ConfigError, DoctorSettings, Environment, Key, Layer, removed, renamed};
 use args::{Arguments, Subcommand};
 use baton_modules::{Assignment, is_path};
 use baton_runtime::LogLevel;
@@ -52,7 +52,7 @@ use baton_store::StoreUrl;
 use baton_store::address::without_user;
 use baton_store::{DigestPrefix, InvalidPrefix};
 
-/// The exit status of a wrong configuration or usage. Success is 0, every other failure 1.
+/// The exit status for wrong configuration or usage. Success is 0, and any other failure is 1.
 pub const WRONG_CONFIGURATION: u8 = 2;
 
 /// A parsed command line.
@@ -60,19 +60,19 @@ pub const WRONG_CONFIGURATION: u8 = 2;
 pub enum Command {
     /// Contend for elections and run coordinators.
     Run(Box<Config>),
-    /// Build a coordinator, run it, and swap it for each new build.
+    /// Build a coordinator, run it, and swap in each new build.
     Dev(Box<Development>),
-    /// Print this table of the settings and their origins.
+    /// Print this table of settings and their origins.
     PrintConfig(String),
     /// Show the leaders.
     Status {
-        /// Only this election; none for all.
+        /// The only election to show; `None` for all.
         election: Option<ElectionName>,
         /// The lease store.
         store: StoreUrl,
         /// Print JSON.
         json: bool,
-        /// Interval of refreshes; none to print once.
+        /// Refresh interval; `None` to print once.
         watch: Option<Duration>,
     },
     /// Show the last terms of an election.
@@ -86,18 +86,18 @@ pub enum Command {
         /// Print JSON.
         json: bool,
     },
-    /// Print events or logs of the leader's host, and optionally continue with new entries.
+    /// Print events or logs from the leader's host, and optionally follow new entries.
     Stream(StreamArgs),
-    /// Report whether a component would run here.
+    /// Report whether a component would run on this machine.
     Check {
         /// The component's file.
         module: PathBuf,
-        /// CPU time that compiling it may take.
+        /// Maximum CPU time for compiling the component.
         compile_timeout: Duration,
         /// Print JSON.
         json: bool,
     },
-    /// Check whether store and machine behave as Baton requires.
+    /// Check whether the store and the machine behave as Baton requires.
     Doctor(Box<Doctor>),
     /// Publish a module.
     Push(Push),
@@ -114,16 +114,16 @@ pub enum Command {
     Rollback {
         /// The election.
         election: ElectionName,
-        /// The version; none for the newest version that is neither current nor rejected.
+        /// The version; `None` for the newest version that is neither current nor rejected.
         digest: Option<DigestPrefix>,
         /// The lease store.
         store: StoreUrl,
     },
-    /// Remove old versions and modules.
+    /// Remove old versions and the modules that no version references.
     Prune {
-        /// Only versions of these elections; empty for all.
+        /// The elections whose old versions are removed; empty for all.
         elections: Vec<ElectionName>,
-        /// Number of newest versions to keep for each election.
+        /// Number of newest versions to keep per election.
         keep: usize,
         /// Only print what would be removed.
         dry_run: bool,
@@ -139,9 +139,9 @@ pub enum Command {
         /// The action.
         action: StateAction,
     },
-    /// Make a token.
+    /// Create a token.
     Token {
-        /// The file to write it to; none to print it.
+        /// The file to which to write the token; `None` to print it.
         file: Option<PathBuf>,
     },
     /// Let a finished election run again.
@@ -166,18 +166,18 @@ pub enum Command {
     CompileModule(Assignment),
     /// Fork the processes that run instances, for the host that started this process.
     MakeRunners {
-        /// Process id of the host.
+        /// The host's process id.
         parent: u32,
     },
     /// Print the schema of `baton.toml`.
     Schema,
-    /// Print a shell's completion script.
+    /// Print the completion script for a shell.
     Completions(clap_complete::Shell),
-    /// Print the manual page, or write all of them into a folder.
+    /// Print the manual page, or write all manual pages to a folder.
     Manual(Option<PathBuf>),
-    /// Write a new coordinator project.
+    /// Create a new coordinator project.
     New {
-        /// Name of the folder and the election.
+        /// Name of the folder and of the election.
         name: ElectionName,
         /// Language of the project.
         lang: Lang,
@@ -187,11 +187,11 @@ pub enum Command {
 /// The arguments of `baton doctor`.
 #[derive(Debug)]
 pub struct Doctor {
-    /// The store and the machine.
+    /// The settings of the store and the machine.
     pub examined: DoctorSettings,
     /// File of a component to check, if any.
     pub module: Option<PathBuf>,
-    /// Skip the checks that wait for a lease to expire.
+    /// True to skip the checks that wait for a lease to expire.
     pub quick: bool,
     /// Print JSON.
     pub json: bool,
@@ -202,21 +202,21 @@ pub struct Doctor {
 pub struct StreamArgs {
     /// True for the coordinator's output (`logs`), false for the host's events (`events`).
     pub is_output: bool,
-    /// Only this election; none for all.
+    /// The only election to read; `None` for all.
     pub election: Option<ElectionName>,
     /// The lease store.
     pub store: StoreUrl,
-    /// Continue with new entries.
+    /// True to follow new entries.
     pub follow: bool,
     /// Number of past entries to print first.
     pub tail: usize,
-    /// Only this level and above.
+    /// Lowest level to print.
     pub level: LogLevel,
     /// File with the nodes' admin token.
     pub token_file: Option<PathBuf>,
-    /// CA certificates used to verify nodes; none for those of the system.
+    /// CA certificates used to verify nodes; `None` for the system's.
     pub ca: Option<PathBuf>,
-    /// Print one JSON object a line.
+    /// True to print one JSON object per line.
     pub json: bool,
 }
 
@@ -225,27 +225,27 @@ pub struct StreamArgs {
 pub struct Push {
     /// The component's file.
     pub module: PathBuf,
-    /// CPU time that compiling it may take.
+    /// Maximum CPU time for compiling the component.
     pub compile_timeout: Duration,
     /// The election.
     pub election: ElectionName,
     /// The lease store.
     pub store: StoreUrl,
-    /// Create the store's container if it does not exist.
+    /// True to create the store's container if it is missing.
     pub create: bool,
-    /// File of the signature; none for the file next to the module, if it exists.
+    /// The signature file; `None` for the file next to the module, if there is one.
     pub signature: Option<PathBuf>,
-    /// The user that pushes it, `USER@HOST`.
+    /// The user who pushes the module, as `USER@HOST`.
     pub by: String,
 }
 
-/// The arguments of `baton dev`. The settings are resolved later, from the files in the folder.
+/// The arguments of `baton dev`. The settings are resolved later, from files in the folder.
 pub struct Development {
     /// The project's folder.
     pub folder: PathBuf,
-    /// The command line that builds it, or `off`; none to detect it from the project's files.
+    /// The build command, or `off`; `None` to detect it from the project's files.
     pub build: Option<String>,
-    /// Output of the build, relative to the folder; none to detect it from the project's files or the settings.
+    /// Output file of the build, relative to the folder; `None` to detect it from the project's files or the settings.
     pub module: Option<PathBuf>,
     /// The settings on the command line.
     pub settings: Layer,
@@ -256,13 +256,13 @@ pub struct Development {
 impl fmt::Debug for Development {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, build, module, .. } = self;
-        // The other fields may hold secrets.
+        // The other fields may contain secrets.
         let mut shown = f.debug_struct("Development");
         shown.field("folder", folder).field("build", build).field("module", module).finish_non_exhaustive()
     }
 }
 
-/// An action on a coordinator's state. `force` allows a change while a coordinator leads.
+/// An action on a coordinator's state. `force` permits a change even while a node leads.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the arguments of the commands of these names")]
 pub enum StateAction {
@@ -273,7 +273,7 @@ pub enum StateAction {
     Get {
         key: String,
     },
-    /// Reads the value from standard input if `value` is none.
+    /// Reads the value from standard input if `value` is `None`.
     Put {
         key: String,
         value: Option<String>,
@@ -284,17 +284,17 @@ pub enum StateAction {
         force: bool,
     },
     Export,
-    /// Reads the state from standard input if `from` is none.
+    /// Reads the state from standard input if `from` is `None`.
     Import {
         from: Option<PathBuf>,
         force: bool,
     },
 }
 
-/// The error of a command line that yields no [`Command`].
+/// The result of parsing a command line that yields no [`Command`].
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// The arguments are wrong, or request help or the version.
+    /// The arguments are wrong, or ask for the help or the version.
     #[error(transparent)]
     Usage(#[from] clap::Error),
     /// The configuration is wrong.
@@ -307,7 +307,7 @@ impl Stop {
     #[must_use]
     pub fn report(&self) -> ExitCode {
         match self {
-            // A closed stdout does not make `--help` fail.
+            // `--help` succeeds even if stdout is closed.
             Self::Usage(error) => {
                 let _ = report_usage(error);
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
@@ -320,8 +320,8 @@ impl Stop {
     }
 }
 
-/// Prints an error of the parser. Drops the colors and escapes the text if the error quotes an argument with control
-/// characters: arguments may be file names that another user chose.
+/// Prints an error of the parser. If the error quotes an argument that contains control characters, escapes the text
+/// and drops the colors. Arguments may be file names chosen by another user.
 fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     let quoted = error.context().flat_map(|(_, value)| match value {
         ContextValue::String(text) => std::slice::from_ref(text),
@@ -334,23 +334,23 @@ fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     }
     let styled =
         harmful.iter().fold(error.render().ansi().to_string(), |rendered, text| rendered.replace(*text, &escape(text)));
-    // Only the parser's own escape sequences remain: drop them.
+    // The only remaining escape sequences are the parser's own, so drop them.
     let mut parts = styled.split('\u{1b}');
     let first = parts.next().unwrap_or_default();
     let plain: String = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text)).collect();
     std::io::stderr().write_all(escape_lines(&format!("{first}{plain}")).as_bytes())
 }
 
-/// All commands with their arguments, for tests that compare the docs with them.
+/// All commands with their arguments, for tests that compare them with the docs.
 #[cfg(test)]
 pub(crate) fn definition() -> clap::Command {
     <Arguments as clap::CommandFactory>::command()
 }
 
-/// Parses the command line. `arguments` start with the program's name.
+/// Parses the command line. The first of the `arguments` is the program's name.
 ///
 /// # Errors
-/// [`Stop`] if the arguments or the settings are wrong, or if they request help or the version.
+/// [`Stop`] if the arguments or the settings are wrong, or if the arguments ask for the help or the version.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment) -> Result<Command, Stop> {
     Ok(match Arguments::try_parse_from(with_joined_switches(arguments)).map_err(with_current_name)?.command {
         Subcommand::Run(run) => {
@@ -451,8 +451,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
     })
 }
 
-/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap accepts a switch's value only
-/// after `=`, since `--preempt MODULE` would otherwise consume the module.
+/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap accepts the value of a switch
+/// only after `=`; otherwise `--preempt MODULE` would take the module as the value.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
@@ -480,7 +480,7 @@ fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Other names of commands: names from before 0.1.0, and names that other tools use.
+/// Other names for commands: those used before 0.1.0, and those used by similar tools.
 const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("start", "rerun"),
     ("break", "break-lease"),
@@ -493,7 +493,7 @@ const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("init", "new"),
 ];
 
-/// Adds the current name of a flag or command to the error about an unknown one.
+/// If the error is about an unknown flag or command, adds its current name.
 fn with_current_name(mut error: clap::Error) -> clap::Error {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -504,8 +504,11 @@ fn with_current_name(mut error: clap::Error) -> clap::Error {
             if flag == "--json" {
                 return Some("use `-o json`".to_owned());
             }
-            let key = renamed(flag.strip_prefix("--")?)?;
-            Some(format!("`{flag}` is `{}` now", key.flag()))
+            let name = flag.strip_prefix("--")?;
+            if let Some(advice) = removed(name) {
+                return Some(format!("remove `{flag}`, which no longer exists; {advice}"));
+            }
+            Some(format!("`{flag}` is `{}` now", renamed(name)?.flag()))
         }),
         ErrorKind::InvalidSubcommand => given(ContextKind::InvalidSubcommand).and_then(|name| {
             let (_, command) = COMMANDS_BY_OTHER_NAMES.iter().find(|(other, _)| *other == name)?;
@@ -525,7 +528,7 @@ fn election_argument(text: &str) -> Result<ElectionName, ConfigError> {
     config::election(text).map_err(|problem| ConfigError::of_argument("ELECTION", problem))
 }
 
-/// The file of a module. Refuses addresses such as `oci://…`: only a host fetches modules.
+/// Returns the file of a module. Rejects URLs such as `oci://…`, because only hosts fetch modules.
 fn module_argument(module: PathBuf) -> Result<PathBuf, ConfigError> {
     match module.to_str().filter(|text| !is_path(text)) {
         Some(address) => {
@@ -622,7 +625,7 @@ mod tests {
             joined(&["baton", "push", "x.wasm", "job", "--create", "yes"]),
             "baton push x.wasm job --create=yes"
         );
-        // MODULE and the values of other flags remain separate arguments.
+        // MODULE and the values of other flags are not joined.
         assert_eq!(joined(&["baton", "run", "--preempt", "x.wasm"]), "baton run --preempt x.wasm");
         assert_eq!(joined(&["baton", "run", "--node", "on", "x.wasm"]), "baton run --node on x.wasm");
     }

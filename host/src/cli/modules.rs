@@ -12,24 +12,24 @@ use baton_modules::{ListedVersion, RecordedVerdict, VersionList};
 use baton_store::clock::rfc3339;
 use baton_store::{Announcement, Digest, SILENT};
 
-/// One version. The keys of its JSON are an interface.
+/// One version. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ModuleRow {
     /// Digest of the module.
     pub digest: Digest,
-    /// Size in bytes; none if only nodes' announcements name the version.
+    /// Size in bytes; `None` if only announcements mention the version.
     pub size: Option<u64>,
     /// True if every node should run it.
     pub current: bool,
-    /// True if it was pushed; otherwise it is from a file or a registry.
+    /// True if it was pushed; false if it comes from a file or a registry.
     pub pushed: bool,
-    /// The user that pushed it, `USER@HOST`.
+    /// The user who pushed it, as `USER@HOST`.
     pub by: Option<String>,
     /// Time of the push (RFC 3339).
     pub at: Option<String>,
     /// True if it has a signature.
     pub signed: bool,
-    /// `on-probation`, `good` or `rejected`; none if it has not run long enough.
+    /// `on-probation`, `good` or `rejected`; `None` if it has not run long enough.
     pub verdict: Option<&'static str>,
     /// Reason for the rejection.
     pub reason: Option<String>,
@@ -46,14 +46,14 @@ pub struct ModuleRow {
 pub struct NodeRow {
     /// The node's id.
     pub node: String,
-    /// True if its instance runs this version; otherwise it could start it at once.
+    /// True if the node's instance runs this version; false if the node could start it at once.
     pub runs: bool,
     /// Time of the node's announcement (RFC 3339).
     pub at: String,
 }
 
 impl ModuleRow {
-    /// The rows: pushed versions, the newest first, then modules that were never pushed.
+    /// Returns the rows: pushed versions, newest first, then modules that were never pushed.
     #[must_use]
     pub fn of(control: &VersionList, announcements: &[Announcement]) -> Vec<Self> {
         let current = control.current().map(|entry| entry.digest);
@@ -124,7 +124,7 @@ impl ModuleRow {
     }
 }
 
-/// Prints the versions, as a table or as a JSON array. Ages are seen from `now`.
+/// Prints the versions, as a table or as a JSON array. Ages are relative to `now`.
 ///
 /// # Errors
 /// As for [`print_json`].
@@ -171,11 +171,11 @@ fn verdict(row: &ModuleRow) -> String {
     }
 }
 
-/// The age of a time; none if the text is not a time.
+/// Formats the age of a time. Returns `None` if the string is not a time.
 pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
     Some(match age.whole_minutes() {
-        // Another machine's clock may be ahead.
+        // The clock of another machine may be ahead.
         minutes if minutes < 2 => format!("{} s ago", age.whole_seconds().max(0)),
         minutes if minutes < 120 => format!("{minutes} min ago"),
         minutes if minutes < 48 * 60 => format!("{} h ago", minutes / 60),
@@ -194,7 +194,7 @@ fn node_cell(node: &NodeRow, now: OffsetDateTime) -> String {
     }
 }
 
-/// A time without its microseconds. A text that is not a time stays as it is.
+/// Removes the microseconds from a time. Returns a string that is not a time unchanged.
 fn to_the_second(at: &str) -> String {
     match OffsetDateTime::parse(at, &Rfc3339).map(OffsetDateTime::unix_timestamp).map(u64::try_from) {
         Ok(Ok(seconds)) => rfc3339(std::time::Duration::from_secs(seconds)).replace(".000000", ""),

@@ -14,7 +14,7 @@ use baton_runtime::escape::escape;
 use baton_store::steering::CommandOrigin;
 use baton_store::{Announcement, Labels, Listens};
 
-/// One node of an election. The keys of its JSON are an interface.
+/// One node of an election. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NodeStatusRow {
     /// The node's announcement.
@@ -22,15 +22,15 @@ pub struct NodeStatusRow {
     pub said: NodeAnnouncement,
     /// `leader` or `standby`.
     pub role: &'static str,
-    /// True if it could start a module at once; none if it has not announced itself.
+    /// True if the node could start a module at once; `None` if the node has not announced itself.
     pub ready: Option<bool>,
-    /// True if the kernel of this machine reports that the node's host has exited. Its announcement may remain.
+    /// True if this machine's kernel reports that the node's host has exited. The node's announcement may remain.
     pub exited: bool,
 }
 
 impl NodeStatusRow {
-    /// The rows, the leader first. A leader without an announcement gets a row, too. `exited` is true for an
-    /// incarnation that has exited, as far as this machine knows.
+    /// Returns the rows, with the leader first. A leader without an announcement also gets a row. `exited` returns true
+    /// for an incarnation if this machine knows that it has exited.
     #[must_use]
     pub fn of(snapshot: &Snapshot, announcements: &[Announcement], exited: impl Fn(&str) -> bool) -> Vec<Self> {
         let leader = leader(snapshot);
@@ -80,7 +80,7 @@ fn leader(snapshot: &Snapshot) -> Option<&Record> {
     Some(record).filter(|record| record.node.is_some() && !record.released)
 }
 
-/// Prints the nodes, as a table or as a JSON array. Ages are seen from `now`.
+/// Prints the nodes, as a table or as a JSON array. Ages are relative to `now`.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -132,7 +132,7 @@ fn link(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
     }
 }
 
-/// The labels as the text of one cell; none without labels.
+/// Formats the labels for one table cell. Returns `None` if there are no labels.
 pub(super) fn in_one_cell(labels: &Labels) -> Option<String> {
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if labels.is_empty() { None } else { Some(labels.join(",")) }

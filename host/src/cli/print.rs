@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use baton_runtime::escape::{escape, escape_json, escape_lines};
 
-/// Prints lines of a result, and escapes all control characters except the ends of the lines. A closed stdout, as in
-/// `baton status | head -1`, is not an error.
+/// Prints lines of a result. Escapes all control characters except line endings. It is not an error if stdout is
+/// closed, as in `baton status | head -1`.
 ///
 /// # Errors
-/// The system's error, of a full disk for example.
+/// The operating system's error, for example if the disk is full.
 pub fn print(text: &str) -> io::Result<()> {
     write(escape_lines(text).as_bytes())
 }
@@ -25,23 +25,23 @@ pub fn print_error(error: &str) -> bool {
     say(&format!("error: {error}"))
 }
 
-/// Prints a result as JSON, with control characters as `\uXXXX`.
+/// Prints a result as JSON, with control characters escaped as `\uXXXX`.
 ///
 /// # Errors
-/// As for [`print()`], or if the result cannot be JSON.
+/// As for [`print()`], and if the result cannot be converted to JSON.
 pub fn print_json(result: &impl Serialize) -> io::Result<()> {
     print_json_again(result).map(drop)
 }
 
-/// Prints one of many results as JSON. Returns false if stdout is closed.
+/// Prints one of several results as JSON. Returns false if stdout is closed.
 pub(super) fn print_json_again(result: &impl Serialize) -> io::Result<bool> {
-    // Pretty-printed JSON ends lines only between tokens, so the ends need no escape.
+    // Pretty-printed JSON has line breaks only between tokens, so they need no escaping.
     let json = serde_json::to_string_pretty(result)?;
     let lines: Vec<String> = json.lines().map(|line| escape_json(line.to_owned())).collect();
     write_all((lines.join("\n") + "\n").as_bytes())
 }
 
-/// Prints a stored value: unchanged, or to a terminal with control characters escaped.
+/// Prints a stored value. Escapes control characters if stdout is a terminal.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -52,7 +52,7 @@ pub fn print_value(value: &[u8]) -> io::Result<()> {
     write(escaped(value).as_bytes())
 }
 
-/// Prints bytes of this program's own making, unchanged.
+/// Prints bytes that this program generated itself, without escaping them.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -60,7 +60,7 @@ pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     write(bytes)
 }
 
-/// Escapes control characters, and writes bytes that are not UTF-8 as `\xHH`.
+/// Escapes control characters, and bytes that are not valid UTF-8 as `\xHH`.
 fn escaped(value: &[u8]) -> String {
     let mut text = String::new();
     for part in value.utf8_chunks() {
@@ -70,7 +70,7 @@ fn escaped(value: &[u8]) -> String {
     text
 }
 
-/// Prints part of an endless result, as [`print()`] does. Returns false if stdout is closed.
+/// Like [`print()`], but for part of an endless result. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -92,7 +92,7 @@ pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Formats rows of cells as aligned columns, with control characters escaped.
+/// Formats rows as aligned columns. Escapes control characters.
 #[must_use]
 pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     let mut text = String::new();
@@ -103,7 +103,7 @@ pub fn columns<const N: usize>(lines: &[[String; N]]) -> String {
     text
 }
 
-/// The cells with control characters escaped, each padded to the width of its column.
+/// Escapes control characters in all cells, and pads each cell to the width of its column.
 pub(super) fn padded<const N: usize>(lines: &[[String; N]]) -> Vec<[String; N]> {
     let lines: Vec<_> = lines.iter().map(|line| line.each_ref().map(|cell| escape(cell))).collect();
     let mut widths = [0; N];

@@ -1,4 +1,4 @@
-//! Progress of a command at a terminal: one line on stderr, erased before the command prints anything else.
+//! Progress of a command on a terminal: one line on stderr, which is erased before the command prints anything else.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write as _};
@@ -9,35 +9,35 @@ use tokio::time::{Instant, interval_at};
 
 use baton_runtime::escape::escape;
 
-/// Work that takes less shows no line.
+/// No progress line is shown for work that takes less time than this.
 const AFTER: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(250);
-/// Columns of a terminal that does not report its width.
+/// Number of columns to assume if the terminal does not report its width.
 const DEFAULT_WIDTH: usize = 80;
-/// Frames of the spinner, which shows that this program still runs.
+/// Frames of the spinner, which shows that this program is still running.
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// The progress line. It is shown only if stderr is a terminal that can move its cursor.
+/// The progress line. It is shown only if stderr is a terminal that can overwrite text.
 #[derive(Debug)]
 pub struct Progress {
     shows: bool,
     is_shown: Cell<bool>,
 }
 
-/// True if the stream is a terminal that can overwrite its text.
+/// True if the stream is a terminal that can overwrite text.
 pub(super) fn moves_its_cursor(stream: &impl IsTerminal) -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     stream.is_terminal() && !is_dumb
 }
 
 impl Progress {
-    /// The progress line on stderr.
+    /// Creates the progress line on stderr.
     #[must_use]
     pub fn on_terminal() -> Self {
         Self { shows: moves_its_cursor(&io::stderr()), is_shown: Cell::new(false) }
     }
 
-    /// Waits for `work`. Once that takes a second, shows `what` and the time so far.
+    /// Waits for `work`. If that takes longer than a second, shows `what` and the elapsed time.
     pub async fn during<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         let (mut work, began) = (pin!(work), Instant::now());
         let mut ticks = interval_at(began + AFTER, EVERY);
@@ -57,10 +57,10 @@ impl Progress {
         }
     }
 
-    /// Replaces the line.
+    /// Replaces the text of the line.
     pub fn show(&self, what: &str) {
         if self.shows {
-            // A line longer than the terminal is wide would wrap, and only its last row could be erased.
+            // A line wider than the terminal would wrap, and only its last row could then be erased.
             let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
             let width = if width == 0 { DEFAULT_WIDTH } else { width };
             let line: String = escape(what).chars().take(width - 1).collect();
@@ -77,7 +77,7 @@ impl Progress {
     }
 
     fn write(&self, line: &str) {
-        // A closed stderr does not make the command fail.
+        // The command does not fail if stderr is closed.
         let _ = write!(io::stderr().lock(), "\r\u{1b}[K{line}");
     }
 }

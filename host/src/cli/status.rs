@@ -21,26 +21,26 @@ use baton_store::{Digest, Labels, StoreUrl};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseLabel {
-    /// Held by the node of the record.
+    /// Held by the node that the record names.
     Held,
     /// Never acquired, or released.
     Free,
     /// Expired.
     Expired,
-    /// Broken by an operator, but not yet expired.
+    /// Broken by an operator, but not free yet.
     Breaking,
-    /// Broken by an operator.
+    /// Broken by an operator, and free.
     Broken,
     /// Held by a client other than Baton.
     Outside,
 }
 
 impl LeaseLabel {
-    /// Classifies a lease. An infinite lease, or one on an object without a record, is held by a client other than
+    /// Classifies a lease. An infinite lease, or a lease on an object without a record, is held by a client other than
     /// Baton.
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            // Only the nodes that may take the lease need to know that its holder has exited.
+            // Only nodes that may acquire the lease need to know that its holder has exited.
             LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } if has_record => {
                 Self::Held
             }
@@ -76,16 +76,16 @@ impl LeaseLabel {
     }
 }
 
-/// One election. The keys of its JSON are an interface.
+/// One election. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct StatusRow {
     /// The election's name.
     pub election: String,
     /// The state of its lease.
     pub lease: LeaseLabel,
-    /// The highest term that began; none if the store has no record.
+    /// The highest term that has begun; `None` if the store has no record.
     pub term: Option<Term>,
-    /// The node that began it.
+    /// The node that began the term.
     pub node: Option<String>,
     /// Start of the term, as wall-clock time since the Unix epoch; RFC 3339 in JSON.
     #[serde(serialize_with = "as_rfc3339")]
@@ -94,21 +94,21 @@ pub struct StatusRow {
     pub module: Option<String>,
     /// The outcome of a finished election.
     pub outcome: Option<String>,
-    /// Failures in a row, over all nodes; none if the store has no record.
+    /// Consecutive failures, across all nodes; `None` if the store has no record.
     pub failures: Option<u32>,
-    /// The suspension; none if the election is not suspended, or if the steering object cannot be read.
+    /// The suspension; `None` if the election is not suspended, or if the steering object cannot be read.
     pub suspended: Option<SuspendedRow>,
-    /// Labels of the node; empty if it has announced none.
+    /// The node's labels; empty if it has announced none.
     pub labels: Labels,
-    /// Usage of its instance; none if no host of this user on this machine runs it.
+    /// Usage of its instance; `None` if no host of this user on this machine runs the instance.
     #[serde(rename = "usage")]
     pub in_use: Option<InstanceUsage>,
 }
 
-/// A suspension: no node leads until the election is resumed. The keys of its JSON are an interface.
+/// A suspension: no node leads until the election is resumed. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SuspendedRow {
-    /// The user that suspended the election, `USER@HOST`.
+    /// The user who suspended the election, as `USER@HOST`.
     pub by: String,
     /// Time of the suspension (RFC 3339).
     pub at: String,
@@ -124,7 +124,7 @@ impl From<CommandOrigin> for SuspendedRow {
 }
 
 impl StatusRow {
-    /// Makes the row from one reading of the store; none if there is no such election.
+    /// Creates the row from one reading of the store. Returns `None` if there is no such election.
     #[must_use]
     pub fn of(election: &ElectionName, snapshot: Snapshot) -> Option<Self> {
         let Snapshot::Object { lease, record, .. } = snapshot else {
@@ -150,7 +150,7 @@ impl StatusRow {
                 election,
                 lease,
                 term: Some(record.term),
-                // `since` of a record that was never held is the time at which the record was created.
+                // If the lease has never been held, `since` is the time at which the record was created.
                 since: record.node.is_some().then_some(record.since),
                 node: record.node,
                 module: record.module,
@@ -165,7 +165,7 @@ impl StatusRow {
 }
 
 impl StatusRow {
-    /// True if a node holds the lease. It may still be starting, or stopping, its instance.
+    /// True if a node holds the lease. Its instance may still be starting or stopping.
     #[must_use]
     pub fn has_leader(&self) -> bool {
         self.lease == LeaseLabel::Held
@@ -184,8 +184,8 @@ pub fn print_status(rows: &[StatusRow], json: bool) -> io::Result<()> {
     if json { print_json(&rows) } else { print_styled(&text(rows)).map(drop) }
 }
 
-/// Prints the rows that were read of a store at a time, and the errors of the elections that could not be read. A
-/// terminal shows them instead of the previous output, any other stdout below it. Returns false if stdout is closed.
+/// Prints the rows that were read at the time `at`, and the errors of the elections that could not be read. On a
+/// terminal, replaces the previous output; otherwise appends to it. Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print_json`].
@@ -196,7 +196,7 @@ pub fn print_again(
     json: bool,
 ) -> io::Result<bool> {
     if json {
-        // Stdout has only rows. Errors go to stderr.
+        // Print only rows to stdout, and errors to stderr.
         return match read {
             Ok((rows, unread)) => {
                 for error in unread {
@@ -219,14 +219,14 @@ pub fn print_again(
     if !moves_its_cursor(&io::stdout()) {
         return print_styled(&(text + "\n"));
     }
-    // Each line erases the rest of the line that it overwrites. The last one erases everything below it.
+    // Each line erases the rest of the line that it overwrites, and the last line erases everything below it.
     const HOME: &str = "\u{1b}[H";
     const REST_OF_LINE: &str = "\u{1b}[K\n";
     const BELOW: &str = "\u{1b}[J";
     print_drawing(&format!("{HOME}{}{BELOW}", on_stdout(&text).replace('\n', REST_OF_LINE)))
 }
 
-/// Parses the interval of refreshes, in seconds.
+/// Parses the refresh interval, in seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, ConfigError> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {
@@ -243,7 +243,7 @@ fn text(rows: &[StatusRow]) -> String {
         vec![["ELECTION", "LEASE", "TERM", "NODE", "SINCE", "MODULE", "OUTCOME", "LABELS"].map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_string());
     for row in rows {
-        // No node leads while the lease is free. The record still names the last leader.
+        // While the lease is free, no node leads, but the record still names the last leader.
         let leads = !matches!(row.lease, LeaseLabel::Free | LeaseLabel::Expired | LeaseLabel::Broken);
         let node = row.node.as_ref().map(|node| if leads { node.clone() } else { format!("(last: {node})") });
         lines.push([
@@ -285,7 +285,7 @@ fn used(in_use: &InstanceUsage) -> String {
     let of = |share: &LimitUsage, what: &str| format!("{} of {} {what}", share.used, share.limit);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let mut parts = vec![format!("{:.1} of {:.1} MiB of memory", mib(memory.used), mib(memory.limit))];
-    // Only limits of which more than half is used: JSON has all of them.
+    // Show only limits that are more than half used; the JSON output has all of them.
     let near = [
         (table_elements, "table elements"),
         (instances, "instances"),
@@ -314,7 +314,7 @@ fn in_a_row(failures: u32) -> Option<String> {
     }
 }
 
-/// A digest, shortened to as many digits as tell modules apart.
+/// Shortens a digest to as many digits as are needed to tell modules apart.
 pub(super) fn short(digest: &str) -> String {
     digest.chars().take("sha256:".len() + Digest::SHOWN).collect()
 }

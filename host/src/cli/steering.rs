@@ -20,15 +20,15 @@ pub struct Steer {
     pub store: StoreUrl,
     /// The command.
     pub what: SteeringCommand,
-    /// Reason that the log, `baton status` and the coordinator show.
+    /// Reason to show in the log, in `baton status` and to the coordinator.
     pub reason: Option<String>,
     /// Maximum time to wait for the command to take effect.
     pub timeout: Duration,
-    /// The user that runs the command, `USER@HOST`.
+    /// The user who runs the command, as `USER@HOST`.
     pub by: String,
 }
 
-/// Checks the arguments of a steering command.
+/// Checks the arguments of a steering command, and creates the command.
 ///
 /// # Errors
 /// [`Stop`] if an argument is wrong.

@@ -1,4 +1,4 @@
-//! Colored tables. As clap does for help, respects the terminal, `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`.
+//! Colored tables. Like clap's help, they respect the terminal, `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`.
 
 use std::io;
 
@@ -30,8 +30,8 @@ impl Tone {
     }
 }
 
-/// Formats a table. The first row is the header, and `tone` chooses the tone of each other cell by its column and text.
-/// Apart from the colors, control characters are escaped: print the table with [`print_styled`].
+/// Formats a table. The first row is the header. `tone` chooses the tone of every other cell from its column and text.
+/// Control characters are escaped, except for the colors, so print the table with [`print_styled`].
 #[must_use]
 pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -> Tone) -> String {
     let mut text = String::new();
@@ -51,8 +51,8 @@ pub fn table<const N: usize>(lines: &[[String; N]], tone: impl Fn(usize, &str) -
     text
 }
 
-/// Prints a text in which everything but the colors is escaped. Drops the colors if stdout does not show them. Returns
-/// false if stdout is closed.
+/// Prints text in which everything but the colors is escaped. Strips the colors if stdout does not support them.
+/// Returns false if stdout is closed.
 ///
 /// # Errors
 /// As for [`print()`](super::print()).
@@ -60,7 +60,7 @@ pub fn print_styled(text: &str) -> io::Result<bool> {
     print_drawing(&on_stdout(text))
 }
 
-/// The text with or without its colors, as stdout requires.
+/// Returns the text with or without its colors, depending on what stdout supports.
 pub(super) fn on_stdout(text: &str) -> String {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
@@ -68,7 +68,7 @@ pub(super) fn on_stdout(text: &str) -> String {
     }
 }
 
-/// Prints text that moves a terminal's cursor. The caller has escaped text from other sources.
+/// Prints text that moves the terminal's cursor. The caller must have escaped all untrusted parts.
 ///
 /// # Errors
 /// As for [`print()`](super::print()).

@@ -1,4 +1,4 @@
-//! A client for hosts' admin endpoints, and for their local sockets on this machine.
+//! A client for the admin endpoints of hosts, and for the local sockets of hosts on this machine.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,16 +33,17 @@ use baton_store::StoreUrl;
 
 const TOKEN_FILE: &str = "--token-file";
 
-/// Longest wait for the head of a node's response.
+/// Timeout for the head of a node's response.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Longest silence of a stream before it counts as broken: three times the interval of a node's keep-alives.
+/// Maximum silence on a stream before it counts as broken: three times the nodes' keep-alive interval.
 const SILENT: Duration = Duration::from_secs(30);
 
-/// Largest response that is not a stream, in bytes: a node keeps 1 MiB of each kind of entry, before JSON escapes.
+/// Largest non-streaming response to accept, in bytes. A node keeps 1 MiB of each kind of entry; JSON escaping can make
+/// that several times larger.
 const LONGEST: usize = 32 << 20;
 
-/// Most that is read of an error response's explanation, in bytes.
+/// Maximum length of an error response's explanation, in bytes. The rest is not read.
 const LONGEST_REASON: usize = 4 << 10;
 
 /// Largest file of CA certificates, in bytes.
@@ -50,13 +51,13 @@ const LARGEST_PEM: u64 = 16 << 20;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Endpoint {
-    /// The local socket of the host with this incarnation, which serves only the host's own user.
+    /// The local socket of the host with this incarnation. It serves only the user who runs the host.
     Here(String),
     Url(AdminUrl),
 }
 
 impl Endpoint {
-    /// The local socket of a host. Fails if no such host runs on this machine as this user.
+    /// Returns the local socket of a host. Fails if this user runs no such host on this machine.
     pub(super) async fn here(incarnation: &str) -> std::io::Result<Self> {
         local_socket::connect(incarnation).await.map(|_| Self::Here(incarnation.to_owned()))
     }
@@ -71,7 +72,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Requests a document from a host that runs on this machine as this user.
+/// Requests a document from a host that this user runs on this machine.
 pub(super) async fn ask_here(incarnation: &str, path: &str) -> Result<Vec<u8>, AskError> {
     let stream = local_socket::connect(incarnation).await.map_err(AskError::failed)?;
     let request = Request::get(path).header(HOST, LOCALHOST).body(Body::empty()).map_err(AskError::failed)?;
@@ -84,7 +85,7 @@ const LOCALHOST: &str = "localhost";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    /// A retry fails until somebody fixes the cause.
+    /// Retrying is useless until somebody fixes the cause.
     #[error("{0}")]
     Refused(String),
     /// A retry may succeed.
@@ -115,12 +116,12 @@ pub(super) struct Answer {
 impl Client {
     pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>, store: &StoreUrl) -> anyhow::Result<Self> {
         let mut trusted = BTreeSet::from([0, geteuid().as_raw()]);
-        // The owner of a SQLite store's folder can control its hosts anyway.
+        // The owner of a SQLite store's folder can control the store's hosts anyway.
         if let StoreUrl::Sqlite(folder) = store {
             trusted.extend(std::fs::metadata(folder).map(|folder| folder.uid()));
         }
         let client = Self { token_file: token_file.map(Path::to_owned), ca: ca.map(Path::to_owned), trusted };
-        // Report errors in the files before the first request, although each request reads the files again.
+        // Check the files now, to report errors before the first request. Each request reads the files again.
         if let Some(file) = &client.token_file {
             token(TOKEN_FILE, file).map_err(WrongConfiguration::new)?;
         }
@@ -134,7 +135,8 @@ impl Client {
         self.token_file.is_some()
     }
 
-    /// Requests a path. `accepts` is the media type, and `after` the id of the last event that the caller has.
+    /// Requests a path. `accepts` is the media type, and `after` is the id of the last event that the caller has
+    /// received.
     pub(super) async fn ask(
         &self,
         endpoint: &Endpoint,
@@ -202,7 +204,7 @@ impl Client {
         })
     }
 
-    /// Checks the listener's user, since another user may have taken the port of a host that has exited.
+    /// Checks which user runs the listener. After a host has exited, another user could take over its port.
     async fn check_listener_is_trusted(&self, stream: &TcpStream) -> Result<(), AskError> {
         let who = match user_behind(stream).await.map_err(AskError::failed)? {
             Some(user) if self.trusted.contains(&user) => return Ok(()),
@@ -259,7 +261,7 @@ async fn send(
 ) -> Result<(StatusCode, Answer), hyper::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut carrier = JoinSet::new();
-    // The reader of the response sees the connection's errors, too.
+    // The reader of the response also gets the connection's errors.
     carrier.spawn(async move { drop(connection.await) });
     let (head, body) = sender.send_request(request).await?.into_parts();
     let pieces = Box::pin(Body::new(body).into_data_stream());
@@ -267,7 +269,7 @@ async fn send(
 }
 
 impl Answer {
-    /// The next piece of a stream; none at its end.
+    /// Returns the next piece of a stream; `None` at its end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
         match timeout(SILENT, self.pieces.next()).await {
             Ok(None) => Ok(None),
@@ -337,7 +339,7 @@ mod tests {
         let reason = format!("a process of user {own} listens there, but only users 12345 may receive it");
         assert!(matches!(&refused, AskError::Refused(why) if why.contains(&reason)), "{refused}");
         assert_eq!(*received.lock().unwrap(), "", "nothing was sent at all");
-        // Without a token there is no secret to protect. With one, a process of this user may receive it.
+        // Without a token, there is no secret to protect. With a token, a process of the same user may receive it.
         for (client, has_token) in
             [(Client { trusted: BTreeSet::new(), ..client(None) }, false), (client(Some(&file)), true)]
         {

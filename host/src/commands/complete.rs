@@ -1,4 +1,4 @@
-//! Candidates for shell completions that need the store.
+//! Shell completion candidates that come from the store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,16 +10,17 @@ use super::open_store;
 use crate::config::{self, Environment, Layer};
 use baton_store::{ModuleStore as _, Store};
 
-/// Longest wait for the store. The user waits at the shell's prompt.
+/// Timeout for the store. Short, because the user is waiting at the shell prompt.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The elections of the store that the environment and baton.toml name. Empty if the store cannot be read in time.
+/// Returns the elections in the store that the environment and `baton.toml` name. Returns an empty list if the store
+/// cannot be read in time.
 #[must_use]
 pub fn elections() -> Vec<String> {
     ask(async |store| names(store).await.into_iter().map(|election| election.to_string()).collect())
 }
 
-/// The nodes of all elections of that store. Empty if the store cannot be read in time.
+/// Returns the nodes of all elections in that store. Returns an empty list if the store cannot be read in time.
 #[must_use]
 pub fn nodes() -> Vec<String> {
     ask(async |store| {

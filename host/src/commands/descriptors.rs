@@ -1,14 +1,15 @@
-//! Raises the limit of file descriptors to what this process and its runners need.
+//! Raises the limit on open file descriptors as far as this process and its runners need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use baton_runtime::Policy;
 
-/// Descriptors of the host: threads, the module that it reads, caches, status, admin connections, pipes to children.
+/// Descriptors that the host needs for threads, for reading modules, for caches, status, admin connections, and pipes
+/// to children.
 const HOST: u64 = 450;
 
-/// Descriptors for each coordinator: store connections, name lookups, code, channels to 1 running and 2 prepared
-/// runners.
+/// Descriptors that the host needs for each coordinator: store connections, name lookups, code, and channels to 1
+/// running and 2 prepared runners.
 const EACH: u64 = 72;
 
 #[derive(Debug, thiserror::Error)]
@@ -21,14 +22,14 @@ pub(super) struct TooFew {
     granted: u64,
 }
 
-/// Raises the soft limit to the need of coordinators with these policies, and of up to `links` links. It never lowers
-/// the limit. Returns the number of links for which there is room.
+/// Raises the soft limit as far as coordinators with these policies and up to `links` links need. Never lowers the
+/// limit. Returns the number of links for which enough descriptors remain.
 ///
 /// # Errors
 /// [`TooFew`] if the hard limit is too low even without links.
 pub(super) fn grant<'a>(policies: impl Iterator<Item = &'a Policy>, links: usize) -> Result<usize, TooFew> {
-    // `own` is the need of this process. `theirs` is the largest need of a runner, which inherits the limit of this
-    // process.
+    // `own` is the number that this process needs. `theirs` is the largest number that a runner needs, because runners
+    // inherit the limit from this process.
     let (own, theirs) =
         policies.fold((HOST, 0), |(own, theirs), policy| (own + EACH, policy.descriptors().max(theirs)));
     let needed = own.max(theirs);

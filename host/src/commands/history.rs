@@ -1,4 +1,4 @@
-//! `baton history`: lists an election's terms, and how each ended.
+//! `baton history`: lists an election's terms and how each of them ended.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ pub(super) async fn history(
         return Err(unheard_of(election, place, &*store).await);
     }
     let mut history = stored.unwrap_or_default();
-    // The historian adds a new term only after a few seconds, so take it from the record.
+    // The historian adds a new term only after a few seconds, so take that term from the record.
     if let Snapshot::Object { record: Some(record), .. } = &snapshot {
         history.note(record);
         history.close();

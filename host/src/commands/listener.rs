@@ -1,5 +1,5 @@
-//! Finds the user of the process that accepted a connection on loopback. Any user may take the port of a host that has
-//! exited, so a token is sent only if a trusted user's process has accepted the connection.
+//! Finds the user whose process accepted a connection on loopback. After a host has exited, any user may take over its
+//! port, so a token is sent only if the process belongs to a trusted user.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -13,18 +13,19 @@ use tokio::time::sleep;
 /// The kernel's tables of TCP connections (proc_pid_net(5)).
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// Interval between reads of the tables, and reads without a match until the peer counts as on another machine.
+/// Interval between reads of the tables, and the number of reads without a match after which the peer is assumed to be
+/// on another machine.
 const POLL: Duration = Duration::from_millis(10);
 const TRIES: u32 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// In the backlog: no process has accepted it yet.
+    /// In the backlog: no process has accepted the connection yet.
     Unaccepted,
     OwnedBy(u32),
 }
 
-/// The user whose process accepts the connection. None if that process is not on this machine.
+/// Returns the user whose process accepts the connection. Returns `None` if that process is not on this machine.
 pub(super) async fn user_behind(stream: &TcpStream) -> io::Result<Option<u32>> {
     let (theirs, ours) = (canonical(stream.peer_addr()?), canonical(stream.local_addr()?));
     let mut unknown = 0;
@@ -39,7 +40,7 @@ pub(super) async fn user_behind(stream: &TcpStream) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Looks up the end of a connection that has `address`, with `other` as its peer.
+/// Looks up the end of a connection with the local address `address` and the remote address `other`.
 fn look(address: SocketAddr, other: SocketAddr) -> io::Result<Option<End>> {
     for table in TABLES {
         let file = match File::open(table) {
@@ -58,7 +59,8 @@ fn look(address: SocketAddr, other: SocketAddr) -> io::Result<Option<End>> {
     Ok(None)
 }
 
-/// Fields: number, local and remote address, state, queues, timer, retransmits, user, timeout, inode.
+/// Parses a line of the table. Its fields: number, local and remote address, state, queues, timer, retransmits, user,
+/// timeout, inode.
 fn entry(line: &str) -> Option<(SocketAddr, SocketAddr, End)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [_, from, to, _, _, _, _, user, _, inode, ..] = fields[..] else { return None };
@@ -66,7 +68,8 @@ fn entry(line: &str) -> Option<(SocketAddr, SocketAddr, End)> {
     Some((address(from)?, address(to)?, end))
 }
 
-/// An address is 4-byte words in hexadecimal, each a native-endian number whose bytes are in network order.
+/// Parses an address, written as 4-byte words in hexadecimal. Each word is a native-endian number whose bytes are in
+/// network order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (words, port) = text.split_once(':')?;
     let words = words.as_bytes().chunks(8).map(|word| {
@@ -81,7 +84,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(canonical(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?)))
 }
 
-/// Maps an IPv4-mapped IPv6 address to its IPv4 address.
+/// Converts an IPv4-mapped IPv6 address to the IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

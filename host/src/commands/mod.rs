@@ -43,7 +43,7 @@ pub(crate) use status::READER as STATUS;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Attempts at a request whose outcome is unknown, and the pause between them.
+/// Number of attempts at a request while its outcome is unknown, and the pause between attempts.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
@@ -80,7 +80,7 @@ pub fn run(command: Command) -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         let status = if error.is::<WrongConfiguration>() { WRONG_CONFIGURATION } else { 1 };
-        // The error may quote text that others wrote.
+        // The error may quote untrusted text.
         let lines: Vec<_> = format!("{error:#}").lines().map(|line| escape(line).into_owned()).collect();
         // If stderr is closed, the exit status still reports the failure.
         let _ = writeln!(std::io::stderr(), "error: {}", lines.join("\n"));
@@ -88,7 +88,7 @@ pub fn run(command: Command) -> ExitCode {
     })
 }
 
-/// An error in the configuration beyond its syntax. The process ends with the exit status for such errors.
+/// A configuration error other than a syntax error. The process exits with the status for configuration errors.
 #[derive(Debug, thiserror::Error)]
 #[error("wrong configuration: {0:#}")]
 struct WrongConfiguration(anyhow::Error);
@@ -112,7 +112,7 @@ fn manuals(folder: &Path) -> anyhow::Result<ExitCode> {
 async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
     let inspection = match inspect(module, compile_timeout).await {
         Ok((inspection, _)) => inspection,
-        // A caller that asked for JSON reads stdout.
+        // Callers that request JSON read stdout.
         Err(error) if json => {
             let module = module.display().to_string();
             let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });
@@ -125,7 +125,7 @@ async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::
     Ok(if inspection.runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Compiles a module file, and returns its description and its bytes.
+/// Compiles a module file. Returns the module's description and its bytes.
 async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(Inspection, Bytes)> {
     let bytes = Bytes::from(read_module(module)?);
     let name = module.display().to_string();
@@ -133,7 +133,7 @@ async fn inspect(module: &Path, compile_timeout: Duration) -> anyhow::Result<(In
     let inspection = baton_modules::inspect(&compiler, &name, &bytes, compile_timeout);
     match Progress::on_terminal().during(&format!("compiling {name}"), inspection).await {
         Ok(inspection) => Ok((inspection, bytes)),
-        // The reason already names the module.
+        // The reason already contains the module's name.
         Err(PrepareError::Refused(why)) => Err(anyhow::Error::msg(why)),
         Err(error) => Err(anyhow::Error::new(error).context(format!("cannot check the module {name}"))),
     }
@@ -151,7 +151,7 @@ fn open_store(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     Ok(baton_store::open(url).map_err(WrongConfiguration::new)?)
 }
 
-/// Sends a request, and retries it while the outcome is unknown, except writes, which may have happened.
+/// Sends a request. Retries it while its outcome is unknown, except for writes, which may already have taken effect.
 async fn ask(store: &dyn LeaseStore, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
     let tries = if matches!(op, Op::Write { .. } | Op::Create { .. }) { 1 } else { TRIES };
     patiently(tries, async || store.request(election, op.clone()).await).await
@@ -162,7 +162,7 @@ async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreErr
 }
 
 async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    // On a timeout, the last error of the store says more than the timeout itself.
+    // On a timeout, the store's last error says more than the timeout itself.
     let mut last_error = None;
     let answer = async {
         for _ in 1..tries {
@@ -178,12 +178,13 @@ async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreErro
     answer.unwrap_or_else(|late| Err(last_error.unwrap_or_else(|| StoreError::Unknown(late.to_string()))))
 }
 
-/// The announcements of an election's nodes. Each request has a timeout of its own, as there may be thousands of nodes.
+/// Reads the announcements of an election's nodes. Each request has its own timeout, as there may be thousands of
+/// nodes.
 async fn announced(store: &dyn ObjectStore, election: &ElectionName) -> Result<Vec<(String, Bytes)>, StoreError> {
     let nodes = patiently(TRIES, async || store.announced_nodes(election).await).await?;
     let contents = futures::stream::iter(nodes).map(|node| async move {
         let content = patiently(TRIES, async || store.announced(election, &node).await).await?;
-        // None if the node has withdrawn it since the listing.
+        // `None` means that the node has withdrawn its announcement since the listing.
         Ok(content.map(|content| (node, content)))
     });
     contents.buffered(ANNOUNCEMENTS_AT_ONCE).try_filter_map(async |content| Ok(content)).try_collect().await
@@ -199,9 +200,9 @@ async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Late> {
 
 const NAMED: usize = 10;
 
-/// The error for an election that the store does not have: its name may be misspelled, or `--store` may be wrong.
+/// Creates the error for an election that is not in the store: its name may be misspelled, or `--store` may be wrong.
 async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn LeaseStore) -> anyhow::Error {
-    // If the elections cannot be listed, the error only lacks a hint.
+    // If the elections cannot be listed, the error just lacks a hint.
     let there = elections(store).await.unwrap_or_default();
     let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
     anyhow::anyhow!(

@@ -1,4 +1,4 @@
-//! `baton modules` and `baton rollback`: list an election's versions, and return to an earlier one.
+//! `baton modules` and `baton rollback`: list an election's versions, and return to an earlier version.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: boo
     let control = in_time(read_versions(modules, election)).await.with_context(cannot)?.with_context(cannot)?;
     let announcements = announcements(modules, election).await?;
     let nothing = control.is_none() && announcements.is_empty();
-    // An election without a record may be misspelled, so this is an error.
+    // If the election has no record, its name may be misspelled, so report an error.
     if nothing && read(&*store, election).await? == Snapshot::Nothing {
         return Err(unheard_of(election, place, &*store).await);
     }
@@ -47,7 +47,7 @@ pub(super) async fn rollback(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The announcements of an election's nodes, without those that no node of Baton wrote.
+/// Reads the announcements of an election's nodes. Skips those not written by a Baton node.
 pub(super) async fn announcements(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -57,7 +57,7 @@ pub(super) async fn announcements(
     Ok(announced.iter().filter_map(|(_, content)| Announcement::decode(content)).collect())
 }
 
-/// The wall clock's time, for the ages that are printed.
+/// Returns the wall-clock time, to which printed ages refer.
 pub(super) fn now() -> OffsetDateTime {
     OffsetDateTime::UNIX_EPOCH + wall()
 }

@@ -1,4 +1,4 @@
-//! `baton new`: creates a project to start from.
+//! `baton new`: creates a starter project.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,13 +10,13 @@ use baton_election::ElectionName;
 
 use crate::cli::{self, Lang};
 
-/// Paths in the project and the files' contents, with `{{…}}` for the parts that differ.
+/// Paths in the project and the contents of the files, with `{{…}}` as placeholders.
 type Files = &'static [(&'static str, &'static str)];
 
-/// The build target of components, which is also the name of `cargo`'s folder for it.
+/// The build target for components, and the name of Cargo's output folder for it.
 pub(super) const RUST_TARGET: &str = "wasm32-wasip2";
 
-/// The command that builds a Rust project. It runs in the project's folder.
+/// The command that builds a Rust project, run in the project's folder.
 pub(super) const RUST_BUILD: &str = "cargo build --release --target wasm32-wasip2";
 pub(super) const JS_BUILD: &str = "npm run build";
 pub(super) const PYTHON_BUILD: &str =
@@ -77,7 +77,7 @@ const COMMON: Files = &[
     (".devcontainer/Dockerfile", include_str!("../../templates/devcontainer/Dockerfile")),
 ];
 
-/// The URL of this version's release archive, up to the machine in its name.
+/// The URL of this version's release archive, up to the machine part of its file name.
 const RELEASE: &str = concat!(
     env!("CARGO_PKG_REPOSITORY"),
     "/releases/download/v",
@@ -101,13 +101,13 @@ macro_rules! sdk {
     };
 }
 
-/// The sources of the SDK. A Rust project carries them because the SDK is not on crates.io yet.
+/// The SDK's sources. They are copied into Rust projects, because the SDK is not on crates.io yet.
 const SDK: Files = sdk! {
     "src/async_term.rs" "src/failure.rs" "src/fake.rs" "src/host.rs" "src/http.rs" "src/lib.rs" "src/state.rs"
     "src/term.rs" "src/testing.rs" "wit/world.wit" "wit/deps/io.wit"
 };
 const SDK_MANIFEST: &str = include_str!("../../../guest-sdk/Cargo.toml");
-/// The workspace manifest, from which the SDK's manifest inherits.
+/// The workspace manifest, from which the SDK's manifest inherits keys.
 const WORKSPACE_MANIFEST: &str = include_str!("../../../Cargo.toml");
 
 struct Template {
@@ -116,13 +116,13 @@ struct Template {
     module: &'static str,
     files: Files,
     image: &'static str,
-    /// Additional lines of the development container's Dockerfile.
+    /// Additional Dockerfile lines for the development container.
     setup: &'static str,
-    /// The commands that test, build and run the project, in its folder.
+    /// The commands that test, build and run the project, run in its folder.
     commands: &'static [&'static str],
 }
 
-/// Writes a project into a new folder, and prints how to test, build and run it.
+/// Creates a project in a new folder, and prints how to test, build and run it.
 pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     let template = match lang {
         Lang::Rust => RUST,
@@ -161,7 +161,8 @@ pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The SDK's manifest for use outside its workspace: inherited keys are filled in, and keys for its own tests removed.
+/// Adapts the SDK's manifest for use outside its workspace: fills in inherited keys, and removes those for the SDK's
+/// own tests.
 fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
     let mut manifest: toml::Table = manifest.parse()?;
     let workspace: toml::Table = workspace.parse()?;
@@ -183,7 +184,7 @@ fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
     Ok(manifest.to_string())
 }
 
-/// Writes all files, or none if one of them exists or cannot be written.
+/// Writes all files, or none if any of them exists or cannot be written.
 fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (place, _) in files {
         if place.symlink_metadata().is_ok() {
@@ -195,7 +196,7 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     }
     for (done, (place, text)) in files.iter().enumerate() {
         if let Err(error) = write_new(place, folder, text) {
-            // Remove only the files that this run wrote. If one cannot be removed, the next run reports it.
+            // Remove only the files that this run wrote. If a file cannot be removed, the next run reports it.
             for (place, _) in &files[..done] {
                 let _ = fs::remove_file(place);
             }
@@ -213,6 +214,6 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 fn write_new(place: &Path, folder: &Path, text: &str) -> std::io::Result<()> {
     fs::create_dir_all(place.parent().unwrap_or(folder))?;
     let mut file = OpenOptions::new().write(true).create_new(true).open(place)?;
-    // A partly written file, as on a full disk, would block the next run.
+    // A partly written file, for example on a full disk, would block the next run.
     file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(place)))
 }

@@ -1,4 +1,4 @@
-//! `baton prune`: removes old versions, and modules that no version needs.
+//! `baton prune`: removes old versions, and modules that no version references.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use baton_store::withdraw;
 use baton_store::{Announcement, Digest, GONE, StoredModule};
 use baton_store::{Reading, Store, StoreUrl, VersionedObject};
 
-/// Minimum age of an unreferenced module before its removal. A younger one may belong to a push under way.
+/// Minimum age at which an unreferenced module is removed. A younger one may belong to a push in progress.
 const UNNAMED: Duration = Duration::hours(1);
 
 pub(super) async fn prune(
@@ -45,16 +45,16 @@ struct Pruner<'a> {
 struct Removed {
     versions: Vec<(ElectionName, ListedVersion)>,
     modules: Vec<StoredModule>,
-    /// Elections that no longer exist, whose steering commands were removed.
+    /// Elections that no longer exist and whose steering commands were removed.
     steering: Vec<ElectionName>,
-    /// Unreferenced modules that are too young to remove.
+    /// Unreferenced modules that are too young to be removed.
     young: Vec<StoredModule>,
 }
 
 impl Pruner<'_> {
     async fn prune(&self, elections: &[ElectionName]) -> anyhow::Result<Removed> {
-        // List the modules first: one that is stored or referenced later is newer than its listing, and `remove` keeps
-        // it.
+        // List the modules first. If a module is stored or referenced later, it is newer than its listing, and `remove`
+        // keeps it.
         let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
         let all =
             patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;
@@ -63,7 +63,7 @@ impl Pruner<'_> {
         if let Some(missing) = elections.iter().find(|election| !all.contains(election) && !known.contains(election)) {
             bail!("there is no election {missing} in this store: nothing was removed");
         }
-        // Nothing was pushed to these elections, but their nodes also leave stale announcements.
+        // Nothing was pushed to these elections, but their nodes leave stale announcements too.
         for election in known.iter().filter(|election| !all.contains(election)) {
             if elections.is_empty() || elections.contains(election) {
                 self.in_use(election).await?;
@@ -97,7 +97,7 @@ impl Pruner<'_> {
         Ok(removed)
     }
 
-    /// Removes an election's old versions, and returns them and the remaining list.
+    /// Removes an election's old versions. Returns the removed versions and the remaining list.
     async fn prune_versions(&self, election: &ElectionName) -> anyhow::Result<(Vec<ListedVersion>, VersionList)> {
         let in_use = self.in_use(election).await?;
         let prune = |control: &mut VersionList| {
@@ -111,7 +111,8 @@ impl Pruner<'_> {
         self.in_time(election, edit).await
     }
 
-    /// Removes the steering of elections without lease, versions and announcements, which no node can obey.
+    /// Removes the steering objects of elections that have no lease, versions or announcements. No node could obey
+    /// them.
     async fn prune_steering(
         &self,
         elections: &[ElectionName],
@@ -129,7 +130,7 @@ impl Pruner<'_> {
             let nodes = patiently(TRIES, async || store.announced_nodes(&election).await).await.with_context(cannot)?;
             let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
             if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
-                // The condition keeps a command that was written again since.
+                // The condition on the version keeps a command that was written in the meantime.
                 let delete = async || store.delete(VersionedObject::Steering, &election, &version).await;
                 match if self.dry_run { Ok(()) } else { patiently(TRIES, delete).await } {
                     Ok(()) => removed.push(election),
@@ -156,7 +157,7 @@ impl Pruner<'_> {
         in_time(request).await.with_context(cannot)?.with_context(cannot)
     }
 
-    /// The modules that an election's nodes run. Withdraws announcements of nodes that have been gone for long.
+    /// Returns the modules that an election's nodes run. Withdraws the announcements of nodes that have long been gone.
     async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
         let announced = announced(self.store, election).await;
         let mut in_use = BTreeSet::new();
@@ -175,7 +176,7 @@ impl Pruner<'_> {
         Ok(in_use)
     }
 
-    /// Removes a module unless it was stored again since its listing. Returns true if the module was removed.
+    /// Removes a module unless it has been stored again since it was listed. Returns true if the module was removed.
     async fn remove(&self, module: &StoredModule) -> anyhow::Result<bool> {
         if self.dry_run {
             return Ok(true);
@@ -276,8 +277,8 @@ mod tests {
                 .unwrap();
         }
 
-        /// Announces a node of election `one`, at an age, with the module that it runs and the highest term that it has
-        /// seen.
+        /// Writes an announcement of this age for a node of the election `one`, with the module that the node runs and
+        /// the highest term that it has seen.
         async fn said(&self, age: Duration, node: &str, name: &str, term: Term) {
             let then = u64::try_from((self.now() - age).unix_timestamp()).unwrap();
             let at = baton_store::clock::rfc3339(std::time::Duration::from_secs(then));
@@ -296,7 +297,7 @@ mod tests {
             Pruner { store: &self.store, keep, dry_run, now: self.now() }.prune(&elections).await
         }
 
-        /// Sizes of the modules that are left. Each module has a different size.
+        /// Returns the sizes of the remaining modules. Each module has a different size.
         async fn left(&self) -> Vec<u64> {
             let mut left: Vec<u64> = self.store.modules().await.unwrap().iter().map(|module| module.size).collect();
             left.sort_unstable();

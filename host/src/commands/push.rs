@@ -22,14 +22,14 @@ use baton_store::clock::{rfc3339, wall};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use baton_store::{LeaseStore, StoreUrl};
 
-/// Largest signature file, in bytes. A minisign signature with short comments has about 350.
+/// Largest signature file to accept, in bytes. A minisign signature with short comments has about 350.
 const LARGEST_SIGNATURE: u64 = 4 << 10;
-/// Slowest supported upload, in bytes per second. It extends the timeout of a transfer.
+/// Slowest upload to support, in bytes per second. Determines how much longer the timeout is for a large module.
 const SLOWEST: u64 = 100_000;
-/// Attempts at each transfer, and at storing a module.
+/// Number of attempts at each transfer, and at storing a module.
 const SENDINGS: u32 = 3;
 
-/// Stores the module before a version list references it, so a killed push never leaves a reference to a missing
+/// Stores the module before a version list references it. So killing a push never leaves a reference to a missing
 /// module.
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
@@ -65,11 +65,11 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         ),
     };
     links::call(&push.store, election).await;
-    // `baton prune` may have removed the module while nothing referenced it.
+    // `baton prune` may have removed the module while no version referenced it.
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;
     }
-    // The output names the store, so a user who forgot `--store` notices.
+    // The output names the store, so that a user who forgot `--store` notices it.
     let place = format!("{election} on {}", push.store);
     let news = match pushed {
         Pushed::Current => format!("is current in {place}"),
@@ -80,13 +80,13 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         "{digest} {news}\n`baton modules {election}` shows which nodes run it, and the outcome of its probation\n"
     ))?;
     if let Some(warning) = nodes_with_another_source(modules, election).await {
-        // A warning only: the push has succeeded.
+        // Only a warning, because the push has succeeded.
         cli::say(&format!("warning: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A warning that lists the nodes with another module source, if any. These nodes ignore pushed versions.
+/// Returns a warning that lists the nodes with another module source, if any. Such nodes ignore pushed versions.
 async fn nodes_with_another_source(store: &dyn ObjectStore, election: &ElectionName) -> Option<String> {
     let here = ModuleSource::Published(election.clone()).to_string();
     let announcements = match announcements(store, election).await {
@@ -106,7 +106,7 @@ async fn nodes_with_another_source(store: &dyn ObjectStore, election: &ElectionN
     })
 }
 
-/// Stores the module and reads it back. If the copy in the store is damaged, removes it and stores the module again.
+/// Stores the module and reads it back. If the stored copy is damaged, removes it and stores the module again.
 async fn store_module(store: &dyn ObjectStore, digest: &Digest, module: &Bytes) -> anyhow::Result<()> {
     let size = module.len() as u64;
     for _ in 0..SENDINGS {
@@ -129,7 +129,7 @@ async fn get(store: &dyn ObjectStore, digest: &Digest, limit: u64) -> anyhow::Re
     read.with_context(|| format!("cannot read {digest} back from the store"))
 }
 
-/// Sends an idempotent request that carries `size` bytes, and retries it while the outcome is unknown.
+/// Sends an idempotent request that transfers `size` bytes, and retries it while its outcome is unknown.
 async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let within = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
     let late = || Err(StoreError::Unknown(format!("the store did not answer within {within:?}")));
@@ -143,7 +143,7 @@ async fn transfer<T>(size: u64, request: impl AsyncFn() -> Result<T, StoreError>
     answer
 }
 
-/// Reads the signature's text. Only the nodes have the keys, so nothing is verified here.
+/// Reads the signature as text. Does not verify it, because only the nodes have the keys.
 fn signature(push: &Push) -> anyhow::Result<Option<String>> {
     let beside = || {
         let mut beside = push.module.clone().into_os_string();
@@ -159,7 +159,7 @@ fn signature(push: &Push) -> anyhow::Result<Option<String>> {
     let none = || format!("{} is not a minisign signature: create one with `minisign -Sm MODULE`", path.display());
     let text = String::from_utf8(bytes).with_context(none)?;
     let signature = minisign_verify::Signature::decode(&text).with_context(none)?;
-    // A node that requires signatures would refuse this one.
+    // Nodes that require signatures would reject this one.
     check_election(&signature, Some(&push.election))
         .with_context(|| format!("cannot push the signature {}", path.display()))?;
     Ok(Some(text))

@@ -9,7 +9,7 @@ use super::{ask, open_store, read, unheard_of};
 use crate::cli;
 use baton_store::StoreUrl;
 
-/// Acquires the lease and removes the outcome from the record, because only the lease's holder may write the record.
+/// Acquires the lease to remove the outcome from the record, because only the lease holder may write the record.
 pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::Result<ExitCode> {
     let (place, store) = (store, open_store(store)?);
     let Snapshot::Object { lease, version, record: Some(mut record) } = read(&*store, election).await? else {
@@ -19,11 +19,11 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         cli::print(&format!("{election} is not finished: there is nothing to rerun\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Remove the outcome before a new instance exists. So no instance can be running, even if the lease was broken.
+    // The outcome is removed before a new instance starts. So no instance can be running, even if the lease was broken.
     record.released = match lease {
-        // The last holder's mark still holds.
+        // The mark that the last holder left is still valid.
         LeaseState::Free => record.released,
-        // An instance ends before its lease expires. After a break, it may still be running.
+        // An instance ends before its lease expires. If the lease was broken, the instance may still be running.
         LeaseState::Expired => true,
         LeaseState::Broken => false,
         LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } => bail!(
@@ -51,7 +51,7 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
     }
     record.outcome = None;
     let written = ask(&*store, election, Op::Write { id, version, record }).await;
-    // If this fails, hosts wait until the lease expires.
+    // If this fails, hosts wait for the lease to expire.
     let released = ask(&*store, election, Op::Release { id }).await;
     written.context("cannot write the record")?;
     released.context(

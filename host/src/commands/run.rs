@@ -3,15 +3,15 @@
 //! The host's threads:
 //!
 //! - **control**, two threads, or one for a single election: run supervisors, followers, historians, store requests and
-//!   signals. They never write to a descriptor that may block. One election's request does not delay another's.
-//! - **keepers**, two threads: serve the runners' messages, commit their state, and look up names. They decide nothing.
+//!   signal handling. They never write to a descriptor that may block. No election's request delays another election's.
+//! - **keepers**, two threads: handle messages from runners, commit their state, and look up names. They decide
+//!   nothing.
 //! - **starter**: starts templates, adopts the runners that templates have forked, and reaps those that nobody waits
-//!   for. When this thread ends, all of them die.
-//! - **admin**: serves probes, load balancers, scrapers and people, and writes operators' commands into the store. It
-//!   has a lower priority than the other threads.
-//! - **links**: exchanges hints with the process that carries the [`links`].
+//!   for. When this thread ends, all templates and runners die.
+//! - **admin**: serves probes, load balancers, scrapers and users, and writes operators' commands to the store. It has
+//!   a lower priority than the other threads.
+//! - **links**: exchanges hints with other hosts. See [`links`].
 //! - **manager**: reports the host's state to the machine's service manager, if there is one.
-//! - **otlp**, only if the environment names an OpenTelemetry collector: sends it traces and metrics.
 //! - **watchdog** and **last words**: see [`Watchdog`].
 //! - **log writer**: writes lines to stderr without blocking other threads; see [`telemetry`](crate::telemetry).
 //! - **blocking threads** of the runtimes: run SQLite's calls and name lookups, verify modules, and read secrets.
@@ -66,17 +66,17 @@ use baton_store::state::{Handover, ReadAhead};
 use baton_store::{AnnouncedPeer, Digest, Labels, LockFile, ObjectStore, Store, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
-/// Longest wait for the lock file at the start. Nothing depends on it yet.
+/// Timeout for creating the lock file at startup. At this point, nothing depends on it yet.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Longest wait of elections for the creation of the store, which usually takes a moment.
+/// Maximum time that elections wait for the store to be created, which usually takes only a moment.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Environment variables that name files which the clients of stores and registries read.
+/// Environment variables that name files read by the clients of stores and registries.
 const FILES: [(&str, &str); 2] =
     [("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"), ("SSL_CERT_FILE", "the file of certificates")];
 
-/// Environment variables that name folders with such files, or with helper programs.
+/// Environment variables that name folders with such files or with helper programs.
 const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates"), ("PATH", "the folder of programs")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -89,7 +89,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     host(config, &stores, None)
 }
 
-/// Runs a host for `baton dev`: one node on a store in memory, and a workshop that builds the module.
+/// Runs a host for `baton dev`: one node with a store in memory, and a workshop that builds the module.
 pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<ExitCode> {
     let clock = Clock::default();
     let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
@@ -102,10 +102,12 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
     host(config, &stores, Some(workshop))
 }
 
-/// Threads that must be available at the start: about as many as a host with one coordinator and its processes use.
+/// Number of threads that must be available at startup: about as many as a host with one coordinator, and its
+/// processes, use.
 const THREADS: usize = 20;
 
-/// Fails if too few threads are available. Later, a missing one would end the host, or look like a fault of a module.
+/// Fails if too few threads are available. If a thread were missing later, the host would exit, or the fault would seem
+/// to be a module's.
 fn has_room_for_threads() -> anyhow::Result<()> {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = Arc::new(std::sync::Mutex::new(held));
@@ -142,9 +144,10 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     let settings = if workshop.is_none() { &config.admin } else { &page };
     let (listening, no_endpoint) = match BoundEndpoint::with(settings) {
         Ok(listening) => (listening, None),
-        // The default endpoint is optional.
+        // The default endpoint is optional, so its error is not fatal.
         Err(error @ AdminError::NoLoopback(_)) => (None, Some(error)),
-        // Exit with a status that asks for a restart: another process may free the port, or the interface may come up.
+        // Exit with a status that makes service managers restart the host: the port may become free, or the interface
+        // may come up.
         Err(error) if error.may_pass() => return Err(error.into()),
         Err(error) => return Err(WrongConfiguration::new(error).into()),
     };
@@ -162,6 +165,13 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     for missing in confine::missing() {
         log.emit(None, Event::WeakerIsolation { missing });
     }
+    if max_links < links {
+        let error = format!(
+            "the system allows too few file descriptors for {links} links, so this node accepts {max_links}: raise the \
+             limit (LimitNOFILE= in systemd, `ulimit -Hn`)"
+        );
+        log.emit(None, Event::Error { error });
+    }
     if let Some(links::PeerListener { address, advertised, .. }) = &peers {
         log.emit(None, Event::ListeningForPeers { address: address.to_string(), advertised: advertised.to_string() });
     }
@@ -174,7 +184,7 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// The kernel cannot confine a coordinator to its folders, so only the WebAssembly sandbox would.
+/// The kernel cannot confine a coordinator to its folders, so the WebAssembly sandbox would be the only barrier.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--dir {folder}: this kernel has no Landlock (Linux 5.13, listed in /sys/kernel/security/lsm), so only the \
@@ -196,7 +206,7 @@ fn keeps_to_folders(config: &Config) -> Result<(), FoldersNotConfined> {
     })
 }
 
-/// Paths that the host relies on, but that are not in its configuration.
+/// Returns the paths that the host relies on but that its configuration does not name.
 fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPath> {
     let mut found = Vec::new();
     let mut add = |place: &str, what: &str, path: PathBuf, is_folder| {
@@ -210,7 +220,7 @@ fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPa
     }
     for (name, what) in FOLDERS {
         for folder in variable(name).iter().flat_map(std::env::split_paths) {
-            // An empty entry stands for the working folder.
+            // An empty entry means the working folder.
             add(name, what, Path::new(".").join(folder), true);
         }
     }
@@ -228,7 +238,8 @@ fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPa
     found
 }
 
-/// Four handles of one store: renewals wait for no other requests, and operators' requests delay none.
+/// Four handles to the same store, so that renewals do not wait for other requests, and operators' requests delay
+/// nothing.
 struct Stores {
     leases: Arc<dyn LeaseStore>,
     states: Arc<dyn ObjectStore>,
@@ -283,33 +294,33 @@ fn run_host(
     let last_words_log = log.clone();
     let watchdog =
         Arc::new(Watchdog::start(clock.clone(), move |why, longest| last_words_log.last_words(why, longest))?);
-    // Messages of runners must not delay a supervisor, so they have threads of their own.
+    // Runners' messages must not delay a supervisor, so they are handled on separate threads.
     let keepers = runtime("keeper", 2)?;
-    // With one thread, a slow system call would delay another election's deadlines.
+    // With only one thread, a slow system call for one election would delay another election's deadlines.
     let control = runtime("control", checked.len().clamp(1, 2))?;
     let incarnation = incarnation(node.as_str())?;
     let lock_file = control.block_on(lock_file(config, workshop, &incarnation, log));
-    // Keeps the lock file locked until this process has exited, whatever else is dropped.
+    // Keeps the lock file locked until this process has exited, whatever else is dropped earlier.
     let _held = ManuallyDrop::new(lock_file.clone());
     let leases = match &lock_file {
         Some(_) => &baton_store::open_leases(&config.store, lock_file.clone()).map_err(WrongConfiguration::new)?,
         None => leases,
     };
-    // Move this process into its group before it starts child processes, which inherit the group.
+    // Move this process into its control group before it starts child processes, because they inherit the group.
     let report_log = log.clone();
     let report = move |error: String| report_log.emit(None, Event::Error { error });
     let groups = ControlGroups::delegated(report.clone()).unwrap_or_else(|error| {
         report(error.to_string());
         None
     });
-    // Runners must be this program, even if the file was replaced meanwhile.
+    // Runners must run this program, even if its file has been replaced in the meantime.
     let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file);
     let running = RunningInstances::default();
     let moments = Moments::default();
     let tracker = |Checked { coordinator, .. }: &Checked<'_>| {
         let tracker = ElectionTracker::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
-        // One transaction of SQLite answers many reads at once. Over a network, each would need a connection of its
-        // own.
+        // SQLite can answer many reads in one transaction, so read at the same moments. Over a network, each read would
+        // need its own connection.
         let asks_at_once = matches!(config.store, StoreUrl::Sqlite(_));
         let tracker = if asks_at_once { tracker.reading_at(moments) } else { tracker };
         Arc::new(tracker)
@@ -340,7 +351,7 @@ fn run_host(
     };
     let telling = tell_manager(&watched, log)?;
     let phases = telling.phases();
-    // No command can read a store in memory, so its host needs no socket.
+    // Commands cannot read a store in memory, so this host needs no socket.
     let socket = workshop.is_none().then(|| local_socket::open(&incarnation)).transpose().unwrap_or_else(|error| {
         let error = format!(
             "cannot open the local socket, so logs and usage need the admin endpoint even on this machine: {error}"
@@ -361,18 +372,18 @@ fn run_host(
         let make = Followers::new(config, node, &incarnation, found, stores, workshop, log)?;
         let prepare = async {
             let supplied = make.all(checked, &all_runners, &trackers).await?;
-            // A local folder is created without asking. A shared store is created only with `--create`.
+            // A local folder is always created. A shared store is created only with `--create`.
             if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
                 let (tries, tried) = oneshot::channel();
                 aside.spawn(create(Arc::clone(leases), config.store.clone(), log.clone(), tries));
-                // An election that polls earlier would find no store, and log that.
+                // An election that polled earlier would find no store, and would log that.
                 let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
             }
             anyhow::Ok(supplied)
         };
         let supplied = tokio::select! {
             supplied = prepare => supplied?,
-            // Preparing a large module takes a while. Nothing has begun that a shutdown must end.
+            // Preparing a large module takes a while. Nothing has started yet that a shutdown would have to end.
             asked = signals.next() => {
                 begin_shutdown(asked, log, &phases);
                 return Ok(());
@@ -410,7 +421,7 @@ fn run_host(
                 watchdog: Arc::clone(&watchdog),
             };
             let itself = NodeIncarnation { node: node.to_string(), incarnation: incarnation.clone() };
-            // A node with the highest priority needs no preemption.
+            // A node with the highest priority never needs to preempt.
             if coordinator.preempt && coordinator.priority < HIGHEST_PRIORITY && workshop.is_none() {
                 let preemption = Preemption {
                     election: coordinator.election.clone(),
@@ -478,7 +489,7 @@ fn run_host(
         if let Some(asked) = signals.take_reloads() {
             aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
         }
-        // Under `baton dev`, no other node could take over during maintenance.
+        // Under `baton dev`, there is no other node to take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
             let trackers = trackers.clone();
             aside.spawn(Maintenance { endpoint, trackers, away: tell_away, log: log.clone() }.watch());
@@ -499,7 +510,7 @@ fn run_host(
                         ended.context("a supervisor failed")?.context("cannot get random numbers from the system")?;
                     }
                 },
-                // A follower ends after its supervisor. A failed one does not end the host.
+                // A follower ends after its supervisor. If a follower fails, the host keeps running.
                 Some(ended) = followers.join_next() => report_failed_follower(ended, log),
             }
         }
@@ -509,7 +520,7 @@ fn run_host(
         while let Some(ended) = followers.join_next().await {
             report_failed_follower(ended, log);
         }
-        // Historians write last, so that they do not delay takeovers. A failed one has nothing more to write.
+        // Historians write last, so that they do not delay takeovers. A failed historian has nothing more to write.
         drop(serving);
         while historians.join_next().await.is_some() {}
         aside.shutdown().await;
@@ -520,7 +531,7 @@ fn run_host(
         admin.shutdown();
     }
     telling.end();
-    // A store that hangs may block a thread forever, and nothing depends on it any more.
+    // A store that hangs may block a thread forever, but nothing depends on it any more.
     control.shutdown_background();
     keepers.shutdown_timeout(Duration::from_secs(1));
     result
@@ -533,7 +544,7 @@ async fn lock_file(
     incarnation: &str,
     log: &Log,
 ) -> Option<Arc<LockFile>> {
-    // The lock proves that runners are gone only if a runner cannot unlock it.
+    // The lock proves that runners have exited only if a runner cannot release it.
     let is_wanted = config.witness && workshop.is_none() && confine::keeps_what_it_holds();
     let folder = witness::folder(&config.store, config.state.as_deref()).filter(|_| is_wanted)?;
     let incarnation = incarnation.to_owned();
@@ -612,13 +623,13 @@ struct Followers<'a> {
     cache: Option<Cache>,
 }
 
-/// The follower of a coordinator's module source, and its supervisor's ends of the channels to it.
+/// A follower of a coordinator's module source, and the supervisor's ends of the channels to it.
 struct Supplied {
     follower: Follower,
     supply: watch::Receiver<Supply>,
     judgements: mpsc::UnboundedSender<Judgement>,
     presence: watch::Sender<SupervisorState>,
-    /// The module that was loaded at the start, for sources that require one.
+    /// The module that was loaded at startup, for sources that require one.
     module: Option<Digest>,
 }
 
@@ -654,7 +665,7 @@ impl<'a> Followers<'a> {
         Ok(supplied)
     }
 
-    /// Creates the follower of a module source. Only a file must be usable at the start, when somebody can fix it.
+    /// Creates the follower of a module source. Only a file must be usable at startup, when the user can fix it.
     async fn follower(
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,
@@ -729,11 +740,11 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-/// Creates the store, and retries until that succeeds. Reports lost files. Drops `tries` after the first attempt.
+/// Creates the store, retrying until it succeeds. Reports lost files. Drops `tries` after the first attempt.
 async fn create(store: Arc<dyn LeaseStore>, place: StoreUrl, log: Log, tries: oneshot::Sender<Infallible>) {
     let mut last_error: Option<StoreError> = None;
     let mut wait = Duration::from_secs(1);
-    // If the disk hangs, only a thread of the blocking pool waits.
+    // If the disk hangs, this blocks only a thread of the blocking pool.
     let lost = match place.clone() {
         StoreUrl::Sqlite(folder) => tokio::task::spawn_blocking(|| SqliteStore::lost(folder)).await.unwrap_or_default(),
         StoreUrl::Memory | StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => Vec::new(),

@@ -19,7 +19,7 @@ use baton_store::ObjectStore;
 use baton_store::state::{self, Document, DocumentError, KEY, LARGEST};
 use baton_store::{LeaseStore, Store, StoreUrl};
 
-/// Largest value or export that is read, in bytes. In JSON, one byte of a value takes at most 6.
+/// Largest value or export to read, in bytes. In JSON, each byte of a value takes at most 6 bytes.
 const LARGEST_INPUT: u64 = 6 * LARGEST + (1 << 20);
 
 pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: StateAction) -> anyhow::Result<ExitCode> {
@@ -58,7 +58,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
                     Err(DocumentError::Damaged) => Document::default(),
                     found => found?,
                 };
-                // Term numbers only rise, even if the state comes from another store.
+                // Term numbers never decrease, even if the imported state comes from another store.
                 Ok(Document { term: found.term.max(import.term), entries: import.entries.clone(), ..found })
             })
             .await?;
@@ -67,7 +67,7 @@ pub(super) async fn state(election: &ElectionName, store: &StoreUrl, action: Sta
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state that was saved last. Without one, the election may be misspelled, so this is an error.
+/// Returns the last saved state. If there is none, the election's name may be misspelled, so this is an error.
 async fn saved(store: &dyn ObjectStore, election: &ElectionName) -> anyhow::Result<Document> {
     let cannot = || format!("cannot read the state of {election}");
     let read = in_time(state::read(store, election)).await.with_context(cannot)?.with_context(cannot)?;
@@ -119,7 +119,7 @@ async fn nobody_leads(leases: &dyn LeaseStore, election: &ElectionName) -> anyho
     }
 }
 
-/// A row of the list of keys. The names of its JSON fields are an interface.
+/// A row of the list of keys. The names of its JSON fields are a public interface.
 #[derive(Serialize)]
 pub(crate) struct KeyRow<'a> {
     pub key: &'a str,
@@ -145,7 +145,7 @@ fn get(election: &ElectionName, document: &Document, key: &str) -> anyhow::Resul
     Ok(cli::print_value(value)?)
 }
 
-/// An exported state. This JSON format is an interface.
+/// An exported state. This JSON format is a public interface.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 struct Exported {
@@ -210,7 +210,7 @@ fn check_key(key: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a file or standard input. It fails if the input is larger than any state can be.
+/// Reads a file or standard input. Fails if the input is larger than any state can be.
 fn input(from: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     let (mut reader, name): (Box<dyn Read>, String) = match from {
         Some(path) => {

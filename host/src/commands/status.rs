@@ -1,4 +1,4 @@
-//! `baton status`: shows the leaders, once or at an interval.
+//! `baton status`: shows the leaders, once or repeatedly.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use baton_store::steering::{self, Steering};
 use baton_store::untrusted::Reader;
 use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl};
 
-/// The exit status if no node leads one of the elections.
+/// The exit status if one of the elections has no leader.
 pub(crate) const NO_LEADER: u8 = 3;
 
 pub(super) async fn status(
@@ -60,7 +60,7 @@ pub(super) async fn status(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads and prints the status at an interval, through every outage, until a signal arrives or stdout is closed.
+/// Reads and prints the status at an interval until a signal arrives or stdout is closed. Continues during outages.
 async fn watch(
     place: &StoreUrl,
     json: bool,
@@ -86,7 +86,7 @@ async fn watch(
 
 struct StatusReport {
     rows: Vec<StatusRow>,
-    /// Errors of elections that could not be read, or whose suspension could not.
+    /// Errors of elections whose record or suspension could not be read.
     unread: Vec<String>,
 }
 
@@ -104,7 +104,8 @@ async fn read_status(
     for election in names {
         let snapshot = match read(store, &election).await {
             Ok(snapshot) => snapshot,
-            // A store that does not answer for one election does not for the others, and there may be many.
+            // If the store does not respond for one election, it will not respond for the others, and there may be
+            // many.
             Err(error) if is_one || matches!(error.downcast_ref(), Some(StoreError::Unknown(_))) => return Err(error),
             Err(error) => {
                 unread.push(format!("{error:#}"));
@@ -116,7 +117,7 @@ async fn read_status(
         }
         let Some(row) = StatusRow::of(&election, snapshot) else { continue };
         let steering = in_time(steering::read(store, &election));
-        // If the labels cannot be read, `baton nodes` shows the reason.
+        // If the labels cannot be read, `baton nodes` reports the reason.
         let labels = async {
             let announcement =
                 timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
@@ -153,7 +154,7 @@ struct NotLedYet {
     waiting: usize,
 }
 
-/// An election in the admin API of a host of this machine: only the fields that the store does not have.
+/// An election in the admin API of a host on this machine. Has only the fields that the store lacks.
 #[derive(Deserialize)]
 struct ElectionHere {
     election: String,
@@ -161,14 +162,15 @@ struct ElectionHere {
     usage: Option<InstanceUsage>,
 }
 
-/// The reader of these responses, for [`crate::foreign`].
+/// The parser of these responses, for [`crate::untrusted`].
 pub(crate) const READER: Reader =
     Reader { name: "status", read: |bytes| drop(serde_json::from_slice::<Vec<ElectionHere>>(bytes)) };
 
-/// Hosts that are asked at once. Each needs a file descriptor.
+/// Maximum number of hosts to query at once. Each needs a file descriptor.
 const HOSTS_AT_ONCE: usize = 64;
 
-/// Asks the hosts with these incarnations. Skips those of other machines or users, and those that answer too late.
+/// Queries the hosts with these incarnations. Skips hosts on other machines or of other users, and those that respond
+/// too late.
 async fn elections_here(incarnations: BTreeSet<String>) -> Vec<ElectionHere> {
     let ask = async |incarnation: String| {
         let answer = timeout(HERE_WITHIN, ask_here(&incarnation, "/v1/elections")).await.ok()?.ok()?;

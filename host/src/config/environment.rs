@@ -13,7 +13,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The environment of this process.
+    /// Returns the environment of this process.
     #[must_use]
     pub fn of_process() -> Self {
         // The working folder stays implicit (""): it may have been deleted, and relative paths are easier to read.
@@ -24,7 +24,7 @@ impl Environment {
         }
     }
 
-    /// An artificial environment with these variables, and with `folder` as the home folder and the working folder.
+    /// Creates an environment with these variables, in which `folder` is both the home and the working folder.
     #[must_use]
     pub fn artificial(variables: &[(&str, &str)], folder: &Path) -> Self {
         Self {
@@ -34,11 +34,11 @@ impl Environment {
         }
     }
 
-    /// The user and the machine of this process, for people: `USER@HOST`.
+    /// Returns the user and the machine of this process, for display: `USER@HOST`.
     #[must_use]
     pub fn user_at_host(&self) -> String {
         let named = ["USER", "LOGNAME"].into_iter().find_map(|name| self.variable(name)?.to_str());
-        // A container's user may have no name.
+        // In a container, the user may have no name.
         let user = match named.filter(|name| !name.is_empty()) {
             Some(name) => name.to_owned(),
             None => format!("uid-{}", rustix::process::getuid().as_raw()),
@@ -47,7 +47,7 @@ impl Environment {
         format!("{user}@{host}").chars().take(128).collect()
     }
 
-    /// This environment with another working folder.
+    /// Returns a copy of this environment with another working folder.
     #[must_use]
     pub fn within(&self, folder: &Path) -> Self {
         Self { folder: self.folder.join(folder), ..self.clone() }
@@ -57,7 +57,7 @@ impl Environment {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// The names of the variables that are not empty. Skips names that are not UTF-8.
+    /// Returns the names of all non-empty variables. Skips names that are not UTF-8.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.variables.iter().filter(|(_, value)| !value.is_empty()).filter_map(|(name, _)| name.to_str())
     }
@@ -68,18 +68,18 @@ impl Environment {
     }
 
     /// Folder for Baton's persistent files: `$XDG_STATE_HOME/baton`, else `~/.local/state/baton`. Never a folder under
-    /// `/tmp`, where cleaners would delete a held lease.
+    /// `/tmp`, because cleanup jobs would delete the files of a held lease there.
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_STATE_HOME", ".local/state")
     }
 
-    /// Folder for files that Baton can make again: `$XDG_CACHE_HOME/baton`, else `~/.cache/baton`.
+    /// Folder for files that Baton can recreate: `$XDG_CACHE_HOME/baton`, else `~/.cache/baton`.
     pub(super) fn cache_folder(&self) -> Option<PathBuf> {
         self.own_folder("XDG_CACHE_HOME", ".cache")
     }
 
-    /// File of the key that authenticates the modules that this user's hosts have compiled. It is not in the cache,
-    /// since a user that can write to the cache could read or replace it there.
+    /// File of the key that authenticates the modules that this user's hosts have compiled. The file is not in the
+    /// cache, because a user who can write to the cache could then read or replace the key.
     pub(super) fn cache_key(&self) -> Option<PathBuf> {
         Some(self.state_folder()?.join("cache.key"))
     }

@@ -1,5 +1,5 @@
-//! Reads `baton.toml` without a derive, so that each value keeps its line and the error of a misspelt key suggests the
-//! nearest legal one.
+//! Reads `baton.toml` without a derive macro. So each value keeps its line number, and the error for a misspelt key
+//! suggests the most similar valid key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -9,29 +9,29 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::layer::SourcedText;
-use super::settings::{nearest, renamed};
+use super::settings::{nearest, removed, renamed};
 use super::value::OFF;
 use super::{ConfigError, Environment, Key, Layer, Origin, Shape, secrets, value};
 use baton_modules::is_path;
 use baton_runtime::{FileError, FolderGrant, read_file};
 
 const COORDINATORS: &str = "coordinators";
-/// The file that is read if no setting names one.
+/// The configuration file to read if no setting names one.
 pub(super) const DEFAULT_FILE: &str = "baton.toml";
 const SQLITE: &str = "sqlite:";
-/// In bytes. A longer file is probably not a configuration.
+/// Maximum size of the file, in bytes. A larger file is probably not a configuration file.
 const LONGEST: u64 = 1 << 20;
 
-/// The layers of the file.
+/// The layers that the file defines.
 #[derive(Default)]
 pub(super) struct FileLayers {
-    /// The keys at the top.
+    /// The top-level keys.
     pub global: Layer,
-    /// The tables `[coordinators.NAME]` by NAME.
+    /// The tables `[coordinators.NAME]`, by NAME.
     pub coordinators: BTreeMap<String, Layer>,
 }
 
-/// Reads the named file, or the default one if it exists. Returns its name, too.
+/// Reads the named file, or the default file if it exists. Also returns the file's name.
 pub(super) fn read(
     named: Option<&SourcedText>,
     around: &Environment,
@@ -44,7 +44,7 @@ pub(super) fn read(
         Err(problem) => {
             let problem = problem.unwrap_or_else(|| "there is no such file".to_string());
             return Err(match named {
-                // It may be a secret: before 0.1.0, `--config` took NAME=VALUE.
+                // The argument may be a secret: before 0.1.0, `--config` took NAME=VALUE.
                 Some(given) if name.contains('=') => {
                     let hint = format!(
                         "is not a file name: use {} or {} for variables of the coordinator's configuration",
@@ -62,7 +62,7 @@ pub(super) fn read(
     Ok(Some((name.to_string(), source.layers()?)))
 }
 
-/// Reads the text of the file. The error is none if there is no such file.
+/// Reads the file as text. Returns `Err(None)` if the file does not exist.
 fn read_text(path: &Path) -> Result<String, Option<String>> {
     match read_file(path, LONGEST) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| Some(format!("cannot be read: {error}"))),
@@ -162,7 +162,7 @@ impl Source<'_> {
                         return Err(self.error(text.span().start, Some(&path), "write each folder as a quoted string"));
                     };
                     let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
-                    // `set_folder` refuses a malformed text.
+                    // `set_folder` rejects malformed text.
                     let text = match FolderGrant::of(text) {
                         Ok(parts) => {
                             let host = self.path(at, &path, parts.host)?;
@@ -233,7 +233,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// One value of a setting with many values, as the text that the flag would have.
+    /// Converts one value of a multi-value setting to the text that the flag would take.
     fn named(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
         let wrong = |problem| Err(self.error(at, Some(path), problem));
         match (setting, value) {
@@ -262,7 +262,7 @@ impl Source<'_> {
         texts.ok_or_else(|| self.error(at, Some(path), form))
     }
 
-    /// Resolves a path relative to the file's folder, whatever the working folder is.
+    /// Resolves a path relative to the file's folder, not to the working folder.
     fn path(&self, at: usize, key: &str, path: &str) -> Result<String, ConfigError> {
         self.folder
             .join(path)
@@ -282,10 +282,10 @@ impl Source<'_> {
     }
 }
 
-/// Advice for a list of arguments. A string is refused, since its split into arguments would be ambiguous.
+/// Advice for a setting that takes a list of arguments. Strings are rejected, because splitting them is ambiguous.
 const ARGUMENTS: &str = "write a list of quoted strings: arg = [\"--verbose\", \"report.csv\"]";
 
-/// The message for a key that is not legal there.
+/// The error message for a key that is not valid in its place.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
     if !at_top && Key::ALL.iter().any(|key| key.name() == word && *key != Key::Config) {
         return "applies to the whole host: move it to the top of the file, above the first table".to_string();
@@ -297,6 +297,9 @@ fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {
     }
     if let Some(key) = renamed(word) {
         return format!("is called `{}` now", key.name());
+    }
+    if let Some(advice) = removed(word) {
+        return format!("no longer exists: remove it; {advice}");
     }
     let mut words: Vec<&str> = Key::ALL.iter().filter(|key| legal(key)).map(|key| key.name()).collect();
     if at_top {

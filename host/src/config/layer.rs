@@ -1,11 +1,11 @@
-//! One source of settings: unparsed texts with their origins.
+//! One source of settings: unparsed values with their origins.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use baton_runtime::FolderGrant;
 
-use super::settings::renamed_variable;
+use super::settings::{removed_variable, renamed_variable};
 use super::{ConfigError, Environment, Key, secrets, value};
 
 /// The origin of a value.
@@ -13,7 +13,7 @@ use super::{ConfigError, Environment, Key, secrets, value};
 pub enum Origin {
     /// The command line.
     Flag,
-    /// A variable `BATON_…` of the host's environment.
+    /// A `BATON_…` variable in the host's environment.
     Variable,
     /// The configuration file.
     File {
@@ -21,7 +21,7 @@ pub enum Origin {
         path: String,
         /// The line number, from 1.
         line: usize,
-        /// The full key, with its tables.
+        /// The full key, including its tables.
         key: String,
     },
     /// The default.
@@ -29,7 +29,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The place to fix if the value of `key` is wrong.
+    /// Describes what to fix if the value of `key` is wrong.
     pub(super) fn place(&self, key: Key) -> String {
         match self {
             Origin::Flag => key.flag(),
@@ -40,7 +40,7 @@ impl Origin {
         }
     }
 
-    /// The origin in the table of `--print-config`.
+    /// Formats the origin for the table of `--print-config`.
     pub(super) fn show(&self, key: Key) -> impl fmt::Display {
         match self {
             Origin::Flag => format!("flag {}", key.flag()),
@@ -61,18 +61,18 @@ pub(super) struct SourcedText {
 #[derive(Clone, Default)]
 pub struct Layer {
     values: BTreeMap<Key, SourcedText>,
-    /// The settings with many values, each value with its name.
+    /// The multi-value settings: each value with its name.
     named: BTreeMap<Key, BTreeMap<String, SourcedText>>,
 }
 
 impl Layer {
-    /// An empty layer.
+    /// Creates an empty layer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the value of a flag, if there is one.
+    /// Sets the value of a flag if the flag was given.
     #[must_use]
     pub fn flag(mut self, key: Key, text: Option<String>) -> Self {
         if let Some(text) = text {
@@ -81,10 +81,10 @@ impl Layer {
         self
     }
 
-    /// Sets the values of a flag.
+    /// Sets all values of a flag.
     ///
     /// # Errors
-    /// [`ConfigError`] if the setting takes pairs or folders, and a value is not in that form.
+    /// [`ConfigError`] if the setting takes pairs or folders and a value is malformed.
     pub fn flags(mut self, key: Key, texts: &[String]) -> Result<Self, ConfigError> {
         if key.is_named() {
             for pair in texts {
@@ -100,12 +100,15 @@ impl Layer {
         Ok(self)
     }
 
-    /// The layer of the variables `BATON_…`. Ignores empty variables. For unknown ones, see [`super::misspelt`].
+    /// Creates the layer of `BATON_…` variables. Ignores empty variables. For unknown ones, see [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
         for (name, key) in around.names().filter_map(|name| Some((name, renamed_variable(name)?))) {
             if around.variable(name).is_some_and(|text| !text.is_empty()) {
                 return Err(ConfigError::new(name, format!("is called {} now", key.variable())));
             }
+        }
+        if let Some((name, advice)) = around.names().find_map(|name| Some((name, removed_variable(name)?))) {
+            return Err(ConfigError::new(name, format!("no longer exists: remove it; {advice}")));
         }
         let mut layer = Self::new();
         for &key in Key::ALL {
@@ -139,7 +142,7 @@ impl Layer {
         self.values.insert(key, SourcedText { text, origin });
     }
 
-    /// Sets one value of a setting with many values, such as a variable of the coordinator or a label.
+    /// Sets one value of a multi-value setting, such as an environment variable of the coordinator or a label.
     pub(super) fn set_named(&mut self, key: Key, name: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
         let illegal = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         if illegal {
@@ -150,8 +153,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Sets a folder, with its guest path as the name. Refuses a second folder with the same guest path: one would hide
-    /// the other.
+    /// Sets a folder, with its guest path as the name. Rejects a second folder with the same guest path, because one
+    /// would hide the other.
     pub(super) fn set_folder(&mut self, text: &str, origin: Origin) -> Result<(), ConfigError> {
         let parts = FolderGrant::of(text).map_err(|problem| ConfigError::at(Key::Dir, &origin, problem))?;
         let folders = self.named.entry(Key::Dir).or_default();

@@ -1,4 +1,5 @@
-//! Detects variables with misspelt names of settings. The user who set one believes that it has an effect.
+//! Detects environment variables whose names are probably misspelt settings. Otherwise the user would not notice that
+//! such a variable has no effect.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use baton_store::azure::OWN_CONNECTION_STRING;
 
 const PREFIX: &str = "BATON_";
 
-/// A variable that has no effect, and the one that was probably meant.
+/// A variable that has no effect, and the variable that was probably meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misspelt {
     /// Name of the variable in the environment.
@@ -17,8 +18,9 @@ pub struct Misspelt {
     pub meant: String,
 }
 
-/// The misspelt variables of the environment. Ignores names that are not similar to a setting: other programs may use
-/// them, as Kubernetes does for a service called `baton`. Ignores sources of secrets and empty variables.
+/// Finds the misspelt variables in the environment. Ignores names that are not similar to a setting, because other
+/// programs may use them: Kubernetes, for example, sets some for a service called `baton`. Ignores sources of secrets
+/// and empty variables.
 pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
     let known: Vec<String> =
         Key::ALL.iter().map(|key| key.variable()).chain([OWN_CONNECTION_STRING.to_owned()]).collect();
@@ -28,10 +30,10 @@ pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'
     let strange = around.names().filter(|name| !known.iter().any(|known| known == name) && !used.contains(name));
     strange
         .filter_map(|variable| {
-            // Lower case and hyphens, as in baton.toml, are misspelt, too.
+            // Lower case and hyphens, as in baton.toml, are also misspellings.
             let typo = variable.to_ascii_uppercase().replace('-', "_");
             let typo = typo.strip_prefix(PREFIX)?;
-            // The first letter is rarely wrong, and many short words are similar.
+            // Users rarely mistype the first letter. Without this condition, many short words would match.
             let alike: Vec<&str> =
                 words.iter().copied().filter(|word| word.chars().next() == typo.chars().next()).collect();
             let meant = format!("{PREFIX}{}", nearest(typo, &alike)?);
@@ -62,11 +64,11 @@ mod tests {
             "BATON_BIN",
             "BATON_VERSION",
             "BATON_IMAGE_TAG",
-            // Instances get this one.
+            // Baton sets this variable for instances.
             "BATON_TERM",
-            // A secret's source.
+            // The source of a secret.
             "BATON_STORES",
-            // Not misspelt.
+            // Spelled correctly.
             "BATON_NODE",
             "BATON_STORE_CONNECTION_STRING",
             "LEASE",

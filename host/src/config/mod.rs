@@ -1,12 +1,12 @@
 //! The settings of the host and its coordinators.
 //!
-//! A setting comes from the command line, else from a variable `BATON_…`, else from `baton.toml`, else from its
-//! default. Each source becomes a [`Layer`] of unparsed texts with their [`Origin`]s. So each error names the place to
-//! fix, and `--print-config` shows the origin of each value. A [`Config`] has passed every check that needs no store.
+//! A setting comes from the command line, else from a `BATON_…` variable, else from `baton.toml`, else from its
+//! default. Each source becomes a [`Layer`] of unparsed values with their [`Origin`]s. So each error names the place to
+//! fix, and `--print-config` shows the origin of each value. A [`Config`] has passed all checks that need no store.
 //!
-//! In the file, keys at the top apply to all coordinators. A table `[coordinators.NAME]` overrides them for one
+//! In the file, top-level keys apply to all coordinators. A table `[coordinators.NAME]` overrides them for one
 //! coordinator. NAME is its election unless the table sets another one. A coordinator's environment, configuration and
-//! secrets are settings with many values: their layers are merged, name by name.
+//! secrets are multi-value settings: values from different layers are merged by name.
 //!
 //! ```toml
 //! store = "azure://myaccount/leases"
@@ -49,7 +49,7 @@ pub use resolve::{
     resolve_store_to_fill,
 };
 pub use settings::{Key, Setting};
-pub(crate) use settings::{Shape, renamed};
+pub(crate) use settings::{Shape, removed, renamed};
 pub(crate) use untrusted::READERS;
 pub(crate) use value::switch;
 pub use value::{duration, election};
@@ -72,40 +72,40 @@ use table::SettingRow;
 pub struct Config {
     /// The lease store.
     pub store: StoreUrl,
-    /// True to create the store's container if it does not exist.
+    /// True to create the store's container if it is missing.
     pub create: bool,
-    /// True to run coordinators with folders even if this kernel cannot confine them to the folders. That matters if a
-    /// coordinator breaks out of its sandbox.
+    /// True to run coordinators that use folders even if this kernel cannot confine them to these folders. The
+    /// confinement matters only if a coordinator escapes its sandbox.
     pub allow_weaker_isolation: bool,
-    /// The node's id, or how to choose it.
+    /// The node's id, or the way to choose it.
     pub node: NodeChoice,
     /// Format of log lines.
     pub log_format: Format,
     /// The admin endpoint.
     pub admin: AdminSettings,
-    /// Source of the machine's scheduled events.
+    /// Source of scheduled maintenance events for this machine.
     pub scheduled_events: ScheduledEvents,
-    /// True to reclaim leases of exited hosts of this machine, and to let other hosts reclaim this host's leases.
+    /// True to reclaim the leases of exited hosts on this machine, and to let other hosts reclaim this host's leases.
     pub witness: bool,
-    /// Folder for the persistent files of this user's hosts; none without a home folder.
+    /// Folder for the persistent files of this user's hosts; `None` without a home folder.
     pub state: Option<PathBuf>,
-    /// True to open links to the store's other nodes: to those of this machine, if the store is local to it.
+    /// True to open links to the store's other nodes; only to those on this machine if the store is local.
     pub links: bool,
-    /// Address for links with nodes of other machines; none for no such links. Ignored without [`Self::links`].
+    /// Address for links with nodes on other machines; `None` for no such links. Ignored unless [`Self::links`] is set.
     pub peer: Option<PeerSettings>,
     /// Labels of this node.
     pub labels: Labels,
-    /// Maximum number of elections that this node leads; none for no limit.
+    /// Maximum number of elections that this node may lead; `None` for no limit.
     pub max_leading: Option<usize>,
-    /// Folder for compiled modules; none for no cache.
+    /// Folder for compiled modules; `None` for no cache.
     pub cache: Option<PathBuf>,
-    /// File of the key that authenticates the modules that this user's hosts have compiled; none without a home folder.
+    /// File of the key that authenticates modules that this user's hosts have compiled; `None` without a home folder.
     pub cache_key: Option<PathBuf>,
-    /// Path of the configuration file, which may not exist.
+    /// Path of the configuration file. The file may not exist.
     pub file: PathBuf,
-    /// The coordinators: at least one, each with its own election.
+    /// The coordinators: at least one, each with a different election.
     pub coordinators: Vec<Coordinator>,
-    /// Variables that are probably misspelt names of settings.
+    /// Variables whose names are probably misspelt settings.
     pub misspelt: Vec<Misspelt>,
     rows: Vec<SettingRow>,
     /// The inputs other than the file, for [`Self::again`].
@@ -113,7 +113,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A table of all settings with their values and origins, with secrets hidden.
+    /// Formats a table of all settings with their values and origins. Secrets are hidden.
     #[must_use]
     pub fn table(&self) -> String {
         table::render(&self.rows)
@@ -129,39 +129,39 @@ impl fmt::Debug for Config {
 /// The settings of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
-    /// The election that decides where it runs.
+    /// The election that decides on which node the coordinator runs.
     pub election: ElectionName,
     /// The source of its modules.
     pub module: ModuleSource,
-    /// Determines the delay before this node takes a free lease: none at the highest priority.
+    /// Priority of this node, which sets the delay before it acquires a free lease. The highest priority has no delay.
     pub priority: u8,
-    /// True if a leader hands over to a healthy node with a higher priority.
+    /// True if this node hands over to a healthy node with a higher priority while it leads.
     pub preempt: bool,
-    /// The lease duration, the grace, and the times that follow from them.
+    /// The lease duration, the grace period, and the times derived from them.
     pub timing: Timing,
-    /// Delay from a finished instance to the next term under the same lease.
+    /// Delay between the end of an instance and the next term under the same lease.
     pub pause: Duration,
-    /// Decides whether a finished instance is started again.
+    /// Decides whether to start another instance after one has finished.
     pub on_done: OnDone,
-    /// Maximum time without progress, also after the start; none for no limit.
+    /// Maximum time without progress, including the time after the start; `None` for no limit.
     pub stall_after: Option<Duration>,
-    /// The probation: the time that a new version must run without failure.
+    /// The probation period: how long a new version must run without failing.
     pub probation: Duration,
-    /// The only modules that may run; empty for any.
+    /// The only modules that may run; if empty, any module may run.
     pub pins: Vec<Digest>,
-    /// Files of public keys, one of which must have signed a module; empty if modules need no signature.
+    /// Public key files. A module must be signed with one of these keys; if empty, modules need no signature.
     pub trust: Vec<PathBuf>,
     /// Maximum CPU time for compiling a module.
     pub compile_timeout: Duration,
-    /// The HTTP servers that it may request.
+    /// The HTTP servers to which it may send requests.
     pub allow_http: Grants,
-    /// File with additional CA certificates for such servers, if any.
+    /// File with additional CA certificates for these servers, if any.
     pub http_ca: Option<PathBuf>,
     /// Maximum number of requests that an instance may have in flight.
     pub max_requests: usize,
-    /// Limits of the host's resources that an instance may use.
+    /// Limits on the host resources that an instance may use.
     pub limits: Limits,
-    /// Limits of its state.
+    /// Limits on its state.
     pub state_limits: state::Limits,
     /// Its arguments, without its name.
     pub arguments: Vec<String>,
@@ -169,13 +169,13 @@ pub struct Coordinator {
     pub env: Vec<(String, Secret)>,
     /// Its configuration, sorted by name.
     pub config: Vec<(String, String)>,
-    /// The sources of its secrets, sorted by name. No name is also in `env` or `config`.
+    /// The sources of its secrets, sorted by name. These names do not occur in `env` or `config`.
     pub secrets: Vec<SecretSource>,
     /// The folders that it may use, each with its own guest path.
     pub folders: Vec<Folder>,
 }
 
-/// An error of the configuration: the place, the problem and the fix.
+/// A configuration error: where it is, what is wrong, and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct ConfigError {
@@ -188,13 +188,13 @@ impl ConfigError {
         Self { place: place.into(), problem: problem.into() }
     }
 
-    /// The error of an argument that is not a setting.
+    /// Creates the error for an argument that is not a setting.
     #[must_use]
     pub fn of_argument(name: &str, problem: String) -> Self {
         Self::new(name, problem)
     }
 
-    /// True if this flag or argument is wrong.
+    /// True if the error is in this flag or argument.
     #[must_use]
     pub fn is_of_flag(&self, key: Key) -> bool {
         self.place == key.flag()

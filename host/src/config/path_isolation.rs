@@ -1,9 +1,9 @@
 //! Keeps the paths that the host opens out of the coordinators' writable folders.
 //!
-//! The host opens files and folders by their paths: at its start, for each term, and at its next start. A coordinator
-//! could replace a file in a writable folder by a link to a file that it was not granted, or by a file that the host
-//! trusts. So no path that the host opens may pass through a folder that one of its coordinators may write. Folders are
-//! compared by device and inode, and across bind mounts by the kernel's list of mounts.
+//! The host opens files and folders by path: when it starts, for each term, and when it starts again. In a writable
+//! folder, a coordinator could replace a file with a link to a file that it may not read, or with a forged version of a
+//! file that the host trusts. So no path that the host opens may pass through a folder that one of its coordinators may
+//! write to. Folders are compared by device and inode; for bind mounts, by the kernel's list of mounts.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -22,11 +22,11 @@ use baton_modules::path_watch::PathLookups;
 use baton_runtime::Folder;
 use baton_store::{StoreUrl, witness};
 
-/// A file or a folder that the host opens by its path.
+/// A file or folder that the host opens by path.
 pub struct TrustedPath {
-    /// The setting that names it, or another place to fix.
+    /// The setting that names the path, or another place to fix.
     pub place: String,
-    /// A description for errors.
+    /// Description for error messages.
     pub what: String,
     /// Its path.
     pub path: PathBuf,
@@ -35,11 +35,11 @@ pub struct TrustedPath {
 }
 
 impl Config {
-    /// Refuses folders in which a coordinator could redirect the host, on a path of the configuration or on one of
+    /// Rejects folders through which a coordinator could redirect the host. Checks the paths in the configuration and
     /// `implicit_paths`.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first such path, with the path and the folder.
+    /// [`ConfigError`] with the first such path and the folder.
     pub fn check_path_isolation(
         &self,
         implicit_paths: impl IntoIterator<Item = TrustedPath>,
@@ -61,7 +61,7 @@ impl Config {
                 }
             }
         }
-        // Two coordinators may have different rights on a folder. Both rights for the same one would defeat `:ro`.
+        // Two coordinators may have different rights to a folder. If one coordinator had both, `:ro` would do nothing.
         for (coordinator, folder) in self.folders().filter(|(_, folder)| folder.read_only) {
             let mut own = writable.iter().filter(|writable| writable.election == coordinator.election.as_str());
             if let Some(writable) = own.find(|writable| writable.covers(folder.real(), &mounts)) {
@@ -82,7 +82,7 @@ impl Config {
         self.coordinators.iter().flat_map(|of| of.folders.iter().map(move |folder| (of, folder)))
     }
 
-    /// The paths of the configuration that the host opens.
+    /// Returns all paths in the configuration that the host opens.
     fn relied_on(&self) -> Vec<TrustedPath> {
         let mut relied = Vec::new();
         let mut add = |place: String, what: &str, path: &Path, is_folder| {
@@ -132,7 +132,7 @@ impl Config {
                 }
             }
             for folder in &coordinator.folders {
-                // The content is the coordinators' own, so `is_folder` is false.
+                // The content belongs to the coordinators, so `is_folder` is false.
                 let what = format!("the folder {:?}", folder.guest);
                 add(self.place_of_folder(coordinator, folder), &what, &folder.host, false);
             }
@@ -154,7 +154,7 @@ impl Config {
     }
 }
 
-/// A folder that a coordinator may write.
+/// A folder that a coordinator may write to.
 struct Writable<'a> {
     folder: &'a Folder,
     place: String,
@@ -174,7 +174,7 @@ impl<'a> Writable<'a> {
         })
     }
 
-    /// True if a folder is this one or in it. The folder need not exist.
+    /// True if `folder` is this folder or is inside it. `folder` need not exist.
     fn covers(&self, folder: &Path, mounts: &Mounts) -> bool {
         let is_in = |folder: &Path| self.identity.is_some() && identity(folder) == self.identity;
         folder.ancestors().any(is_in)
@@ -203,7 +203,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(identity)
 }
 
-/// A folder's place in its file system, independent of mount points.
+/// A folder's location in its file system, independent of mount points.
 struct Spot {
     device: String,
     path: PathBuf,
@@ -221,7 +221,7 @@ pub(super) struct Mounts(Vec<Mount>);
 struct Mount {
     id: String,
     device: String,
-    /// The mounted folder of the file system.
+    /// The folder of the file system that is mounted.
     root: PathBuf,
     point: PathBuf,
 }
@@ -231,23 +231,23 @@ impl Mounts {
         Self::of(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Parses the kernel's list, one mount a line.
+    /// Parses the kernel's list, which has one mount per line.
     pub(super) fn of(listed: &[u8]) -> Self {
         Self(listed.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
     }
 
-    /// The place of a folder, which need not exist.
+    /// Finds the location of a folder, which need not exist.
     fn spot(&self, folder: &Path) -> Option<Spot> {
         let (existing, id) = folder.ancestors().find_map(|folder| Some((folder, mount_of(folder)?)))?;
         let inside = self.0.iter().find(|mount| mount.id == id).and_then(|mount| {
             let path = mount.root.join(existing.strip_prefix(&mount.point).ok()?);
             Some(Spot { device: mount.device.clone(), path })
         });
-        // The list omits a mount whose root this process cannot see. Within one mount, paths can be compared instead.
+        // The list omits mounts whose root this process cannot see. Within one mount, comparing the paths is enough.
         Some(inside.unwrap_or_else(|| Spot { device: id, path: existing.to_owned() }))
     }
 
-    /// The places of a folder and of the mounts in it.
+    /// Returns the locations of a folder and of all mounts inside it.
     fn spots_within(&self, folder: &Path) -> Vec<Spot> {
         let within = self.0.iter().filter(|mount| mount.point.starts_with(folder));
         let within = within.map(|mount| Spot { device: mount.device.clone(), path: mount.root.clone() });
@@ -265,7 +265,7 @@ impl Mount {
     }
 }
 
-/// The id of the mount that a folder is on; none if there is no such folder.
+/// Returns the id of the mount that contains a folder; `None` if the folder does not exist.
 fn mount_of(folder: &Path) -> Option<String> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
@@ -273,7 +273,7 @@ fn mount_of(folder: &Path) -> Option<String> {
     info.lines().find_map(|line| Some(line.strip_prefix("mnt_id:")?.trim().to_owned()))
 }
 
-/// Decodes a path in the list of mounts, where white space and backslashes are escaped as three octal digits.
+/// Decodes a path from the list of mounts, in which whitespace and backslashes are written as three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! Changes of a host's settings since its start.
+//! Finds the settings that have changed since the host started.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::table::SettingRow;
 use super::{Config, ConfigError, Coordinator, Key, resolve};
 
 impl Config {
-    /// Resolves the settings again. The configuration file may have changed since the start.
+    /// Resolves the settings again, because the configuration file may have changed.
     ///
     /// # Errors
     /// [`ConfigError`] for the first error.
@@ -15,8 +15,8 @@ impl Config {
         resolve(flags, around)
     }
 
-    /// The flags of the settings that differ in another configuration, and the tables of the elections that only one of
-    /// the two configurations has.
+    /// Returns the flags of all settings that differ between the two configurations, and the tables of elections that
+    /// only one of them has.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (own, others) = (self.by_election(), other.by_election());
@@ -27,7 +27,7 @@ impl Config {
         };
         let mut keys: BTreeSet<Key> = values(self).symmetric_difference(&values(other)).map(|(key, ..)| *key).collect();
         for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
-            // The rows hide the values of these.
+            // The rows hide the values of these settings.
             keys.extend((one.env != now.env).then_some(Key::Env));
             keys.extend((one.secrets != now.secrets).then_some(Key::Secret));
         }

@@ -22,7 +22,7 @@ use baton_runtime::{Folder, Secret, SecretSource};
 use baton_store::state::Limits;
 use baton_store::{Labels, MOST_LABELS, StoreUrl};
 
-/// Merges the command line, the variables, the file and the defaults, and checks the result.
+/// Merges the command line, the environment variables, the file and the defaults, and checks the result.
 ///
 /// # Errors
 /// [`ConfigError`] for the first error.
@@ -143,7 +143,7 @@ fn labels(host: &mut Resolver<'_>) -> Result<Labels, ConfigError> {
 /// Resolves only the store, for commands that read it.
 ///
 /// # Errors
-/// [`ConfigError`] if the setting or the file is wrong, or if there is no home folder for the default store.
+/// [`ConfigError`] if the setting or the file is wrong, or if the default store is needed and there is no home folder.
 pub fn resolve_store(flags: &Layer, around: &Environment) -> Result<StoreUrl, ConfigError> {
     let sources = Sources::read(flags, around)?;
     let layers = vec![flags, &sources.variables, &sources.file.global];
@@ -165,7 +165,7 @@ pub fn resolve_store_and_token(
     Ok((store(&mut host, around)?, token_file))
 }
 
-/// Resolves the store and `create`, for commands that may be the first to write to the store.
+/// Resolves the store and `create`, for commands that may be the first to write to a store.
 ///
 /// # Errors
 /// As for [`resolve_store`].
@@ -196,15 +196,15 @@ pub struct DoctorSettings {
     pub lease: Duration,
     /// Maximum CPU time for compiling a module.
     pub compile_timeout: Duration,
-    /// Folder for the persistent files of this user's hosts; none without a home folder.
+    /// Folder for the persistent files of this user's hosts; `None` without a home folder.
     pub state: Option<PathBuf>,
-    /// Folder for compiled modules; none for no cache.
+    /// Folder for compiled modules; `None` for no cache.
     pub cache: Option<PathBuf>,
-    /// File of the cache's key; none without a home folder.
+    /// File of the cache's key; `None` without a home folder.
     pub cache_key: Option<PathBuf>,
 }
 
-/// Resolves the settings of `baton doctor`, as a host would.
+/// Resolves the settings that `baton doctor` checks, as a host would.
 ///
 /// # Errors
 /// [`ConfigError`] for the first error.
@@ -223,7 +223,7 @@ pub fn resolve_examined(flags: &Layer, around: &Environment) -> Result<DoctorSet
     })
 }
 
-/// The layers other than the command line.
+/// All layers except the command line.
 struct Sources {
     variables: Layer,
     file: FileLayers,
@@ -250,7 +250,7 @@ impl Sources {
         }
     }
 
-    /// The layers of each coordinator to run: the named one, else those of the file.
+    /// Returns the layers of each coordinator to run: the named coordinator, or else those in the file.
     fn coordinators<'a>(&'a self, flags: &'a Layer) -> Result<Vec<Vec<&'a Layer>>, ConfigError> {
         let named = flags.get(Key::Module).or_else(|| self.variables.get(Key::Module));
         if named.is_some() || self.file.coordinators.is_empty() {
@@ -319,7 +319,7 @@ fn limits(own: &mut Resolver<'_>) -> Result<(baton_runtime::Limits, Origin), Con
     Ok((baton_runtime::Limits { memory, output, ..baton_runtime::Limits::default() }, memory_origin))
 }
 
-/// Resolves one coordinator. Returns the origin of its election's name, too.
+/// Resolves one coordinator. Also returns the origin of its election's name.
 fn coordinator(
     layers: Vec<&Layer>,
     store: &StoreUrl,
@@ -336,7 +336,7 @@ fn coordinator(
     let by_name = || value::election_called(&module.stem());
     let (election, election_origin) =
         own.get_or(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
-            // The default is derived from the module's name, so that setting is the place to fix.
+            // The default election is derived from the module's name, so the module setting is the place to fix.
             if own.origin(Key::Election) == Origin::Default {
                 ConfigError::new(module_origin.place(Key::Module), error.problem)
             } else {
@@ -413,7 +413,7 @@ fn coordinator(
     Ok((coordinator, election_origin))
 }
 
-/// Looks up settings in layers, the strongest first, and records a row for each.
+/// Looks up settings in layers, from strongest to weakest, and records a row for each.
 struct Resolver<'a> {
     layers: Vec<&'a Layer>,
     rows: &'a mut Vec<SettingRow>,
@@ -429,7 +429,7 @@ impl<'a> Resolver<'a> {
         given.map_or(Origin::Default, |given| given.origin.clone())
     }
 
-    /// The value of a setting with a default in the table of settings.
+    /// Returns the value of a setting whose default is in the table of settings.
     fn get<T>(
         &mut self,
         key: Key,
@@ -440,7 +440,7 @@ impl<'a> Resolver<'a> {
         self.get_or(key, &parse, show, default)
     }
 
-    /// The value of a setting; none for the word that is its default, such as `none`, `off` or `own`.
+    /// Returns the value of a setting; `None` if the value is the word for its default, such as `none`, `off` or `own`.
     fn optional<T>(
         &mut self,
         key: Key,
@@ -452,7 +452,7 @@ impl<'a> Resolver<'a> {
         self.get_or(key, parse, |value| value.as_ref().map_or(word.to_owned(), show), || Ok(None))
     }
 
-    /// The value of a setting with a default that depends on the machine or the module.
+    /// Returns the value of a setting whose default depends on the machine or the module.
     fn get_or<T>(
         &mut self,
         key: Key,
@@ -468,8 +468,8 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// The values of a setting with many values, each made from its name and text. Refuses a name in `taken`, which all
-    /// settings share whose values become variables of the coordinator.
+    /// Returns the values of a multi-value setting, each built from its name and text. Rejects names in `taken`. It is
+    /// shared by all settings whose values become environment variables of the coordinator.
     fn many<T>(
         &mut self,
         key: Key,
@@ -494,7 +494,7 @@ impl<'a> Resolver<'a> {
         Ok(values)
     }
 
-    /// The texts of a setting with many values, merged: for each name, the strongest layer's text.
+    /// Merges the texts of a multi-value setting: for each name, the strongest layer wins.
     fn named(&self, key: Key) -> BTreeMap<&'a String, &'a SourcedText> {
         let mut values = BTreeMap::new();
         for layer in self.layers.iter().rev() {

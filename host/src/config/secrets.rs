@@ -1,4 +1,4 @@
-//! The sources of secrets that settings name.
+//! Secret sources, as named in settings.
 
 use baton_runtime::SecretSource;
 
@@ -6,17 +6,17 @@ use super::Environment;
 
 pub(super) const FILE: &str = "file:";
 pub(super) const ENV: &str = "env:";
-/// The form of a secret on the command line.
+/// The command-line syntax of a secret.
 pub(super) const FORM: &str = "NAME=file:PATH or NAME=env:VARIABLE";
-/// Advice for a secret in `baton.toml`.
+/// The hint for a malformed secret in `baton.toml`.
 pub(super) const TABLE: &str = "name the secret's source, not its value: { file = \"PATH\" } or { env = \"VARIABLE\" }";
 
-/// Parses the source of the secret `name`: `file:PATH` or `env:VARIABLE`. Reads the secret, so that errors are reported
-/// at the start.
+/// Parses the source of the secret `name`: `file:PATH` or `env:VARIABLE`. Reads the secret, so that the host reports
+/// errors when it starts.
 ///
 /// # Errors
-/// The reason for which it cannot be read. The message repeats neither the secret nor a malformed source, which may be
-/// the secret itself.
+/// Says why the secret cannot be read. The message contains neither the secret nor a malformed source, because that may
+/// be the secret itself.
 pub(super) fn find(name: &str, source: &str, around: &Environment) -> Result<SecretSource, String> {
     if let Some(path) = source.strip_prefix(FILE).filter(|path| !path.is_empty()) {
         let source = SecretSource::in_file(name, around.path(path));

@@ -179,11 +179,11 @@ settings! {
         .default("15s")
         .of_coordinator(LEADERSHIP)
         .common();
-    Grace = setting("grace", Shape::Text, "DURATION", "Time that the coordinator has to stop when asked")
+    Grace = setting("grace", Shape::Text, "DURATION", "Time allowed for the coordinator to stop after it is asked to")
         .default("5s")
         .of_coordinator(LEADERSHIP)
         .common();
-    Priority = setting("priority", Shape::Number, "NUMBER", "Delay before taking a free lease: none (100) to 3.25 s (0)")
+    Priority = setting("priority", Shape::Number, "NUMBER", "Priority from 0 to 100: with 100, this node takes a free lease at once; with 0, after up to 3.25 s")
         .default("100")
         .of_coordinator(LEADERSHIP)
         .common();
@@ -199,7 +199,7 @@ settings! {
         .of_coordinator(LEADERSHIP)
         .common();
 
-    Restart = setting("restart", Shape::Text, "POLICY", "Run again when done: always, on-failure")
+    Restart = setting("restart", Shape::Text, "POLICY", "When to run the coordinator again after it ends: always, on-failure")
         .default("always")
         .one_of(&["always", "on-failure"])
         .details(
@@ -214,13 +214,11 @@ settings! {
         .common();
     AllowHttp = setting("allow-http", Shape::TextOrList, "URL", "Server that the coordinator may reach over HTTP")
         .details(
-            "Scheme, host, and optionally port and start of the path: https://api.example.com/v1. \
-             https://*.example.com is all subdomains. With #private, the name may resolve to private addresses: \
-             http://worker:8080#private.",
+            "Scheme, host, and optionally a port and a path prefix: https://api.example.com/v1. https://*.example.com matches all subdomains. With #private, the name may resolve to private addresses: http://worker:8080#private.",
         )
         .of_coordinator(COORDINATOR)
         .common();
-    Dir = setting("dir", Shape::List, "HOST::GUEST[:ro]", "Host folder that the coordinator may use, and its path there")
+    Dir = setting("dir", Shape::List, "HOST::GUEST[:ro]", "Host folder that the coordinator may use, and the path at which it sees the folder")
         .details(
             "With `:ro`, access is read-only. In baton.toml: dir = [\"/srv/data::/data\"]. Writes that the system \
              accepted before the term ended still take effect.",
@@ -241,8 +239,7 @@ settings! {
         .common();
     Secret = setting("secret", Shape::Secrets, "K=SOURCE", "Secret: K=file:PATH or K=env:VARIABLE")
         .details(
-            "The coordinator reads a secret in the same way as a variable of --config-var. Baton never shows its \
-             value, and reads the file again for each term. In baton.toml: secret = { token = { file = \"PATH\" } }.",
+            "The coordinator reads a secret in the same way as a variable set with --config-var. Baton never shows its value, and reads the file again for each term. In baton.toml: secret = { token = { file = \"PATH\" } }.",
         )
         .of_coordinator(COORDINATOR)
         .common();
@@ -253,7 +250,7 @@ settings! {
         .default("none")
         .of_coordinator(COORDINATOR);
 
-    Probation = setting("probation", Shape::Text, "DURATION", "Time in which a failing new version is rolled back")
+    Probation = setting("probation", Shape::Text, "DURATION", "Time after the start of a new version in which a failure rolls it back")
         .default("30s")
         .of_coordinator(VERSIONS)
         .common();
@@ -266,8 +263,7 @@ settings! {
     CompileTimeout = setting("compile-timeout", Shape::Text, "DURATION", "CPU time limit for compiling a module")
         .default("60s")
         .details(
-            "Counts all threads of the compiler. If a busy machine needs ten times as long, and at least ten minutes, \
-             the host tries again later.",
+            "The CPU time of all compiler threads counts. If compiling takes ten times this limit in real time, and at least ten minutes, the host stops it and tries again later.",
         )
         .of_coordinator(VERSIONS);
     Cache = setting("cache", Shape::Text, "DIR", "Folder for compiled modules, for this user only; off for none")
@@ -336,17 +332,15 @@ settings! {
         "Maximum number of elections that this host leads; off for no limit",
     )
     .default("off")
-    .details("The host leads more only if no other node takes a lease within 10 s.")
+    .details("The host leads a further election only if no other node takes its lease within 10 s.")
     .under(MACHINES);
     Reclaim = switch("reclaim", "true", "Take the lease of a dead host of this machine before it expires")
         .details(
-            "The kernel reports whether the holder and its runners are dead. On Azure, the host also needs the note \
-             with the lease id that the holder wrote to the state folder. Set this to false if processes are \
-             checkpointed and restored (CRIU): the kernel cannot know that such a process returns.",
+            "The kernel reports whether the holder and its runners are dead. On Azure, the host also needs the note with the lease id that the holder wrote to the state folder. Set this to false if processes are checkpointed and restored (CRIU): the kernel cannot know that such a process may come back.",
         )
         .under(MACHINES);
     Links = switch("links", "true", "Exchange hints with the other hosts, so that standbys poll less")
-        .details("Hosts of an SQLite store use sockets in its folder. Hosts of different machines need --peer.")
+        .details("Hosts that share an SQLite store use sockets in its folder. Hosts on different machines need --peer.")
         .under(MACHINES);
     Peer = setting(
         "peer",
@@ -372,7 +366,7 @@ settings! {
         "scheduled-events",
         Shape::Text,
         "WHERE",
-        "Source of maintenance events: auto (on Azure), off, or http://HOST",
+        "Source of maintenance events: auto (Azure's, if this is an Azure machine), off, or http://HOST",
     )
     .default("auto")
     .details(
@@ -445,6 +439,27 @@ const RENAMED: [(&str, Key); 10] = [
     ("dirs", Key::Dir),
     ("labels", Key::Label),
 ];
+
+/// The settings that were removed before 0.1.0, with advice.
+const REMOVED: [(&str, &str); 7] = [
+    ("coredump", "for a WASI command, use wasmtime's command line"),
+    ("profile", "for a WASI command, use wasmtime's command line"),
+    ("max-table-elements", "the limit is 1000000"),
+    ("max-instances", "the limit is 1000"),
+    ("max-handles", "the limit is 50000"),
+    ("max-files", "the limit is 256"),
+    ("max-state-value", "a value may be as large as `max-state`"),
+];
+
+/// The advice about a setting that was removed before 0.1.0, if this is one.
+pub(crate) fn removed(name: &str) -> Option<&'static str> {
+    REMOVED.iter().find(|(removed, _)| *removed == name).map(|(_, advice)| *advice)
+}
+
+/// The advice about a setting that was removed before 0.1.0, if this is its variable.
+pub(super) fn removed_variable(name: &str) -> Option<&'static str> {
+    removed(&name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-"))
+}
 
 /// The setting that had this name before 0.1.0, if any.
 pub(crate) fn renamed(old: &str) -> Option<Key> {

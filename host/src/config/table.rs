@@ -5,10 +5,10 @@ use crate::cli::columns;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SettingRow {
-    /// The election of the setting; none if it applies to the whole host.
+    /// The election to which the setting applies; `None` for the whole host.
     pub election: Option<String>,
     pub key: Key,
-    /// Name of the value, if the setting has many.
+    /// Name of the value, for a multi-value setting.
     pub part: Option<String>,
     /// The value, with secrets hidden.
     pub value: String,

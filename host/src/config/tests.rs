@@ -42,7 +42,7 @@ impl Case {
     }
 }
 
-/// The value and the origin of a setting in the table of `--print-config`.
+/// Returns the value and the origin of a setting in the table of `--print-config`.
 fn shown(config: &Config, key: Key) -> (String, String) {
     let row = config.rows.iter().find(|row| row.key == key).unwrap_or_else(|| panic!("no row for {}", key.name()));
     (row.value.clone(), row.origin.show(key).to_string())
@@ -56,8 +56,8 @@ const PINS: [&str; 4] = [
     "sha256:000000000000000000000000000000000000000000000000000000000000000b",
 ];
 
-/// Different values of each setting in the flag, the variable, the coordinator's table and the top of the file, and the
-/// default.
+/// Different values for each setting: in the flag, the variable, the coordinator's table and at the top of the file,
+/// and the default.
 const SETTINGS: [(Key, [&str; 4], &str); 33] = [
     (Key::Store, ["sqlite:/f", "sqlite:/v", "", "sqlite:/g"], "sqlite:HOME/.local/state/baton"),
     (Key::Create, ["true", "false", "", "true"], "false"),
@@ -111,7 +111,7 @@ fn setting_comes_from_strongest_layer_that_has_it() {
         let name = key.name();
         let module = if key == Key::Module { "" } else { "job.wasm" };
 
-        // From the weakest to the strongest layer: each overrides the previous ones.
+        // From the weakest to the strongest layer: each layer overrides the previous ones.
         if !default.is_empty() {
             let config = plain.run(&[], &[module]).unwrap();
             let default = home(default, &plain).replace("MACHINE", &machine);
@@ -147,7 +147,7 @@ fn setting_comes_from_strongest_layer_that_has_it() {
         let expected = (flag.to_string(), format!("flag {}", key.flag()));
         assert_eq!(shown(&config, key), expected, "{name}");
     }
-    // Every setting is in SETTINGS, or has its own test.
+    // Every setting is either in SETTINGS or has a test of its own.
     const ELSEWHERE: [Key; 5] = [Key::Config, Key::Arg, Key::AdminTlsCert, Key::AdminTlsKey, Key::PeerAdvertise];
     let named = Key::ALL.iter().copied().filter(|key| key.is_named());
     let tested: Vec<Key> = SETTINGS.iter().map(|setting| setting.0).chain(ELSEWHERE).chain(named).collect();
@@ -193,7 +193,7 @@ fn arguments_keep_order_and_special_characters() {
     let file = "arg = ['-v', \"a\\nb\", '']\n[coordinators.job]\nmodule = 'x.wasm'\n";
     let (all, _, origin) = arguments(&Case::new(file), &[], &[]).unwrap();
     assert_eq!((all.as_slice(), origin.as_str()), (&["-v", "a\nb", ""].map(str::to_owned)[..], "file baton.toml:arg"));
-    // An empty list in the table overrides the top of the file.
+    // An empty list in the table overrides the list at the top of the file.
     let (all, shown, _) = arguments(&Case::new(&format!("{file}arg = []\n")), &[], &[]).unwrap();
     assert_eq!((all.len(), shown.as_str()), (0, "none"));
     let form = "baton.toml:1: arg: write a list of quoted strings: arg = [\"--verbose\", \"report.csv\"]";
@@ -312,7 +312,7 @@ fn several_coordinators_run_from_one_file() {
     assert_eq!(settings, [("a", 20, 7), ("other", 30, 7)]);
     assert_eq!(config.coordinators[1].module, ModuleSource::File("/b.wasm".into()));
 
-    // A module on the command line runs alone, with the settings at the top of the file.
+    // A module given on the command line runs alone, with the settings at the top of the file.
     let config = case.run(&[], &["c.wasm"]).unwrap();
     assert_eq!(config.coordinators.len(), 1);
     assert_eq!(config.coordinators[0].election.as_str(), "c");
@@ -342,6 +342,7 @@ fn error_in_file_names_place_and_fix() {
         ("file = 'x'", "baton.toml:1: file: is called `config` now"),
         ("lease = 15", "baton.toml:1: lease: write a quoted string, such as \"15s\""),
         ("max-memory = 15", "baton.toml:1: max-memory: write a quoted string, such as \"256MiB\""),
+        ("max-files = 7", "baton.toml:1: max-files: no longer exists: remove it; the limit is 256"),
         ("max-output = true", "baton.toml:1: max-output: write a quoted string, or a number, such as 1000"),
         ("max-output = 0\nmodule = 'x.wasm'", "baton.toml:1: max-output: 0 is too few: write at least 1"),
         ("create = 'yes'", "baton.toml:1: create: write true or false, without quotes"),
@@ -522,7 +523,7 @@ fn state_folder_follows_xdg_state_home() {
     let case = Case::new("");
     let store = |value| shown(&case.run(&[("XDG_STATE_HOME", value)], &["x.wasm"]).unwrap(), Key::Store).0;
     assert_eq!(store("/xdg"), "sqlite:/xdg/baton");
-    // The XDG Base Directory Specification requires that relative paths are ignored.
+    // The XDG Base Directory Specification requires programs to ignore relative paths.
     assert_eq!(store("xdg"), format!("sqlite:{}/.local/state/baton", case.path().display()));
 
     let nowhere = Environment::default();
@@ -537,8 +538,7 @@ fn state_folder_follows_xdg_state_home() {
 
 #[test]
 fn docs_list_every_setting_once() {
-    // OpenTelemetry defines the variables of that section.
-    let section = include_str!("../../../docs/settings.md").split("\n## OpenTelemetry\n").next().unwrap();
+    let section = include_str!("../../../docs/settings.md");
     let of_row = |row: &str| {
         let cells: Vec<&str> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
         [cells[1].split(' ').next().unwrap(), cells[2], cells[3]].map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Parses and shows the values of settings. Errors say what to write instead.
+//! Parses and formats the values of settings. Error messages say what to write instead.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use baton_store::{Digest, InvalidDigest, LONGEST_LABEL};
 use baton_store::{StoreUrl, StoreUrlError};
 
 const KIB: u64 = 1 << 10;
-/// A longer duration is a mistake. The bound also keeps sums of durations from overflowing.
+/// Longest accepted duration. Anything longer is a mistake. The limit also keeps sums of durations from overflowing.
 const LONGEST_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// The word that turns off an optional setting.
+/// The word that disables an optional setting.
 pub(super) const OFF: &str = "off";
-/// One WebAssembly page, in bytes. Memories have whole pages.
+/// One WebAssembly page, in bytes. Memory sizes are whole pages.
 const LEAST_MEMORY: u64 = 64 * KIB;
 
 pub(super) fn store(text: &str) -> Result<StoreUrl, String> {
@@ -38,10 +38,10 @@ pub(super) fn module(text: &str) -> Result<ModuleSource, String> {
     text.parse().map_err(|error: InvalidModuleSource| error.to_string())
 }
 
-/// Parses a duration of at most a year.
+/// Parses a duration of at most one year.
 ///
 /// # Errors
-/// The problem with the text, and how to write it.
+/// Says what is wrong with the text, and how to write a duration.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text.trim())
         .map_err(|_| format!("{text:?} is not a duration: write it like 15s, 1m30s or 500ms"))?;
@@ -51,7 +51,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// A maximum duration, which must not be zero.
+/// Parses a maximum duration, which must not be zero.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("0 is too short: write a longer duration".to_string()),
@@ -71,7 +71,7 @@ pub(super) fn stall(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `none`, or an address with a port. Also accepts `off`, as other settings do.
+/// Parses `none`, or an address with a port. Also accepts `off`, for consistency with other settings.
 pub(super) fn admin(text: &str) -> Result<AdminPlace, String> {
     match text.trim() {
         OFF | "none" => Ok(AdminPlace::Off),
@@ -164,12 +164,12 @@ pub(super) fn show_grants(grants: &Grants) -> String {
     if grants.is_empty() { "none".to_owned() } else { grants.join(" ") }
 }
 
-/// Joins arguments into one text. Each ends with a NUL, since an argument may contain any other character.
+/// Joins arguments into one string. Each ends with a NUL, because an argument may contain any other character.
 pub(super) fn join_arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> String {
     arguments.flat_map(|argument| [argument, "\0"]).collect()
 }
 
-/// Splits a text of [`join_arguments`].
+/// Splits a string created by [`join_arguments`].
 pub(super) fn arguments(text: &str) -> Result<Vec<String>, String> {
     Ok(text.split_terminator('\0').map(str::to_owned).collect())
 }
@@ -189,7 +189,7 @@ pub(super) fn show_digests(digests: &[Digest]) -> String {
     if digests.is_empty() { "none".to_owned() } else { digests.join(" ") }
 }
 
-/// Files, each on a line of its own.
+/// Parses a list of files, one per line.
 pub(super) fn files(text: &str) -> Result<Vec<PathBuf>, String> {
     Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from).collect())
 }
@@ -211,7 +211,7 @@ pub(super) fn show_path(path: &PathBuf) -> String {
     path.display().to_string()
 }
 
-/// Each request in flight needs a file descriptor, and the host has a limited number.
+/// Each request in flight needs a file descriptor, and the number of descriptors is limited.
 const MOST_REQUESTS: usize = 10_000;
 
 pub(super) fn requests(text: &str) -> Result<usize, String> {
@@ -296,20 +296,20 @@ pub(super) fn show_log_format(format: &Format) -> String {
 /// Parses an election's name.
 ///
 /// # Errors
-/// The problem with the name, and what to write instead.
+/// Says what is wrong with the name, and what to write instead.
 pub fn election(text: &str) -> Result<ElectionName, String> {
     ElectionName::new(text).map_err(|error| {
         format!("{:?} is not an election's name{}", without_user(text), after_name(&error.to_string()))
     })
 }
 
-/// The rule at the end of an election name's error. The rest of the error repeats the name unescaped.
+/// Returns the rule at the end of an invalid election name's error. The rest of the error repeats the name unescaped.
 fn after_name(error: &str) -> &str {
     error.rfind(": use").map_or("", |at| &error[at..])
 }
 
-/// The election named after a module, with hyphens instead of underscores, as in the name of a crate. Replaces no other
-/// character: two modules could share an election, and one of them would never run.
+/// Derives an election's name from a module's name. Underscores become hyphens, as in crate names. No other character
+/// is replaced: otherwise two modules could share an election, and one of them would never run.
 pub(super) fn election_called(stem: &str) -> Result<ElectionName, String> {
     ElectionName::new(&stem.replace('_', "-")).map_err(|_| {
         format!(

@@ -1,5 +1,5 @@
-//! Lets a command of this user notify the hosts of this machine that the store has something new, so that none waits
-//! for its next poll.
+//! Notifies the hosts on this machine, on behalf of a command of the same user, that the store has changed, so that
+//! they do not wait for their next poll.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use tokio::time::timeout;
 use super::sockets::{self, SocketFolder};
 use super::wire::{PeerMessage, encode};
 
-/// Upper bound on the time that all notifications take.
+/// Timeout for all notifications together.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Notifies every host of this machine, because a host whose election has no leader listens to nobody. Best effort: a
-/// host that misses the notification finds the news in its next poll, a few seconds later.
+/// Notifies every host on this machine, because a host whose election has no leader does not listen to any other host.
+/// Best effort: a host that misses the notification finds the change at its next poll, a few seconds later.
 pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let Some(folder) = super::folder(url) else { return };
     let Ok(folder) = SocketFolder::open(&folder) else { return };
@@ -28,7 +28,7 @@ pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let _ = timeout(PATIENCE, call).await;
 }
 
-/// Returns none if nobody listens there any more, or the host does not receive the message.
+/// Returns `None` if no host listens on the socket any more, or if the host does not receive the message.
 async fn tell(folder: &SocketFolder, to: String, election: &ElectionName) -> Option<()> {
     let mut host = UnixStream::connect(folder.socket(&to)).await.ok().filter(sockets::is_same_user)?;
     let hello = PeerMessage::Hello { election: election.to_string(), to, node: None, incarnation: None };

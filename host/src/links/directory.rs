@@ -1,5 +1,5 @@
-//! Addresses and certificates of hosts on other machines, from their announcements in the store. Strangers
-//! cannot make a host read these more often.
+//! Addresses and certificates of hosts on other machines, from their announcements in the store. Reads are
+//! rate-limited, so that strangers cannot make a host read more often.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,22 +13,22 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::peer_addr::PeerAddr;
 use super::wire::PeerQuery;
 
-/// Minimum interval between two readings of one node's announcement.
+/// Minimum interval between two reads of one node's announcement.
 const READ_NODE_EVERY: Duration = Duration::from_secs(10);
-/// Lifetime of a reading for the incarnation in it. It bounds how long a false announcement has an effect.
+/// Time for which a read stays valid for its incarnation. It limits how long a false announcement has an effect.
 const VALID_FOR: Duration = Duration::from_secs(60);
-/// Minimum interval between two readings, of any nodes.
+/// Minimum interval between two reads, of whichever nodes.
 const READ_ANY_EVERY: Duration = Duration::from_secs(1);
 const READ_WITHIN: Duration = Duration::from_secs(2);
-/// Maximum number of readings to keep. The oldest is evicted first.
+/// Maximum number of cached reads. The oldest is evicted first.
 const MAX_READINGS: usize = 1024;
 const MAX_ADDRESSES: usize = 4;
 
-/// Cache of announcements. Leaders and callers have one each, so that callers cannot delay lookups of leaders.
+/// Cache of announcements. Leaders and callers have separate caches, so that callers cannot delay lookups of leaders.
 pub(super) struct Directory {
     store: Arc<dyn ObjectStore>,
     readings: Mutex<BTreeMap<(String, String), Reading>>,
-    /// The time of the next reading. The task that holds the lock reads.
+    /// Time of the next read. The task that holds the lock does the read.
     next: tokio::sync::Mutex<Instant>,
 }
 
@@ -41,7 +41,7 @@ struct Reading {
 enum CachedAnnouncement {
     /// The announcement of the requested incarnation, with its certificate and address, if these are valid.
     Announced(Option<(Digest, PeerAddr)>),
-    /// The last reading was moments ago, and did not contain the requested incarnation.
+    /// The last read is too recent to repeat, and did not contain the requested incarnation.
     NotYet,
     Nothing,
 }
@@ -59,7 +59,7 @@ impl Directory {
     /// Returns the certificate and the addresses that an incarnation has announced, if any.
     ///
     /// # Errors
-    /// The announced name cannot be resolved.
+    /// If the announced name cannot be resolved.
     pub(super) async fn addresses(&self, query: &PeerQuery) -> Result<Option<(Digest, Vec<SocketAddr>)>, String> {
         let Some((certificate, address)) = self.announced(query).await else { return Ok(None) };
         match timeout(READ_WITHIN, address.addresses(MAX_ADDRESSES)).await {
@@ -75,7 +75,7 @@ impl Directory {
             return said;
         }
         let mut next = self.next.lock().await;
-        // Another task may have read it since.
+        // Another task may have read the announcement in the meantime.
         match self.known(query) {
             CachedAnnouncement::Announced(said) => return said,
             CachedAnnouncement::NotYet => return None,
@@ -118,7 +118,7 @@ impl Directory {
     }
 }
 
-/// Returns none if this version cannot parse the announcement.
+/// Returns `None` if this version of Baton cannot parse the announcement.
 fn parse_peer(said: &AnnouncedPeer) -> Option<(Digest, PeerAddr)> {
     Some((said.certificate.parse().ok()?, said.address.parse().ok()?))
 }
@@ -158,7 +158,7 @@ mod tests {
         for nobody in [asks("job", "web-1", "b1"), asks("job", "web-2", "a2"), asks("job", "web-3", "a3")] {
             assert_eq!(directory.addresses(&nobody).await, Ok(None), "{nobody:?}");
         }
-        // A new start of the node announces another certificate, but the last reading counts for 10 s.
+        // After a restart, the node announces another certificate, but the last read stays valid for 10 s.
         announce(&store, "job", "web-1", "b1", Some(peer)).await;
         assert_eq!(directory.addresses(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(found));
@@ -167,7 +167,7 @@ mod tests {
             reading.at -= VALID_FOR;
         }
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(None));
-        // The node has announced nothing in the other election.
+        // The node has no announcement in the other election.
         assert_eq!(directory.addresses(&asks("another", "web-1", "b1")).await, Ok(None));
     }
 }

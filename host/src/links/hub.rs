@@ -1,11 +1,13 @@
-//! The hub: one loop that decides which peers are linked, what they are sent, and what an election hears.
+//! The hub: one loop that decides which peers are linked, what is sent to them, and which hints an election receives.
 //!
-//! Each peer runs as the same user, or is on another machine and has the key of a certificate that a node of that
-//! election has announced. All peers are untrusted. Bounds apply to each peer and to all together: the number of
-//! connections, the time until the hello, the length and rate of lines, and the number of unread lines. A peer that
-//! exceeds a bound is cut off. Each link has a task that reads and writes (`link`); the hub makes all decisions.
+//! Each peer runs as the same user, or is on another machine and has the key of a certificate that a node of the
+//! election has announced. All peers are untrusted. Limits apply to each peer and to all peers together: the number of
+//! connections, the time until the hello, the length and rate of lines, and the number of unread lines. The hub
+//! disconnects a peer that exceeds a limit. Each link has a task that reads and writes (`link`); the hub makes all
+//! decisions.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +15,14 @@ use baton_election::Hint;
 use baton_runtime::escape::escape;
 use baton_store::ChangeNotifier;
 use baton_store::jitter::{between, doubled};
+use futures::FutureExt as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::link::{self, Caller, Event, Events, HELLO_WITHIN, LOOKED_UP_WITHIN};
+use super::link::{self, Budget, Caller, Event, Events, HELLO_WITHIN, LOOKED_UP_WITHIN};
 use super::listeners::Listeners;
 use super::peers::{self, Network};
 use super::sockets::{self, SocketFolder};
@@ -27,35 +30,38 @@ use super::wire::{Candidate, Leader, LeaderMessage, PeerMessage, PeerQuery, enco
 use super::{Order, OrderKind};
 use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 
-/// Upper bound on the number of strangers over sockets, and also of strangers over the network. A stranger is a peer
-/// that has connected and not sent its hello.
+/// Maximum number of strangers over sockets, and likewise over the network. A stranger is a peer that has connected but
+/// has not sent its hello yet.
 const MAX_STRANGERS: usize = 64;
 /// Minimum interval between accepted connections.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
-/// Minimum interval between accepted connections over the network, each of which costs a TLS handshake.
+/// Minimum interval between accepted network connections, each of which costs a TLS handshake.
 const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
-/// Minimum interval between messages of peers, to limit the CPU time that all of them together cost.
-const MESSAGE_EVERY: Duration = Duration::from_millis(1);
-/// Lifetime from which a link counts as a success, and resets the backoff.
+/// Number of messages that the hub handles at once, and the interval after which it handles one more. It limits the CPU
+/// time that all peers together cost.
+const MESSAGES: (u32, Duration) = (512, Duration::from_millis(1));
+/// Maximum number of link tasks that have outlived their links. A task ends once its last reads and writes are done.
+const ENDING_TASKS: usize = 64;
+/// Lifetime after which a link counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
-/// Consecutive dial failures before the first log line. They take longer than a leader takes to know a new node, whose
-/// announcement it reads only now and then.
+/// Consecutive dial failures before the first log line. A leader reads announcements only occasionally, and this many
+/// failures take longer than it needs to learn about a new node.
 const LOG_AFTER: u32 = 8;
-/// Number of unread lines at which a peer is cut off.
+/// Number of unread lines at which the hub disconnects a peer.
 const LINE_QUEUE: usize = 16;
-/// Number of events of all links that may wait for the hub.
+/// Number of events, from all links together, that may be queued for the hub.
 const EVENT_QUEUE: usize = 256;
-/// Minimum interval between two `Look` of an election. One in between is delayed rather than dropped, since it may
-/// report a later write.
+/// Minimum interval between two `Look` messages of an election. A message that comes sooner is delayed rather than
+/// dropped, since it may report a later write.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Time at the end of the host for peers to read the remaining lines.
+/// Time that peers have at shutdown to read the remaining lines.
 const FLUSH_WITHIN: Duration = Duration::from_millis(200);
 /// Backoff between attempts to reach the leader: initial and maximum delay.
 const REDIAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Upper bound on the reason in an error about an unreachable leader, in characters.
+/// Maximum length of the reason in an error about an unreachable leader, in characters.
 const MAX_REASON: usize = 200;
 
-/// The sinks of an election's hints. They outlive a hub that panics.
+/// The sinks for an election's hints. They outlive a hub that panics.
 pub(super) struct ElectionSinks {
     pub(super) heard: mpsc::Sender<Hint>,
     pub(super) listened: tokio::sync::watch::Sender<bool>,
@@ -64,14 +70,14 @@ pub(super) struct ElectionSinks {
     pub(super) log: Log,
     /// The incarnation and the node of the linked leader.
     pub(super) linked: Option<(String, String)>,
-    /// The incarnation of the leader that was logged as unreachable.
+    /// Incarnation of the leader that was last logged as unreachable.
     pub(super) unreachable: Option<String>,
 }
 
 impl ElectionSinks {
     fn hear(&self, hint: Hint) {
         self.tracker.record_hint();
-        // If the queue is full, the hint is dropped: it would arrive late anyway.
+        // If the queue is full, drop the hint: it would arrive late anyway.
         let _ = self.heard.try_send(hint);
     }
 
@@ -92,7 +98,7 @@ impl ElectionSinks {
         self.linked = Some((incarnation, node));
     }
 
-    /// Logs once per incarnation of the leader.
+    /// Logs that the leader is unreachable, once per incarnation.
     fn report_unreachable(&mut self, incarnation: &str, why: &str) {
         if self.unreachable.as_deref() == Some(incarnation) {
             return;
@@ -113,25 +119,25 @@ impl ElectionSinks {
         let _ = self.heard.try_send(Hint::Silent { from });
     }
 
-    /// Resets the reports after a hub has ended.
+    /// Resets what was reported, after a hub has ended.
     pub(super) fn reset(&mut self) {
         self.report_end();
         self.report_listeners(0);
     }
 }
 
-/// See the module's documentation.
+/// The state of the hub. See the module documentation.
 pub(super) struct Hub<'a> {
     node: String,
     incarnation: String,
     events: Events,
-    /// None without links to hosts of this machine.
+    /// `None` if links to hosts on this machine are disabled.
     folder: Option<Arc<SocketFolder>>,
-    /// None without links to other machines.
+    /// `None` if links to other machines are disabled.
     network: Option<Arc<Network>>,
-    /// Upper bound on the number of links.
+    /// Maximum number of links.
     max_links: usize,
-    /// The queue of each link's task. The task ends once the queue is dropped.
+    /// The links, each with its task's queue. A task ends once its queue is dropped.
     links: BTreeMap<u64, Link>,
     strangers: BTreeMap<u64, Transport>,
     elections: BTreeMap<String, Election<'a>>,
@@ -159,7 +165,7 @@ struct Election<'a> {
     /// The last renewal that the supervisor reported, and the time of the report.
     last_renewal: Option<(LeaderMessage, Instant)>,
     leader_link: Option<LeaderLink>,
-    /// The time of the next `Look`, or of the last one.
+    /// Time of the next `Look` if one is pending, otherwise of the last one.
     next_look: Option<Instant>,
 }
 
@@ -170,7 +176,7 @@ struct LeaderLink {
     failures: u32,
 }
 
-/// The listeners of a host: on its socket, and for hosts of other machines.
+/// The listening sockets of a host: for hosts on this machine, and for hosts on other machines.
 pub(super) struct HubListeners {
     pub(super) local: Option<UnixListener>,
     pub(super) network: Option<TcpListener>,
@@ -186,7 +192,7 @@ impl<'a> Hub<'a> {
     ) -> (Self, mpsc::Receiver<(u64, Event)>) {
         let (events, queued) = mpsc::channel(EVENT_QUEUE);
         let elections = sinks.iter_mut().map(|(election, sinks)| {
-            // A hint that was written before this hub listened reached nobody.
+            // A hint sent before this hub was listening was lost.
             sinks.look();
             let election_state = Election {
                 sinks,
@@ -214,15 +220,15 @@ impl<'a> Hub<'a> {
         (hub, queued)
     }
 
-    /// Carries the links until the supervisors of all elections have ended.
+    /// Runs the links until the supervisors of all elections have ended.
     pub(super) async fn run(
         mut self,
         mut queued: mpsc::Receiver<(u64, Event)>,
         orders: &mut mpsc::Receiver<Order>,
         listeners: &HubListeners,
     ) {
-        let (mut next_accept, mut next_accept_network, mut next_message) =
-            (Instant::now(), Instant::now(), Instant::now());
+        let (mut next_accept, mut next_accept_network) = (Instant::now(), Instant::now());
+        let (mut messages, mut next_message) = (Budget::new(MESSAGES), Instant::now());
         loop {
             let accept = async {
                 sleep_until(next_accept).await;
@@ -246,7 +252,7 @@ impl<'a> Hub<'a> {
                 biased;
                 order = orders.recv() => {
                     let Some(order) = order else {
-                        // Dropping the senders lets each task write its queued lines and then end.
+                        // Dropping the senders makes each task write its queued lines and then end.
                         self.links.clear();
                         let flush = async { while self.tasks.join_next().await.is_some() {} };
                         let _ = timeout(FLUSH_WITHIN, flush).await;
@@ -255,18 +261,18 @@ impl<'a> Hub<'a> {
                     self.handle_order(order);
                 }
                 Some((link, event)) = event => {
-                    if matches!(event, Event::Message(_)) {
-                        next_message = Instant::now() + MESSAGE_EVERY;
+                    if matches!(event, Event::Message(_)) && !messages.has_one_more() {
+                        next_message = Instant::now() + MESSAGES.1;
                     }
                     self.handle_event(link, event);
                 }
-                // A panic of a task was already printed.
+                // A task's panic message has already been printed.
                 Some(_) = self.tasks.join_next() => {}
                 accepted = accept => {
                     next_accept = Instant::now() + ACCEPT_EVERY;
                     match accepted {
                         Ok((stream, _)) => self.accept_local(stream),
-                        // For example, no file descriptors are left.
+                        // This happens, for example, if no file descriptors are left.
                         Err(_) => next_accept += HELLO_WITHIN,
                     }
                 }
@@ -288,7 +294,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Links with the leader of an election, and reports this node's candidacy to that leader.
+    /// Connects to an election's leader, and reports this node's candidacy to it.
     fn follow(&mut self, election: String, leader: Option<Leader>, candidate: Candidate) {
         let Some(known) = self.elections.get_mut(&election) else { return };
         known.candidate = candidate;
@@ -327,8 +333,8 @@ impl<'a> Hub<'a> {
         messages.into_iter().for_each(|(link, message)| self.send(link, &message));
     }
 
-    /// Queues a message for a peer, and cuts the peer off if the queue is full. If the link's task has ended, the link
-    /// stays: the peer's last messages are still on their way to the hub, and [`Event::Ended`] follows them.
+    /// Queues a message for a peer, and disconnects the peer if the queue is full. If the link's task has ended, keeps
+    /// the link: the peer's last messages are still on their way to the hub, followed by [`Event::Ended`].
     fn send(&mut self, link: u64, message: &PeerMessage) {
         let is_full = |known: &Link| matches!(known.lines.try_send(encode(message)), Err(TrySendError::Full(_)));
         if self.links.get(&link).is_some_and(is_full) {
@@ -346,9 +352,9 @@ impl<'a> Hub<'a> {
             && let Some((link, lines)) = self.admit(Transport::Socket)
         {
             let events = self.events.clone();
-            self.tasks.spawn(async move {
+            self.spawn(link, async move {
                 link::carry(link, stream, None, HELLO_WITHIN, lines, &events).await;
-                let _ = events.send((link, Event::Ended(None))).await;
+                None
             });
         }
     }
@@ -358,19 +364,20 @@ impl<'a> Hub<'a> {
             && let Some((link, lines)) = self.admit(Transport::Network)
         {
             let (to, events) = (self.incarnation.clone(), self.events.clone());
-            self.tasks.spawn(async move {
+            self.spawn(link, async move {
                 if let Some((stream, certificate)) = peers::accept(&network, stream).await {
                     let caller = Caller { certificate, to, network };
                     link::carry(link, stream, Some(caller), HELLO_WITHIN, lines, &events).await;
                 }
-                let _ = events.send((link, Event::Ended(None))).await;
+                None
             });
         }
     }
 
     fn admit(&mut self, over: Transport) -> Option<(u64, mpsc::Receiver<Vec<u8>>)> {
         let strangers = self.strangers.values().filter(|other| **other == over).count();
-        if self.links.len() >= self.max_links || strangers >= MAX_STRANGERS {
+        let tasks = self.tasks.len();
+        if self.links.len() >= self.max_links || tasks >= self.max_links + ENDING_TASKS || strangers >= MAX_STRANGERS {
             return None;
         }
         let (link, (lines, queue)) = (self.number(), mpsc::channel(LINE_QUEUE));
@@ -396,7 +403,7 @@ impl<'a> Hub<'a> {
             self.send(link, &message);
         }
         let (events, folder, network) = (self.events.clone(), self.folder.clone(), self.network.clone());
-        self.tasks.spawn(async move {
+        self.spawn(link, async move {
             let socket = folder.as_ref().map(|folder| folder.socket(&incarnation));
             let mut why = None;
             if let Some(socket) = socket
@@ -414,6 +421,15 @@ impl<'a> Hub<'a> {
                     Err(reason) => why = Some(reason),
                 }
             }
+            why
+        });
+    }
+
+    /// Spawns a link's task. When the task ends, even by a panic, it sends an event with the reason to log, if any.
+    fn spawn(&mut self, link: u64, task: impl Future<Output = Option<String>> + Send + 'static) {
+        let events = self.events.clone();
+        self.tasks.spawn(async move {
+            let why = AssertUnwindSafe(task).catch_unwind().await.unwrap_or_default();
             let _ = events.send((link, Event::Ended(why))).await;
         });
     }
@@ -422,7 +438,7 @@ impl<'a> Hub<'a> {
         match event {
             Event::Dial(election) => {
                 let leader_link = self.elections.get(&election).and_then(|known| known.leader_link.as_ref());
-                // The host may follow another leader by now.
+                // The host may be following another leader by now.
                 if let Some(LeaderLink { leader, failures, .. }) =
                     leader_link.filter(|leader_link| leader_link.link == link)
                 {
@@ -500,12 +516,12 @@ impl<'a> Hub<'a> {
         let mut messages = vec![hello];
         if let Some(node) = node {
             if known.listeners.count() == 0 {
-                // The supervisor reports no renewals while it has no listeners, so this one is out of date. The
-                // supervisor reports a current one once it knows of this listener.
+                // The supervisor reports no renewals while it has no listeners, so the stored renewal is outdated. The
+                // supervisor reports a current one once it knows about this listener.
                 known.last_renewal = None;
             }
             known.listeners.add(link, node);
-            // The peer has not sent its candidacy yet. It gets its place with the next renewal.
+            // The peer has not sent its candidacy yet. It receives its place with the next renewal.
             messages.extend(known.last_renewal.as_ref().map(|(message, at)| message.later(at.elapsed()).to_peer(None)));
             known.sinks.report_listeners(known.listeners.count());
         }
@@ -576,12 +592,12 @@ mod tests {
         BTreeMap::from([("job".to_owned(), sinks)])
     }
 
-    /// True if a reader of the election's objects was notified.
+    /// Returns true if a reader of the election's objects was notified.
     async fn is_notified(reader: &mut ChangeReader) -> bool {
         timeout(Duration::ZERO, reader.reason(Instant::now())).await.is_ok()
     }
 
-    /// A command sends `Look` and disconnects at once.
+    /// A command sends `Look` and disconnects immediately.
     #[tokio::test]
     async fn hint_is_delivered_when_peer_disconnects_before_hello() {
         let notifier = ChangeNotifier::default();
@@ -600,7 +616,7 @@ mod tests {
         assert!(is_notified(&mut reader).await);
     }
 
-    /// The last `Look` may report the last write.
+    /// The last `Look` may report the last write, so it must not be dropped.
     #[tokio::test]
     async fn last_of_many_looks_is_forwarded_after_the_interval() {
         let notifier = ChangeNotifier::default();

@@ -1,4 +1,4 @@
-//! The task of one link: it reads from and writes to one peer, and limits what the peer may send.
+//! A link's task: it reads from and writes to one peer, and limits what the peer may send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,40 +11,40 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::peers::Network;
 use super::wire::{LONGEST, PeerMessage, PeerQuery, next_line};
 
-/// Time within which a peer that has connected must send its hello.
+/// Timeout for the hello of a peer that has connected.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
-/// Number of lines that a peer may send at once, and the interval after which it may send one more.
+/// Number of lines that a peer may send in a burst, and the interval at which it may send one more.
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
-/// Upper bound on the time that a peer takes to receive a line.
+/// Timeout for a peer to receive a line.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// Upper bound on the time that a host takes to look up a peer, and so to answer a hello from another machine.
+/// Timeout for looking up a peer, and thus for responding to a hello from another machine.
 pub(super) const LOOKED_UP_WITHIN: Duration = Duration::from_secs(10);
 
-/// An event of a link, for the hub.
+/// An event on a link, sent to the hub.
 pub(super) enum Event {
-    /// A message of the peer.
+    /// A message from the peer.
     Message(PeerMessage),
-    /// The end of the link, and the reason, if it should be logged.
+    /// The link has ended. Holds the reason, if it should be logged.
     Ended(Option<String>),
-    /// The time to dial the leader of this election again.
+    /// It is time to dial the leader of this election again.
     Dial(String),
-    /// The time to report that this election's objects should be read.
+    /// It is time to report that this election's objects should be read.
     Look(String),
 }
 
-/// Sender of events to the hub, with the number of the link.
+/// Sender of events to the hub, each with the link's number.
 pub(super) type Events = mpsc::Sender<(u64, Event)>;
 
 /// A peer that has connected from another machine.
 pub(super) struct Caller {
     pub(super) certificate: Digest,
-    /// This host's incarnation. A peer that names another one causes no lookup.
+    /// This host's incarnation. A hello that names another incarnation causes no lookup.
     pub(super) to: String,
     pub(super) network: Arc<Network>,
 }
 
 impl Caller {
-    /// True if the node that the hello names has announced the caller's certificate.
+    /// Returns true if the node named in the hello has announced the caller's certificate.
     async fn is_announced(&self, hello: &PeerMessage) -> bool {
         let PeerMessage::Hello { election, to, node: Some(node), incarnation: Some(incarnation) } = hello.clone()
         else {
@@ -59,8 +59,9 @@ impl Caller {
     }
 }
 
-/// Carries a link until it ends, or the peer sends a malformed line or too many lines, or does not read. The first line
-/// must come within `hello_within`. With `caller`, that line must be a hello of the node that the caller is.
+/// Runs a link until it ends, or until the peer sends a malformed line, sends too many lines, or stops reading. The
+/// first line must arrive within `hello_within`. If `caller` is set, that line must be a hello from the node that has
+/// announced the caller's certificate.
 pub(super) async fn carry(
     link: u64,
     stream: impl AsyncRead + AsyncWrite,
@@ -72,7 +73,7 @@ pub(super) async fn carry(
     let mut is_stranger = true;
     let (from, mut to) = tokio::io::split(stream);
     let (mut from, mut line) = (BufReader::with_capacity(LONGEST, from), Vec::new());
-    let mut budget = Budget::new();
+    let mut budget = Budget::new(LINES);
     let hello_by = Instant::now() + hello_within;
     loop {
         tokio::select! {
@@ -96,7 +97,7 @@ pub(super) async fn carry(
                             return;
                         }
                     }
-                    // A later version's message.
+                    // Ignore a message that only later versions know.
                     Ok(None) => {}
                     Err(_) => break,
                 }
@@ -113,22 +114,24 @@ pub(super) async fn carry(
     }
 }
 
-/// The number of lines that a peer may still send, refilled over time.
-struct Budget {
+/// A token bucket. It allows a burst, then one more item after each interval.
+pub(super) struct Budget {
+    burst: u32,
+    interval: Duration,
     left: u32,
     since: Instant,
 }
 
 impl Budget {
-    fn new() -> Self {
-        Self { left: LINES.0, since: Instant::now() }
+    pub(super) fn new((burst, interval): (u32, Duration)) -> Self {
+        Self { burst, interval, left: burst, since: Instant::now() }
     }
 
-    fn has_one_more(&mut self) -> bool {
-        let more = u32::try_from(self.since.elapsed().as_nanos() / LINES.1.as_nanos()).unwrap_or(u32::MAX);
-        self.since += LINES.1 * more.min(LINES.0);
-        self.left = self.left.saturating_add(more).min(LINES.0);
-        if more > LINES.0 {
+    pub(super) fn has_one_more(&mut self) -> bool {
+        let more = u32::try_from(self.since.elapsed().as_nanos() / self.interval.as_nanos()).unwrap_or(u32::MAX);
+        self.since += self.interval * more.min(self.burst);
+        self.left = self.left.saturating_add(more).min(self.burst);
+        if more > self.burst {
             self.since = Instant::now();
         }
         let has = self.left > 0;

@@ -1,11 +1,11 @@
-//! The nodes that listen to this one in one election, and their order of succession.
+//! The nodes that listen to this node in one election, and their order of succession.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::wire::Candidate;
 
-/// The listeners of one election, by the number of their link.
+/// The listeners in one election, by the number of their link.
 #[derive(Default, Debug)]
 pub(super) struct Listeners(BTreeMap<u64, Listener>);
 
@@ -26,7 +26,7 @@ impl Listeners {
         self.0.insert(link, Listener { node, candidate: Candidate::default(), tie_breaker });
     }
 
-    /// Removes a listener. Returns true if there was one.
+    /// Removes a listener. Returns true if it existed.
     pub(super) fn remove(&mut self, link: u64) -> bool {
         self.0.remove(&link).is_some()
     }
@@ -41,8 +41,8 @@ impl Listeners {
         self.0.len()
     }
 
-    /// Ranks the listeners: first the target of a transfer, then the others by priority. Nodes that lead enough
-    /// elections come after those that do not. A node that could not take the lease has no place.
+    /// Ranks the listeners: first the target of a transfer, then the others by priority. Nodes that already lead their
+    /// share of elections come after those that do not. A node that could not acquire the lease has no place.
     pub(super) fn places(&self, to: Option<&str>) -> BTreeMap<u64, Option<u32>> {
         let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidate.ready).collect();
         ready.sort_by_key(|(_, Listener { node, candidate, tie_breaker })| {
@@ -58,7 +58,7 @@ impl Listeners {
 
 fn tie_breaker() -> u64 {
     let mut bytes = [0; 8];
-    // Without random numbers, all listeners tie.
+    // If random numbers are unavailable, all listeners tie.
     let _ = getrandom::fill(&mut bytes);
     u64::from_le_bytes(bytes)
 }

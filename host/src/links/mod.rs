@@ -1,15 +1,16 @@
-//! Links: direct connections over which the nodes of one store send each other hints, so that a standby polls the store
-//! less often.
+//! Links: direct connections over which the nodes of one store send each other hints, so that standbys can poll the
+//! store less often.
 //!
-//! Every message is an untrusted [`Hint`]: it makes a reading of the store earlier or later, and Baton works without
-//! it. For each election, a standby connects to the socket of the host that the record names, `DIR/links/INCARNATION`.
-//! The leader's host reports its renewals and the release of the lease. The standby reports whether it could take the
-//! lease. If either finds something new in the store that all nodes should read, it notifies the other. If `--peer` is
-//! set, hosts of different machines exchange the same lines over TLS, and verify each other by the announced
-//! certificates.
+//! Every message is an untrusted [`Hint`]: it makes a read of the store earlier or later, and Baton also works without
+//! it. For each election, a standby connects to the socket of the host named in the record, `DIR/links/INCARNATION`.
+//! The leader's host reports its renewals and the release of the lease. The standby reports whether it could acquire
+//! the lease. If either host finds a change in the store that all nodes should read, it notifies the other. If `--peer`
+//! is set, hosts on different machines exchange the same messages over TLS, and authenticate each other by the
+//! announced certificates.
 //!
-//! One thread of the host carries all links. Its [`hub`] decides which peers are linked and what they are sent. Memory
-//! and CPU time of all links are bounded, and no thread that renews, kills or gates waits for this one.
+//! One thread of the host runs all links. Its [`hub`] decides which peers are linked and what is sent to them. The
+//! memory and CPU time of all links are bounded, and no thread that renews leases, kills instances or gates effects
+//! waits for this thread.
 
 mod call;
 mod directory;
@@ -41,15 +42,16 @@ pub use wire::Candidate;
 pub(crate) use wire::READER;
 use wire::{Leader, LeaderMessage};
 
-/// Messages to send, and hints to handle, that may be queued for one election. Any above this number are dropped.
+/// Maximum number of messages to send, and of hints to handle, that may be queued for one election. Any beyond this are
+/// dropped.
 const WAITING: usize = 32;
 
 const FOLDER: &str = "links";
 
-/// Maximum number of links of a host at a time, of all elections together.
+/// Maximum number of concurrent links of a host, over all elections.
 pub const MAX_LINKS: usize = 1024;
 
-/// Returns the folder with the sockets of a store's hosts, if the store is for the hosts of one machine.
+/// Returns the folder that contains the sockets of a store's hosts, if the store is only for hosts on one machine.
 #[must_use]
 pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
     match store {
@@ -58,7 +60,7 @@ pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
     }
 }
 
-/// A supervisor's end of the links of its election.
+/// A supervisor's handle to the links of its election.
 pub struct LinkHandle(Option<LinkChannels>);
 
 struct LinkChannels {
@@ -66,21 +68,21 @@ struct LinkChannels {
     messages: mpsc::Sender<LeaderMessage>,
     heard: mpsc::Receiver<Hint>,
     listened: watch::Receiver<bool>,
-    /// The last renewal to report, and the time at which it was reported.
+    /// The last renewal to report, and the time when the supervisor reported it.
     last_renewal: Option<(LeaderMessage, Instant)>,
-    /// True if a listener was notified that the lease was given up.
+    /// True if a listener was notified that the lease is being given up.
     gives_up: bool,
 }
 
-/// The supervisor's current settings for the links of its election.
+/// The supervisor's current settings for its election's links.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct LinkSettings {
     leader: Option<Leader>,
-    /// This node's state as a possible successor, which the leader's host gets.
+    /// This node's candidacy, which is sent to the leader's host.
     candidate: Candidate,
 }
 
-/// An order of a supervisor to the hub.
+/// A supervisor's order to the hub.
 struct Order {
     election: String,
     kind: OrderKind,
@@ -93,13 +95,13 @@ enum OrderKind {
     Tell(LeaderMessage),
 }
 
-/// The links thread's end of a [`LinkHandle`], with the other sinks of that election.
+/// The links thread's counterpart of a [`LinkHandle`], with the other sinks of that election.
 struct LinkEndpoint {
     election: ElectionName,
     settings: watch::Receiver<LinkSettings>,
     messages: mpsc::Receiver<LeaderMessage>,
     heard: mpsc::Sender<Hint>,
-    /// True while at least one node listens. Otherwise nothing is sent.
+    /// True while at least one node listens. Otherwise, no messages are sent.
     listened: watch::Sender<bool>,
     notifier: ChangeNotifier,
     tracker: Arc<ElectionTracker>,
@@ -107,44 +109,44 @@ struct LinkEndpoint {
 }
 
 impl LinkHandle {
-    /// Returns a line without links: it sends nothing and receives nothing.
+    /// Returns a handle without links: it sends and receives nothing.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
     }
 
-    /// Notifies the listeners, if there are any. In a hand-over, `to` names the node that should succeed first.
+    /// Notifies the listeners, if there are any. In a hand-off, `to` names the preferred successor.
     pub fn tell(&mut self, word: &Word, now: Time, to: Option<&str>) {
         let Some(ends) = &mut self.0 else { return };
         let told = match word {
             Word::Leads { term, renewed } => LeaderMessage::leads(*term, now.since(*renewed)),
-            // The store may contain an invalid node name, and no node has that name.
+            // The store may contain an invalid node name. No node has that name, so drop it.
             Word::GivesUp => LeaderMessage::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
         ends.last_renewal = matches!(word, Word::Leads { .. }).then(|| (told.clone(), Instant::now()));
         let is_listened = *ends.listened.borrow();
-        // The notification may be repeated, and a listener that got the first one may have disconnected.
+        // This notification may be a repetition, and a listener that received the first one may have disconnected.
         ends.gives_up = matches!(told, LeaderMessage::GivesUp { .. }) && (is_listened || ends.gives_up);
         if is_listened {
-            // If the queue is full, the message is dropped: it would arrive late anyway.
+            // If the queue is full, drop the message: it would arrive late anyway.
             let _ = ends.messages.try_send(told);
         }
     }
 
-    /// True if a successor is about to take the lease: a listener was notified that the lease was given up, and no
-    /// later message has replaced that one.
+    /// Returns true if a successor is about to acquire the lease: a listener was notified that the lease is being given
+    /// up, and no later message has superseded that notification.
     #[must_use]
     pub fn has_heir(&self) -> bool {
         self.0.as_ref().is_some_and(|ends| ends.gives_up)
     }
 
-    /// Listens to that incarnation of a node, and announces this node as a successor.
+    /// Listens to this incarnation of a leader, and announces this node as a possible successor.
     pub fn wants(&mut self, leader: Option<(&str, String)>, candidate: Candidate) {
         let Some(LinkChannels { settings, gives_up, .. }) = &mut self.0 else { return };
-        // Another node has taken the lease that was given up.
+        // If there is a leader, another node has acquired the lease that was given up.
         *gives_up &= leader.is_none();
         let leader = leader.map(|(incarnation, node)| Leader { incarnation: incarnation.to_owned(), node });
-        // A record may contain a name of any length.
+        // The record may contain names of any length.
         let leader = leader.filter(Leader::is_within_bounds);
         settings.send_if_modified(|settings| {
             let now = LinkSettings { leader, candidate };
@@ -154,7 +156,8 @@ impl LinkHandle {
         });
     }
 
-    /// Waits for the next hint. Meanwhile, reports the last renewal to each node that begins to listen. Cancel safe.
+    /// Waits for the next hint. While waiting, reports the last renewal to each node that begins to listen.
+    /// Cancel-safe.
     pub async fn heard(&mut self) -> Hint {
         let Some(LinkChannels { messages, heard, listened, last_renewal, .. }) = &mut self.0 else {
             return std::future::pending().await;
@@ -209,7 +212,7 @@ mod tests {
     use super::*;
     use crate::telemetry::Format;
 
-    /// A line that is too long would end the process that carries the links of all elections.
+    /// A peer would reject an overlong line.
     #[test]
     fn names_that_no_node_can_have_are_not_forwarded() {
         let (mut line, mut endpoint) = test_line();
@@ -227,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Messages without a listener would wake the links thread and its process for nothing.
+    /// Messages without a listener would wake the links thread needlessly.
     #[tokio::test]
     async fn last_renewal_is_sent_once_a_node_begins_to_listen() {
         let (mut line, mut endpoint) = test_line();
@@ -247,7 +250,7 @@ mod tests {
         assert!(hears_nothing(&mut line).await && endpoint.messages.try_recv().is_err(), "sent only once");
         renewed(&mut line);
         assert_eq!(endpoint.messages.try_recv().unwrap(), LeaderMessage::Leads { term: 7, age_ms: 1000 });
-        // If a leader gives up while nobody listens, a listener that connects later gets no renewal.
+        // If a leader gives up the lease while no node listens, a listener that connects later receives no renewal.
         endpoint.listened.send_replace(false);
         line.tell(&Word::GivesUp, SECOND, None);
         endpoint.listened.send_replace(true);
@@ -263,7 +266,7 @@ mod tests {
         endpoint.listened.send_replace(true);
         gives_up(&mut line);
         assert!(line.has_heir());
-        // A listener may have disconnected to take the lease when the notification is repeated.
+        // The listener may have disconnected to acquire the lease before the notification is repeated.
         endpoint.listened.send_replace(false);
         gives_up(&mut line);
         line.wants(None, Candidate::default());
@@ -276,7 +279,7 @@ mod tests {
         assert!(!line.has_heir(), "it leads again");
     }
 
-    /// Polls the line once, and returns true if no hint came.
+    /// Polls the handle once, and returns true if there is no hint.
     async fn hears_nothing(line: &mut LinkHandle) -> bool {
         tokio::time::timeout(Duration::from_millis(1), line.heard()).await.is_err()
     }

@@ -1,4 +1,4 @@
-//! The address at which a host listens for hosts of other machines, and the one that it announces.
+//! The address on which a host listens for hosts on other machines, and the address it advertises.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use baton_store::address::without_user;
 
 use super::tls::{Identity, NoIdentity};
 
-/// Longest name in DNS (RFC 1035), in characters.
+/// Maximum length of a DNS name (RFC 1035), in characters.
 const LONGEST_NAME: usize = 253;
 
 /// A host and a port, as announced to other nodes.
@@ -20,7 +20,7 @@ pub struct PeerAddr {
     port: u16,
 }
 
-/// The error for a text that is not a [`PeerAddr`].
+/// The error if a string is not a valid [`PeerAddr`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{text:?} is not an address that other nodes can reach: write HOST:PORT, as in web-3.example:7072 or \
@@ -54,7 +54,7 @@ impl FromStr for PeerAddr {
     }
 }
 
-/// True if the address belongs to one machine: it is neither unspecified, multicast nor broadcast.
+/// Returns true if the address can belong to a single machine: it is not unspecified, multicast or broadcast.
 pub(crate) fn is_of_one_machine(address: IpAddr) -> bool {
     let address = address.to_canonical();
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
@@ -74,32 +74,32 @@ impl PeerAddr {
     /// Resolves the host to at most `most` addresses.
     ///
     /// # Errors
-    /// The name cannot be resolved.
+    /// If the name cannot be resolved.
     pub(super) async fn addresses(&self, most: usize) -> io::Result<Vec<SocketAddr>> {
         Ok(tokio::net::lookup_host((self.host.as_str(), self.port)).await?.take(most).collect())
     }
 }
 
-/// Settings for links with hosts of other machines.
+/// Settings for links with hosts on other machines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerSettings {
     /// The address to listen on. With port 0, the system chooses a port.
     pub listen: SocketAddr,
-    /// The address to announce, if it is not `listen`.
+    /// The address to announce, if it differs from `listen`.
     pub advertise: Option<PeerAddr>,
 }
 
-/// A host's listening socket and key, before the links process accepts connections.
+/// A host's listening socket and key, before the links thread accepts connections.
 pub struct PeerListener {
     pub(super) listener: TcpListener,
     pub(super) identity: Identity,
-    /// The address that the socket is bound to.
+    /// The address to which the socket is bound.
     pub address: SocketAddr,
     /// The address to announce.
     pub advertised: PeerAddr,
 }
 
-/// The error of a host that cannot listen for other machines.
+/// The error if a host cannot listen for other machines.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The address could not be bound.
@@ -111,13 +111,13 @@ pub enum PeerError {
         #[source]
         source: io::Error,
     },
-    /// No key could be made.
+    /// No key could be generated.
     #[error("cannot create a key for links with other machines")]
     NoKey(#[from] NoIdentity),
 }
 
 impl PeerError {
-    /// True if the error is about this machine at this moment, and not about the settings.
+    /// Returns true if the error is due to the current state of this machine, and not to the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use io::ErrorKind::{AddrInUse, AddrNotAvailable};
@@ -129,10 +129,10 @@ impl PeerError {
 }
 
 impl PeerSettings {
-    /// Binds the address, and makes a key and a certificate for this start of the host.
+    /// Binds the address, and generates a key and a certificate for this run of the host.
     ///
     /// # Errors
-    /// [`PeerError`] if the address cannot be bound or no key can be made.
+    /// [`PeerError`] if the address cannot be bound or no key can be generated.
     pub fn listen(&self) -> Result<PeerListener, PeerError> {
         let bind = || {
             let listener = TcpListener::bind(self.listen)?;
@@ -156,7 +156,7 @@ impl PeerListener {
     }
 }
 
-/// Sets options so that the kernel detects a dead peer within 10 s and sends each line at once.
+/// Sets socket options so that the kernel detects a dead peer within 10 s and sends each line immediately.
 pub(super) fn notices_death(socket: impl std::os::fd::AsFd) -> io::Result<()> {
     use rustix::net::sockopt;
     use std::time::Duration;

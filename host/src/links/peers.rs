@@ -1,4 +1,5 @@
-//! Links with hosts of other machines: TCP and TLS with the announced certificates, then the same lines as on a socket.
+//! Links with hosts on other machines: TCP and TLS with the announced certificates, carrying the same messages as a
+//! local socket.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ const CONNECTED_WITHIN: Duration = Duration::from_secs(2);
 pub(super) struct Network {
     identity: Identity,
     acceptor: TlsAcceptor,
-    /// The announcements of leaders. Callers have a cache of their own, so that they cannot delay lookups of leaders.
+    /// The announcements of leaders. Callers have a separate cache, so that they cannot delay lookups of leaders.
     leaders: Directory,
     pub(super) callers: Directory,
     /// The elections of this host.
@@ -31,7 +32,7 @@ pub(super) struct Network {
 
 impl Network {
     /// # Errors
-    /// The certificate and the key of the identity do not match.
+    /// If the certificate and the key of the identity do not match.
     pub(super) fn new(
         identity: Identity,
         store: Arc<dyn ObjectStore>,
@@ -43,15 +44,16 @@ impl Network {
     }
 }
 
-/// Completes the handshake with a peer that has connected, which must be quick. Returns the peer's certificate, too.
+/// Completes the handshake with a peer that has connected, and also returns the peer's certificate. Returns `None` if
+/// the handshake fails or takes longer than [`HELLO_WITHIN`].
 pub(super) async fn accept(network: &Network, stream: TcpStream) -> Option<(server::TlsStream<TcpStream>, Digest)> {
     timeout(HELLO_WITHIN, tls::accept(&network.acceptor, stream)).await.ok()?.ok()
 }
 
-/// Connects to a peer at its announced addresses. Returns none if the peer has announced none.
+/// Connects to a peer at one of its announced addresses. Returns `None` if the peer has announced no address.
 ///
 /// # Errors
-/// The announced name cannot be resolved, or no address can be reached. Holds the last reason.
+/// If the announced name cannot be resolved, or no address can be reached. Holds the last error.
 pub(super) async fn connect(
     network: &Network,
     peer: PeerQuery,

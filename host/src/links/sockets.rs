@@ -1,10 +1,10 @@
-//! Sockets on which the hosts of one machine listen, each named after its host's incarnation, in a folder of the
-//! store's folder.
+//! The sockets on which the hosts of one machine listen. Each is named after its host's incarnation, in a subfolder of
+//! the store's folder.
 
 use std::fs::{DirBuilder, DirEntry};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,56 +19,57 @@ use super::wire::is_incarnation;
 
 const MAX_ENTRIES: usize = 4096;
 
-/// Age at which an unfinished socket counts as abandoned.
+/// Age at which an unfinished socket is considered abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// A folder of sockets, open. Paths through its descriptor are short: a socket's address has room for about 100 bytes.
+/// An open folder of sockets. Paths through its descriptor are short, since a socket's address has room for only about
+/// 100 bytes.
 pub(super) struct SocketFolder(OwnedFd);
 
 impl SocketFolder {
-    /// Creates the folder, accessible only to this user, if it does not exist, and opens it.
+    /// Opens the folder. Creates it if it does not exist, accessible only to this user.
     ///
     /// # Errors
-    /// The folder cannot be created or opened, or others can access it.
-    pub(super) fn make(folder: &Path) -> io::Result<Self> {
+    /// If the folder cannot be created or opened, or other users can access it.
+    fn make(folder: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let found = std::fs::symlink_metadata(folder)?;
-        let is_own = found.uid() == rustix::process::geteuid().as_raw();
-        if !found.is_dir() || !is_own || found.permissions().mode() & 0o077 != 0 {
+        let opened = Self::open(folder)?;
+        let found = rustix::fs::fstat(&opened.0)?;
+        if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
             let why = format!("{} must be a folder of this user, with mode 0700", folder.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
-        Self::open(folder)
+        Ok(opened)
     }
 
     /// Opens the folder.
     ///
     /// # Errors
-    /// There is no such folder, or it cannot be opened.
+    /// If the folder does not exist or cannot be opened.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(folder, flags, Mode::empty())?))
     }
 
-    /// A short path of the folder, valid as long as the folder is open.
+    /// Returns a short path to the folder, valid while the folder is open.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// A short path of an incarnation's socket, valid as long as the folder is open.
+    /// Returns a short path to an incarnation's socket, valid while the folder is open.
     pub(super) fn socket(&self, incarnation: &str) -> PathBuf {
         self.path().join(incarnation)
     }
 }
 
-/// Listens under an incarnation's name. The socket gets that name only once it listens, because [`tidy_up`] removes
-/// sockets on which nobody listens.
+/// Listens on a socket that is named after an incarnation. The socket gets its name only once it is listening, because
+/// [`tidy_up`] removes sockets on which no host listens.
 ///
 /// # Errors
-/// The socket cannot be created.
-pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
+/// If the socket cannot be created.
+fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListener> {
     let unfinished = folder.join(format!(".{incarnation}"));
-    // Left over from a process that ended between the two steps.
+    // A process that ended between the two steps may have left this socket.
     let _ = std::fs::remove_file(&unfinished);
     let listener = UnixListener::bind(&unfinished)?;
     std::fs::rename(&unfinished, folder.join(incarnation))?;
@@ -76,7 +77,18 @@ pub(super) fn listen(folder: &Path, incarnation: &str) -> io::Result<UnixListene
     Ok(listener)
 }
 
-/// Returns the incarnations of hosts that may listen in the folder.
+/// Creates and opens the folder, removes the sockets of dead hosts, and listens. Blocks.
+///
+/// # Errors
+/// As for [`SocketFolder::make`] and [`listen`].
+pub(super) fn listen_in(folder: &Path, incarnation: &str) -> io::Result<(SocketFolder, UnixListener)> {
+    let folder = SocketFolder::make(folder)?;
+    tidy_up(&folder.path());
+    let listener = listen(&folder.path(), incarnation)?;
+    Ok((folder, listener))
+}
+
+/// Returns the incarnations of the hosts that may be listening in the folder.
 pub(super) fn listed(folder: &Path) -> impl Iterator<Item = String> {
     all(folder).map(|(_, name)| name).filter(|name| is_incarnation(name))
 }
@@ -88,7 +100,7 @@ fn all(folder: &Path) -> impl Iterator<Item = (DirEntry, String)> {
 }
 
 /// Removes the sockets of hosts that have exited. Ignores errors.
-pub(super) fn tidy_up(folder: &Path) {
+fn tidy_up(folder: &Path) {
     for (entry, name) in all(folder) {
         let path = entry.path();
         let is_left = match name.strip_prefix('.') {
@@ -101,7 +113,7 @@ pub(super) fn tidy_up(folder: &Path) {
     }
 }
 
-/// True if nobody listens on the socket. Does not block.
+/// Returns true if no host listens on the socket. Does not block.
 fn is_left_over(path: &Path) -> rustix::io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -113,7 +125,7 @@ fn is_old(entry: &DirEntry) -> bool {
     changed.is_some_and(|changed| wall().saturating_sub(Duration::from_secs(changed)) >= ABANDONED_AFTER)
 }
 
-/// True if the peer runs as this user.
+/// Returns true if the peer runs as this user.
 pub(super) fn is_same_user(peer: &UnixStream) -> bool {
     peer.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
 }
@@ -121,6 +133,8 @@ pub(super) fn is_same_user(peer: &UnixStream) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -1,5 +1,5 @@
-//! The links thread: it runs the hub, and restarts it after a failure. No thread that renews, kills or gates waits for
-//! it.
+//! The links thread: it runs the hub, and restarts it after a failure. No thread that renews leases, kills instances or
+//! gates effects waits for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,7 +7,6 @@ use std::net::TcpListener as StdListener;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use baton_election::ElectionName;
@@ -16,51 +15,54 @@ use baton_store::{ChangeNotifier, ObjectStore};
 use futures::FutureExt as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::hub::{ElectionSinks, Hub, HubListeners};
 use super::peer_addr::PeerListener;
 use super::peers::Network;
-use super::sockets::{self, SocketFolder};
+use super::sockets;
 use super::wire::LeaderMessage;
 use super::{LinkEndpoint, LinkHandle, LinkSettings, Order, OrderKind, link};
 use crate::telemetry::{ElectionTracker, Event, Log};
 
-/// Backoff between a failure of the hub and its next start: initial and maximum delay.
+/// Backoff between a failure of the hub and its restart: initial and maximum delay.
 const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Lifetime from which a hub counts as a success, and resets the backoff.
+/// Lifetime after which a hub counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(60);
 const ORDER_QUEUE: usize = 256;
-/// Time at the end of the host to send the remaining messages.
+/// Timeout for this host to start listening on its socket.
+const LISTENS_WITHIN: Duration = Duration::from_secs(5);
+/// Time allowed at shutdown for sending the remaining messages.
 const STOP_WITHIN: Duration = Duration::from_millis(500);
-/// Maximum number of threads that wait for name resolution, for a peer or by the store's client.
+/// Maximum number of threads that wait for name resolution, for peers or for the store's client.
 const THREADS: usize = 8;
 
 /// The links of a host.
 pub struct Links {
     node: String,
     incarnation: String,
-    /// None without links to hosts of this machine.
+    /// `None` if links to hosts on this machine are disabled.
     folder: Option<PathBuf>,
-    /// None without links to other machines. The store is for looking up peers.
+    /// `None` if links to other machines are disabled. The store is used to look up peers.
     peers: Option<(PeerListener, Arc<dyn ObjectStore>)>,
     max_links: usize,
     endpoints: Vec<LinkEndpoint>,
 }
 
-/// The links thread. It ends after the supervisors of all elections, or if this handle is dropped.
+/// The links thread. It ends when the supervisors of all elections have ended, or when this handle is dropped.
 pub struct LinksThread {
     stop: watch::Sender<bool>,
-    /// Closed once the thread is about to end.
+    /// Closed when the thread is about to end.
     works: watch::Receiver<()>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed at the same time, for a wait without a runtime.
+    ended: std::sync::mpsc::Receiver<()>,
 }
 
 impl Links {
-    /// Creates the links of a host's incarnation, at most `max_links` at a time. If `folder` is set, it contains the
-    /// sockets of this machine's hosts. If `peers` is set, there are links with other machines, which are looked up in
-    /// the store.
+    /// Creates the links of a host's incarnation, at most `max_links` at a time. If `folder` is set, it is the folder
+    /// with the sockets of this machine's hosts. If `peers` is set, links with other machines are enabled, and peers
+    /// are looked up in the store.
     #[must_use]
     pub fn new(
         (node, incarnation): (&str, &str),
@@ -72,7 +74,7 @@ impl Links {
         Self { node, incarnation, folder, peers, max_links, endpoints: Vec::new() }
     }
 
-    /// Returns the supervisor's end of an election's links. `notifier` gets notified of news in the store.
+    /// Returns the supervisor's handle to an election's links. `notifier` is notified of changes in the store.
     pub fn handle(
         &mut self,
         election: ElectionName,
@@ -91,7 +93,7 @@ impl Links {
     /// Starts the thread, if there is anything to link.
     ///
     /// # Errors
-    /// The operating system refused a resource.
+    /// If the operating system refuses a resource.
     pub fn start(self, log: Log) -> io::Result<Option<LinksThread>> {
         if self.endpoints.is_empty() {
             return Ok(None);
@@ -100,23 +102,25 @@ impl Links {
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build()?;
         let (stop, mut stopped) = watch::channel(false);
         let (at_work, works) = watch::channel(());
-        let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
+        let (running, ended) = std::sync::mpsc::channel::<()>();
+        // The thread is not joined: if the store's disk hangs, the thread may block forever.
+        std::thread::Builder::new().name("links".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = keep_linked(self, &log) => {}
                     _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             });
-            drop(at_work);
-            // A pending name lookup must not delay the end.
+            drop((at_work, running));
+            // A pending name lookup must not delay the shutdown.
             runtime.shutdown_background();
         })?;
-        Ok(Some(LinksThread { stop, works, thread: Some(thread) }))
+        Ok(Some(LinksThread { stop, works, ended }))
     }
 }
 
 impl LinksThread {
-    /// Waits briefly for the remaining messages to be sent, and ends the thread.
+    /// Waits briefly until the remaining messages are sent, then ends the thread.
     pub async fn shutdown(mut self) {
         let _ = timeout(STOP_WITHIN, self.works.changed()).await;
     }
@@ -125,14 +129,11 @@ impl LinksThread {
 impl Drop for LinksThread {
     fn drop(&mut self) {
         self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            // A panic was already printed.
-            let _ = thread.join();
-        }
+        let _ = self.ended.recv_timeout(STOP_WITHIN);
     }
 }
 
-/// The configuration of each hub of the thread.
+/// The configuration for each hub that the thread runs.
 struct Site {
     node: String,
     incarnation: String,
@@ -141,7 +142,7 @@ struct Site {
     max_links: usize,
 }
 
-/// Runs hubs, one after the other, until the supervisors of all elections have ended.
+/// Runs one hub after another, until the supervisors of all elections have ended.
 async fn keep_linked(links: Links, log: &Log) {
     let Links { node, incarnation, folder, peers, max_links, endpoints } = links;
     let (orders, mut queue) = mpsc::channel(ORDER_QUEUE);
@@ -167,7 +168,7 @@ async fn keep_linked(links: Links, log: &Log) {
     let mut logged = None;
     loop {
         let began = Instant::now();
-        // The hub's state is dropped with it, and the sinks are reset.
+        // If the hub fails, its state is dropped with it, and the sinks are reset.
         let ended = AssertUnwindSafe(site.link(&settings, &mut queue, &mut sinks)).catch_unwind().await;
         let why = match ended {
             Ok(Ok(())) => return,
@@ -193,20 +194,25 @@ impl Site {
     /// Listens, and runs a hub until the supervisors of all elections have ended.
     ///
     /// # Errors
-    /// This host cannot listen.
+    /// If this host cannot listen.
     async fn link(
         &self,
         settings: &[(String, watch::Receiver<LinkSettings>)],
         orders: &mut mpsc::Receiver<Order>,
         sinks: &mut BTreeMap<String, ElectionSinks>,
     ) -> io::Result<()> {
-        let folder = self.folder.as_deref().map(SocketFolder::make).transpose()?.map(Arc::new);
-        let local = match &folder {
+        let (folder, local) = match self.folder.clone() {
             Some(folder) => {
-                sockets::tidy_up(&folder.path());
-                Some(UnixListener::from_std(sockets::listen(&folder.path(), &self.incarnation)?)?)
+                let incarnation = self.incarnation.clone();
+                let listens = spawn_blocking(move || sockets::listen_in(&folder, &incarnation));
+                let listening = timeout(LISTENS_WITHIN, listens).await.map_err(|_| {
+                    let why = format!("the disk of the links folder did not respond within {LISTENS_WITHIN:?}");
+                    io::Error::new(io::ErrorKind::TimedOut, why)
+                })?;
+                let (folder, listener) = listening.map_err(io::Error::other)??;
+                (Some(Arc::new(folder)), Some(UnixListener::from_std(listener)?))
             }
-            None => None,
+            None => (None, None),
         };
         let network = match &self.network {
             Some((_, listener)) => {
@@ -255,5 +261,35 @@ async fn forward(
         if orders.send(order).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use baton_test_support::patience::Patience;
+
+    use super::*;
+    use crate::node::NodeId;
+    use crate::telemetry::Format;
+
+    #[test]
+    fn host_that_cannot_listen_tries_again() {
+        let store = tempfile::tempdir().unwrap();
+        let folder = store.path().join("links");
+        std::fs::create_dir(&folder).unwrap();
+        let set_mode = |mode| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(0o755);
+        let job = ElectionName::new("job").unwrap();
+        let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
+        let tracker = Arc::new(ElectionTracker::new(job.clone(), Duration::from_secs(15)));
+        let mut links = Links::new(("web-1", "a1"), Some(folder.clone()), None, 10);
+        let _handle = links.handle(job, &tracker.notifier, &tracker, &log);
+        let _thread = links.start(log).unwrap().unwrap();
+        set_mode(0o700);
+        let listens = || std::os::unix::net::UnixStream::connect(folder.join("a1")).ok();
+        assert!(Patience::poll(Duration::from_millis(20), listens).is_ok());
     }
 }

@@ -1,9 +1,9 @@
-//! Mutual authentication of hosts on different machines. Each start of a host has a new key and a self-signed
-//! certificate. A node announces its certificate's fingerprint in the store. Nothing else in the certificate counts: no
-//! name, date or authority.
+//! Mutual authentication of hosts on different machines. Each run of a host has a new key and a self-signed
+//! certificate. A node announces its certificate's fingerprint in the store. Nothing else in the certificate is
+//! checked: no name, date or authority.
 //!
-//! A client expects one certificate. A server accepts any certificate, and then its host checks that the named node has
-//! announced that one. Each side must prove that it has its certificate's key.
+//! A client expects one specific certificate. A server accepts any certificate, and its host then checks that the named
+//! node has announced it. Each side must prove that it has its certificate's key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// Upper bound in bytes. A host's certificate has a few hundred.
+/// Upper bound on the size of a certificate, in bytes. A host's certificate has a few hundred.
 const LONGEST_CERTIFICATE: usize = 1024;
 
-/// The key and the certificate of this start of the host.
+/// The key and the certificate of this run of the host.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     certificate: Vec<u8>,
     key: Vec<u8>,
 }
 
-/// The error of a host that could not make a key.
+/// The error if a host cannot generate a key.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct NoIdentity(#[from] rcgen::Error);
@@ -47,7 +47,7 @@ impl fmt::Debug for Identity {
 
 impl Identity {
     /// # Errors
-    /// [`NoIdentity`], for example if the system has no random numbers.
+    /// [`NoIdentity`] if no key can be generated, for example because random numbers are unavailable.
     pub(super) fn make() -> Result<Self, NoIdentity> {
         let key = rcgen::KeyPair::generate()?;
         let mut parameters = rcgen::CertificateParams::default();
@@ -68,10 +68,10 @@ impl Identity {
         PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.key.clone()))
     }
 
-    /// Returns an acceptor for clients with any certificate whose key they have.
+    /// Returns an acceptor for clients that have any certificate and its key.
     ///
     /// # Errors
-    /// The certificate and the key do not match.
+    /// If the certificate and the key do not match.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, Error> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13])?
@@ -83,10 +83,10 @@ impl Identity {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Returns a connector to the owner of the certificate with this fingerprint.
+    /// Returns a connector that accepts only the owner of the certificate with this fingerprint.
     ///
     /// # Errors
-    /// The certificate and the key do not match.
+    /// If the certificate and the key do not match.
     pub(super) fn connector(&self, to: Digest) -> Result<TlsConnector, Error> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS13])?
@@ -100,11 +100,11 @@ impl Identity {
     }
 }
 
-/// Completes the handshake with a client, and returns the fingerprint of its certificate. The client has proved that it
-/// has the key.
+/// Completes the handshake with a client, and returns the fingerprint of its certificate. The client has then proved
+/// that it has the key.
 ///
 /// # Errors
-/// The connection or the handshake failed.
+/// If the connection or the handshake fails.
 pub(super) async fn accept(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
@@ -117,7 +117,7 @@ pub(super) async fn accept(
 /// Completes the handshake with the server that the connector expects.
 ///
 /// # Errors
-/// The connection failed, or the server has another certificate.
+/// If the connection fails, or the server has a different certificate.
 pub(super) async fn connect(
     connector: &TlsConnector,
     stream: TcpStream,
@@ -133,7 +133,7 @@ fn peer_fingerprint(connection: &CommonState) -> Option<Digest> {
 
 #[derive(Debug)]
 struct CertificateOwner {
-    /// The expected fingerprint, or none to accept any certificate.
+    /// The expected fingerprint, or `None` to accept any certificate.
     of: Option<Digest>,
 }
 
@@ -160,7 +160,7 @@ impl CertificateOwner {
         verify_tls13_signature(message, certificate, signed, &algorithms)
     }
 
-    /// The only scheme that hosts' keys use.
+    /// Returns the only signature scheme that hosts' keys use.
     fn schemes() -> Vec<SignatureScheme> {
         vec![SignatureScheme::ECDSA_NISTP256_SHA256]
     }
@@ -249,13 +249,13 @@ mod tests {
 
     use super::*;
 
-    /// Connects two sides. Returns the client's fingerprint as the server sees it, and true if the client accepts the
-    /// server.
+    /// Connects a client to a server. Returns the client's fingerprint as the server sees it, and true if the client
+    /// accepts the server.
     async fn meet(acceptor: TlsAcceptor, connector: TlsConnector) -> (Option<Digest>, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connects = async {
             let mut stream = connect(&connector, TcpStream::connect(listener.local_addr().unwrap()).await?).await?;
-            // A rejected client gets the error only when it reads.
+            // A rejected client receives the error only when it reads.
             stream.read_u8().await
         };
         let accepts = async {
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(meet(called.acceptor().unwrap(), Arc::new(nobody).into()).await, (None, false));
     }
 
-    /// A thief has a public certificate, and a key of its own.
+    /// The thief presents another node's certificate, which is public, but has only its own key.
     #[tokio::test]
     async fn stolen_certificate_is_refused_without_its_key() {
         let [called, caller, thief] = [(); 3].map(|()| Identity::make().unwrap());

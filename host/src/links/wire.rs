@@ -1,4 +1,4 @@
-//! Messages over a link. Each is a line of JSON of at most [`LONGEST`] bytes.
+//! Messages on a link. Each is a line of JSON of at most [`LONGEST`] bytes.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::supervisor::HIGHEST_PRIORITY;
 /// Upper bound on the length of a line, in bytes.
 pub(super) const LONGEST: usize = 1024;
 
-/// Upper bound on a reported age. A higher age is lowered to this one.
+/// Upper bound on a reported age. Higher ages are reduced to this value.
 const LONGEST_AGO: Duration = Duration::from_secs(3600);
 
-/// Reads untrusted bytes, for [`crate::foreign`]: messages of peers.
+/// Reads untrusted bytes, for [`crate::untrusted`]: messages of peers.
 pub(crate) const READER: Reader = Reader {
     name: "link",
     read: |bytes| {
@@ -28,7 +28,7 @@ pub(crate) const READER: Reader = Reader {
                 let reread = PeerMessage::read(encode(&message).trim_ascii_end()).ok().flatten();
                 assert_eq!(reread, Some(message), "the value changes when it is encoded and read again");
             }
-            // The address at which a node says that it can be reached.
+            // Also read the line as an announced address.
             if let Some(place) = std::str::from_utf8(line).ok().and_then(|text| text.parse::<PeerAddr>().ok()) {
                 assert_eq!(place.to_string().parse(), Ok(place), "the value changes when it is encoded and read again");
             }
@@ -36,11 +36,11 @@ pub(crate) const READER: Reader = Reader {
     },
 };
 
-/// A message from one node to another. Messages that only later versions know are ignored.
+/// A message from one node to another. A node ignores messages that only later versions know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PeerMessage {
-    /// The first message of both sides. A command of this user has no incarnation, and may send `Look`.
+    /// The first message from each side. A local command has no incarnation, and may then send `Look`.
     Hello {
         election: String,
         /// The receiver's incarnation.
@@ -50,36 +50,36 @@ pub(super) enum PeerMessage {
         #[serde(default)]
         incarnation: Option<String>,
     },
-    /// Sent by the leader: it leads, renewed `age_ms` ago, and gives the receiver this place in the order of
-    /// succession.
+    /// Sent by the leader: it leads, last renewed its lease `age_ms` ago, and assigns the receiver this place in the
+    /// order of succession.
     Leads { term: Term, age_ms: u64, place: Option<u32> },
-    /// Sent by the leader: it has given the lease up, or may have.
+    /// Sent by the leader: it has given up the lease, or may have.
     GivesUp { place: Option<u32> },
-    /// Sent by either side: the store has something new that all nodes should read.
+    /// Sent by either side: the store has a change that all nodes should read.
     Look,
-    /// Sent by a listener: whether it could take the lease.
+    /// Sent by a listener: its current candidacy.
     Is(Candidate),
 }
 
-/// A node's announcement of itself as a possible successor.
+/// A node's state as a possible successor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Candidate {
-    /// True if the node has something to serve, and nothing keeps it from leading.
+    /// True if the node has a module to run, and nothing prevents it from leading.
     pub ready: bool,
-    /// The node's `--priority`: a node with a higher one takes a free lease earlier.
+    /// The node's `--priority`: a node with a higher priority acquires a free lease earlier.
     pub priority: u8,
-    /// True if the node leads as many elections as it should.
+    /// True if the node already leads its share of elections.
     pub leads_enough: bool,
 }
 
-/// The leader of an election, as the record names it.
+/// The leader of an election, as named in the record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Leader {
     pub(super) incarnation: String,
     pub(super) node: String,
 }
 
-/// A question about an incarnation of a node on another machine.
+/// A query about an incarnation of a node on another machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PeerQuery {
     pub(super) election: String,
@@ -90,16 +90,16 @@ pub(super) struct PeerQuery {
 /// A host's message to the listeners of one election.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum LeaderMessage {
-    /// The node leads, and renewed `age_ms` ago.
+    /// The node leads, and last renewed its lease `age_ms` ago.
     Leads { term: Term, age_ms: u64 },
-    /// The node has given the lease up. If `to` is set, that node should succeed first.
+    /// The node has given up the lease. If `to` is set, that node is the preferred successor.
     GivesUp { to: Option<String> },
-    /// The store has something new. The leader that this host listens to is notified, too.
+    /// The store has a change. The leader to which this host listens is notified, too.
     Look,
 }
 
 impl LeaderMessage {
-    /// Returns the message, with its age increased by a delay.
+    /// Returns the message with its age increased by this delay.
     pub(super) fn later(&self, by: Duration) -> Self {
         match self {
             Self::Leads { term, age_ms } => Self::leads(*term, Duration::from_millis(*age_ms).saturating_add(by)),
@@ -122,23 +122,23 @@ impl LeaderMessage {
 }
 
 impl Leader {
-    /// True if a node could have these names.
+    /// Returns true if a node can have this incarnation and this name.
     pub(super) fn is_within_bounds(&self) -> bool {
         is_incarnation(&self.incarnation) && NodeId::new(&self.node).is_ok()
     }
 }
 
 impl PeerMessage {
-    /// Reads a line. Returns none for messages that only later versions know.
+    /// Parses a line. Returns `None` for a message that only later versions know.
     ///
     /// # Errors
-    /// [`MalformedLine`] if no host sends such a line.
+    /// [`MalformedLine`] if no version of Baton sends such a line.
     pub(super) fn read(line: &[u8]) -> Result<Option<Self>, MalformedLine> {
         let Some(message) = parse::<Self>(line)? else { return Ok(None) };
         message.checked().map(Some)
     }
 
-    /// Checks a message, and lowers values above their bounds.
+    /// Checks a message, and reduces values that exceed their bounds.
     fn checked(self) -> Result<Self, MalformedLine> {
         let message = match self {
             Self::Leads { term, age_ms, place } => {
@@ -167,12 +167,12 @@ impl PeerMessage {
     }
 }
 
-/// The error for a line that no host sends.
+/// The error for a line that no version of Baton sends.
 #[derive(Debug, thiserror::Error)]
 #[error("received a line that is not from a host of Baton")]
 pub(super) struct MalformedLine;
 
-/// Reads a line of JSON. Returns none for JSON that this version does not know.
+/// Parses a line of JSON. Returns `None` if the line is valid JSON but unknown to this version.
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<Option<T>, MalformedLine> {
     match serde_json::from_slice(line) {
         Ok(message) => Ok(Some(message)),
@@ -191,13 +191,13 @@ pub(super) fn encode(message: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// True if the text could be an incarnation. Such a text names only a socket within its folder.
+/// Returns true if `text` can be an incarnation. As a path, such a string stays within its folder.
 pub(super) fn is_incarnation(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// Reads the next line, of at most [`LONGEST`] bytes, into `line`. Returns none at the end of the stream. Cancel safe:
-/// a partial line stays in `line`. The caller must clear `line` after each line.
+/// Reads the next line, of at most [`LONGEST`] bytes, into `line`. Returns `None` at the end of the stream.
+/// Cancel-safe: a partial line stays in `line`. The caller must clear `line` after each complete line.
 pub(super) async fn next_line<'a>(
     from: &mut (impl AsyncBufRead + Unpin),
     line: &'a mut Vec<u8>,

@@ -1,8 +1,9 @@
-//! Steering: operators' commands to an election's nodes, through an object in the store ([`baton_store::steering`]).
+//! Steering: sends operators' commands to the nodes of an election, through an object in the store
+//! ([`baton_store::steering`]).
 //!
 //! `watch` is the node's side. It decides nothing about leases: if a node must be ineligible, its supervisor gives the
-//! elector nothing to serve, so steering can only keep a node from leading. `operator` is the operator's side, which
-//! commands and the admin endpoint share. `preempt` lets a leader request a transfer itself.
+//! elector nothing to serve. So steering can only prevent a node from leading. `operator` is the operator's side, which
+//! is shared by the commands and the admin endpoint. `preempt` lets a leader request a transfer by itself.
 
 pub mod operator;
 mod preempt;

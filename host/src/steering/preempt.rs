@@ -1,9 +1,9 @@
 //! `--preempt`: a leader with this flag hands over to a node with a higher priority.
 //!
-//! While it leads, it checks every few seconds, through a handle of the store of its own, and requests a transfer as an
-//! operator would. No promise depends on it, and if the other node does not acquire the lease soon, this node keeps
-//! leading. Two nodes do not hand the lease back and forth: it moves to a higher priority only, and each hand-over that
-//! comes back doubles the wait for the next.
+//! While the node leads, it checks for such a node every few seconds, through its own handle to the store, and requests
+//! a transfer as an operator would. No guarantee depends on this: if the other node does not acquire the lease soon,
+//! this node continues to lead. Two nodes cannot pass the lease back and forth forever: it moves only to a higher
+//! priority, and each hand-over that comes back doubles the wait before the next one.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -22,19 +22,21 @@ use super::operator::{HintTarget, NoEffect, Operator, now, unconfirmed};
 use super::watch::{NodeIncarnation, longest_transfer};
 use crate::telemetry::ElectionTracker;
 
-/// Interval between checks, at least and at most.
+/// Shortest and longest interval between checks.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 
-/// Wait for a transfer beyond the time that it takes at most.
+/// Additional time to wait for a transfer beyond its maximum duration.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Interval between a host's hand-overs, in which the new leader announces whether it is at its leadership limit.
+/// Interval between hand-overs of a host. In this time, the new leader announces whether it has reached its leadership
+/// limit.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Wait after a hand-over: at first, and at most. Doubled by each further one, until none follows for the longest wait.
+/// Wait after a hand-over: initial and maximum. Each further hand-over doubles it, until none has happened for the
+/// maximum time.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(60 * 60));
 
-/// Serializes the hand-overs of a host. Clones belong to the same host.
+/// Serializes the hand-overs of a host. Clones are for the same host.
 #[derive(Clone, Default)]
 pub struct HandOvers(Arc<Mutex<()>>);
 
@@ -48,7 +50,7 @@ pub struct Preemption {
     pub priority: u8,
     /// The timing of the election's lease.
     pub timing: Timing,
-    /// The store for reads and requests. No renewal uses this handle.
+    /// The store for reads and requests. Renewals do not use this handle.
     pub store: Arc<dyn Store>,
     /// The node's state in the election.
     pub tracker: Arc<ElectionTracker>,
@@ -59,10 +61,10 @@ pub struct Preemption {
 }
 
 impl Preemption {
-    /// Looks for a node to hand over to at intervals, until the future is dropped.
+    /// Periodically looks for a node to hand over to, until the future is dropped.
     pub async fn watch(self) {
         let mut pace = HandOverPace::default();
-        // The last target. If the lease has come back from it, other nodes are preferred.
+        // The last target. If the lease has come back from this node, other nodes are preferred.
         let mut asked_last: Option<String> = None;
         loop {
             sleep(between(POLL.0, POLL.1)).await;
@@ -78,14 +80,15 @@ impl Preemption {
         }
     }
 
-    /// The module of this node, if it leads and is eligible.
+    /// Returns the module of this node if it leads and is eligible.
     fn leads_with(&self) -> Option<Digest> {
         let known = self.tracker.known();
         known.leads(self.clock.now())?;
         known.module.filter(|_| known.stays_out.is_none())
     }
 
-    /// Hands over to a preferred node, if any, and returns its incarnation. Does nothing if the store cannot be read.
+    /// Hands over to a preferred node, if any, and returns that node's incarnation. Does nothing if the store cannot be
+    /// read.
     async fn try_hand_over(&self, asked_last: Option<&str>) -> Option<String> {
         let Self { election, itself, priority, store, .. } = self;
         let mut operator = Operator {
@@ -103,7 +106,7 @@ impl Preemption {
         operator.reason = Some(format!("{} has priority {theirs}, and {} {priority}", heir.node, itself.node));
         match operator.hand_over(itself, heir, &asked).await {
             Err(NoEffect::Refused(_)) => None,
-            // The target leads, has not acquired the lease, or the outcome is unknown.
+            // The target leads, or has not acquired the lease, or the outcome is unknown.
             Ok(_) | Err(_) => Some(heir.incarnation.clone()),
         }
     }
@@ -116,7 +119,7 @@ struct Leading<'a> {
 }
 
 impl Leading<'_> {
-    /// The node with the highest priority above the leader's that could acquire the lease at once.
+    /// Finds the node with the highest priority above the leader's that could acquire the lease at once.
     fn heir<'a>(
         &self,
         asked: &Steering,
@@ -124,7 +127,7 @@ impl Leading<'_> {
         asked_last: Option<&str>,
         now: OffsetDateTime,
     ) -> Option<&'a Announcement> {
-        // Operators' commands take precedence, even before all nodes have confirmed them.
+        // Operators' commands take precedence, even before all nodes confirm them.
         if asked.suspended.is_some()
             || self.was_chosen_by_operator(asked)
             || !unconfirmed(now, nodes, &asked.mark(), &[]).is_empty()
@@ -145,7 +148,7 @@ impl Leading<'_> {
         })
     }
 
-    /// True if an operator transferred the lease to this node and has requested nothing else since.
+    /// True if an operator transferred the lease to this node and has not sent another command since.
     fn was_chosen_by_operator(&self, asked: &Steering) -> bool {
         asked.request.as_ref().is_some_and(|request| {
             let Ask::Transfer { node, incarnation } = &request.ask else { return false };
@@ -156,7 +159,7 @@ impl Leading<'_> {
 
 #[derive(Debug, Default)]
 struct HandOverPace {
-    /// The time of the last hand-over, and the wait after it.
+    /// The time of the last hand-over, and how long to wait after it.
     last: Option<(Time, Duration)>,
 }
 
@@ -166,7 +169,7 @@ impl HandOverPace {
     }
 
     fn handed_over(&mut self, now: Time) {
-        // If the other node has led for long, the backoff starts over.
+        // If the other node has led for a long time, the backoff starts over.
         let before = self.last.filter(|(at, wait)| now < *at + *wait + BACKOFF.1);
         self.last = Some((now, before.map_or(BACKOFF.0, |(_, wait)| (2 * wait).min(BACKOFF.1))));
     }
@@ -187,7 +190,7 @@ mod tests {
         Digest::of(b"one")
     }
 
-    /// The announcement of a node that could lead, and has read no command.
+    /// Creates the announcement of a node that could lead and has not read any commands.
     fn announcement(node: &str, priority: u8) -> Announcement {
         Announcement {
             version: "0.1.0".to_owned(),
@@ -236,7 +239,7 @@ mod tests {
             Announcement { leads_enough: true, ..announcement("web-2", 100) },
             Announcement { rival: Some("3".to_owned()), ..announcement("web-2", 100) },
             Announcement { priority: None, ..announcement("web-2", 100) },
-            // Another host with the same node id, or this host before a restart.
+            // Another host with the same node id, or this host before it was restarted.
             announcement("web-1", 100),
         ]);
         for node in cannot {

@@ -8,13 +8,13 @@ use baton_modules::{RolledBack, edit_versions};
 use baton_store::{DigestPrefix, ObjectStore};
 use tokio::time::timeout;
 
-/// Longest wait for the store.
+/// Timeout for the store.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Makes a version the current one. Without `to`, that is the newest other version that is not rejected.
+/// Makes a version the current one. Without `to`, chooses the newest other version that is not rejected.
 ///
 /// # Errors
-/// A [`RollbackError`](baton_modules::RollbackError) if there is no such version, or the store's error.
+/// [`RollbackError`](baton_modules::RollbackError) if there is no such version, or the store's error.
 pub async fn roll_back(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -30,7 +30,7 @@ pub async fn roll_back(
     }
 }
 
-/// Describes the result for people.
+/// Describes the result in human-readable form.
 #[must_use]
 pub fn told(rolled_back: &RolledBack, election: &ElectionName) -> String {
     match rolled_back {

@@ -1,4 +1,4 @@
-//! The node's side of steering: reads the commands, and knows why the node is ineligible.
+//! The node's side of steering: reads operators' commands, and determines whether the node is ineligible and why.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::telemetry::{Event, LAST_LINES, Log, hand_off};
 
-/// Interval between reads, at least and at most.
+/// Shortest and longest interval between reads.
 const POLL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 const OUTAGE: Duration = Duration::from_secs(15);
 const READ_WITHIN: Duration = Duration::from_secs(4);
-/// Pause after a failed read while a takeover waits for it.
+/// Pause after a failed read while a takeover is waiting for the read.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// A node and its incarnation.
@@ -46,52 +46,52 @@ pub struct SteeringWatch {
 #[derive(Default)]
 struct Reader {
     version: Option<Version>,
-    /// The number of reads begun, and the latest of them whose answer counts.
+    /// The number of reads that have begun, and the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
-    /// The error in the content that was read last, as reported.
+    /// The last reported error in the content of the steering object.
     wrong: Option<String>,
-    /// The error of the last read, as reported.
+    /// The last reported error of a read.
     unreadable: Option<String>,
 }
 
 /// The commands that apply to this node, as read so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SteeringState {
-    /// The mark of the steering that was read last. None before the first read.
+    /// The mark of the steering object in the last read. `None` before the first read.
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
     request: Option<String>,
-    /// The request to step down, and its end.
+    /// The request to step down, and the time at which it ends.
     stepped_down: Option<(CommandOrigin, Time)>,
-    /// The transfer to another node, and the time until which this node is ineligible for it.
+    /// The transfer to another node, and the time until which this node is ineligible because of it.
     transfer: Option<(CommandOrigin, String, Time)>,
-    /// The transfer to this node, and its end.
+    /// The transfer to this node, and the time at which it ends.
     called: Option<(CommandOrigin, Time)>,
 }
 
-/// The node's ineligibility.
+/// The reason why the node is ineligible, and for how long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ineligibility {
     /// The reason.
     pub why: IneligibleReason,
-    /// The end. None if only another command ends it.
+    /// The end. `None` if only another command ends it.
     pub until: Option<Time>,
 }
 
-/// The reason why a node is ineligible.
+/// A reason why a node is ineligible.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IneligibleReason {
     /// The election is suspended.
     Suspended(CommandOrigin),
-    /// An operator requested that this node step down.
+    /// An operator asked this node to step down.
     SteppedDown(CommandOrigin),
-    /// An operator requested a transfer to another node.
+    /// An operator or `--preempt` transfers the lease to this other node.
     Transferring(CommandOrigin, String),
 }
 
 impl IneligibleReason {
-    /// The command behind the reason.
+    /// Returns the command that is the reason.
     #[must_use]
     pub fn order(&self) -> &CommandOrigin {
         match self {
@@ -99,7 +99,7 @@ impl IneligibleReason {
         }
     }
 
-    /// The word for the reason in announcements.
+    /// Returns the word for the reason in announcements.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl IneligibleReason {
         }
     }
 
-    /// Describes the reason for people, with the operator who gave the command.
+    /// Describes the reason in human-readable form, including the operator who sent the command.
     #[must_use]
     pub fn told(&self) -> String {
         match self {
@@ -119,7 +119,7 @@ impl IneligibleReason {
         }
     }
 
-    /// The event at the beginning of the ineligibility.
+    /// Creates the event to log when the node becomes ineligible.
     #[must_use]
     pub fn event(&self, wait: Option<Duration>) -> Event {
         let wait_s = wait.unwrap_or_default().into();
@@ -131,17 +131,17 @@ impl IneligibleReason {
     }
 }
 
-/// Longest time that all nodes except the target of a transfer are ineligible: a hand-off and two polls.
+/// Longest time that a transfer makes all nodes but its target ineligible: a hand-off and two polls.
 #[must_use]
 pub fn longest_transfer(timing: &Timing) -> Duration {
     hand_off(timing).saturating_add(2 * LONGEST_POLL)
 }
 
-/// Time for which a leader is ineligible after a release. No node leads for at most that time and one poll.
+/// Time for which a leader is ineligible after releasing the lease. No node leads for at most this time and one poll.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl SteeringState {
-    /// The reason why this node is ineligible at a time, if it is.
+    /// Returns the reason why this node is ineligible at the time `now`, if it is.
     #[must_use]
     pub fn stays_out(&self, now: Time) -> Option<Ineligibility> {
         if let Some(order) = &self.suspended {
@@ -154,13 +154,13 @@ impl SteeringState {
         Some(Ineligibility { why: IneligibleReason::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
-    /// The command that makes this node the target of a transfer at a time, if any.
+    /// Returns the command that makes this node the target of a transfer at the time `now`, if any.
     #[must_use]
     pub fn called(&self, now: Time) -> Option<&CommandOrigin> {
         self.called.as_ref().filter(|(_, until)| now < *until).map(|(order, _)| order)
     }
 
-    /// Identifies the steering that was read last. None before the first read.
+    /// Identifies the steering object in the last read. `None` before the first read.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.mark.as_deref()
@@ -195,7 +195,7 @@ impl NodeIncarnation {
 }
 
 impl SteeringWatch {
-    /// Creates the node's side, with nothing read yet.
+    /// Creates the watch. Nothing has been read yet.
     pub fn new(
         election: ElectionName,
         (itself, timing): (NodeIncarnation, Timing),
@@ -208,19 +208,19 @@ impl SteeringWatch {
         Self { election, itself, timing, store, clock, log, notifier, reader, heard }
     }
 
-    /// Subscribes to the commands.
+    /// Subscribes to commands.
     pub fn hears(&self) -> watch::Receiver<SteeringState> {
         self.heard.subscribe()
     }
 
-    /// Reads the commands at intervals, until the future is dropped.
+    /// Reads the commands periodically, until the future is dropped.
     pub async fn watch(self: Arc<Self>) {
         let (mut wait, mut notifier) = (POLL, self.notifier.reader());
         loop {
             let began = Instant::now();
             let read = timeout(READ_WITHIN, self.read_once()).await;
             let is_read = matches!(read, Ok(Ok(())));
-            // Errors of the store are reported by the parts that depend on it.
+            // The store's errors are reported by the parts that depend on the store.
             let planned = if is_read {
                 wait = POLL;
                 notifier.next(Instant::now(), POLL)
@@ -232,14 +232,14 @@ impl SteeringWatch {
         }
     }
 
-    /// True if the last read had this version. `None` stands for a missing steering object.
+    /// True if the last read returned this version. `None` means that there is no steering object.
     pub fn knows(&self, version: Option<&Version>) -> bool {
         let reader = self.reader();
         reader.latest_read > 0 && reader.version.as_ref() == version
     }
 
-    /// Reads the commands now, and returns true if that succeeds in time. A node calls it before it acquires a lease
-    /// that may have been released for a command. Otherwise, the last commands read stay in force.
+    /// Reads the commands now. Returns true if this succeeds in time; otherwise, the commands read last stay in force.
+    /// A node calls this before it acquires a lease that may have been released because of a command.
     pub async fn read_within(&self, within: Duration) -> bool {
         let read_once = async {
             loop {
@@ -263,7 +263,7 @@ impl SteeringWatch {
         let mut reader = self.reader();
         let reading = match reading {
             Err(error) => {
-                // Report errors that do not go away by themselves, once a read has succeeded.
+                // After the first successful read, report errors that do not go away by themselves.
                 if let StoreError::Misconfigured(why) = &error
                     && self.heard.borrow().mark.is_some()
                 {
@@ -278,7 +278,7 @@ impl SteeringWatch {
             Ok(reading) => reading,
         };
         reader.unreadable = None;
-        // Reads may overlap. The one that began later wins.
+        // Reads may overlap. The result of the read that began later wins.
         if number <= reader.latest_read {
             return Ok(());
         }
@@ -305,7 +305,7 @@ impl SteeringWatch {
                     heard.take(steering, &self.itself, &self.timing, now);
                     *heard != before
                 });
-                // Commands that predate this node's first read were already read by the other nodes.
+                // The other nodes have already read any command that predates this node's first read.
                 if is_news {
                     self.notifier.found();
                 }
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(word(&heard, 101), None, "another start of the node was meant");
         take(&mut heard, step_down("2", "ab"), 200);
         assert_eq!((word(&heard, 259), word(&heard, 260)), (Some("stepped-down"), None));
-        // Another read of the same request changes nothing.
+        // Reading the same request again changes nothing.
         take(&mut heard, step_down("2", "ab"), 250);
         assert_eq!(word(&heard, 260), None);
 

@@ -1,15 +1,15 @@
 //! The supervisor of one coordinator: carries out the decisions of its elector.
 //!
-//! Only the supervisor knows both the lease and the instance. It decides nothing. It sends requests to the store
-//! concurrently, each with a timeout, and starts, stops and kills the instance. Every result goes back to the elector
-//! as an input. The supervisor runs on the control runtime, on which no guest ever runs.
+//! The supervisor is the only part that knows both the lease and the instance. It decides nothing. It sends requests to
+//! the store concurrently, each with a timeout, and starts, stops and kills the instance. Every result goes back to the
+//! elector as an input. The supervisor runs on the control runtime, on which no guest ever runs.
 //!
-//! Waking a thread costs more than the work that it wakes for, above all on a small, busy machine. The supervisor
-//! therefore writes the message that starts an instance and sends the signal that kills it itself. Other threads,
-//! including the log's writer, are woken afterwards.
+//! Waking a thread costs more than the work for which it is woken, especially on a small, busy machine. The supervisor
+//! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. Other
+//! threads, including the log's writer, are woken afterwards.
 //!
-//! An instance counts as gone only once its lines are written or dropped. Only then is its lease released, or another
-//! instance started. Lines that nobody reads within [`LAST_LINES`], or by the term's deadline, are dropped.
+//! An instance counts as gone only once its lines have been written or dropped. Only then is its lease released or
+//! another instance started. Lines that are not read within [`LAST_LINES`], or before the term's deadline, are dropped.
 
 mod preference;
 mod ready_modules;
@@ -47,20 +47,20 @@ use ready_modules::ReadyModules;
 use reporter::Reporter;
 
 /// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while a
-/// machine sleeps. With an instance, the watchdog notifies the supervisor of that.
+/// machine sleeps. While an instance runs, the watchdog notifies the supervisor after a sleep.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
-/// Upper bound on the time that a notified successor takes to acquire a released lease.
+/// Upper bound on the time that a successor needs to acquire a released lease after it is notified.
 const SUCCESSOR_ACQUIRES_WITHIN: Duration = Duration::from_millis(100);
 
-/// The urgency of the request that the host ends. It only rises.
+/// Urgency of the request to shut down the host. It never decreases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shutdown {
-    /// No request.
+    /// No shutdown requested.
     No,
-    /// End in order.
+    /// Shut down in an orderly way.
     Requested,
-    /// End in order, but without grace.
+    /// Shut down in an orderly way, but without the grace period.
     Impatient,
 }
 
@@ -70,17 +70,17 @@ pub struct Supervisor {
     pub election: ElectionName,
     /// The elector's settings.
     pub settings: Settings,
-    /// The store of the lease.
+    /// The store that holds the lease.
     pub store: Arc<dyn LeaseStore>,
     /// Starts instances.
     pub launcher: Launcher,
     /// The modules to run, now and later.
     pub supply: watch::Receiver<Supply>,
-    /// True if all nodes should run the same module, so that a difference is logged.
+    /// True if all nodes should run the same module, so that any difference is logged.
     pub one_module: bool,
-    /// The reason why this node is drained, if it is.
+    /// Reason why this node is drained, if it is.
     pub away: watch::Receiver<Drained>,
-    /// Sink for judgements of versions.
+    /// Sink for the judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The operators' steering commands.
     pub steering_watch: Arc<SteeringWatch>,
@@ -88,24 +88,23 @@ pub struct Supervisor {
     pub preference: Preference,
     /// Sink for this node's announcement.
     pub presence: watch::Sender<SupervisorState>,
-    /// Time without progress after which an instance counts as stalled.
+    /// Time without progress after which an instance counts as stalled; `None` for no limit.
     pub stall_after: Option<Duration>,
     /// The host's clock.
     pub clock: Clock,
     /// The election's log.
     pub log: Log,
-    /// The links of the election.
+    /// The links for the election.
     pub link: LinkHandle,
-    /// The state of this node, for outside observers.
+    /// The state of this node, as shown to outside observers.
     pub tracker: Arc<ElectionTracker>,
 }
 
 impl Supervisor {
-    /// Takes part in the election until the host is asked to end. Then ends in order: the instance first, then the
-    /// lease.
+    /// Takes part in the election until the host must shut down. Then ends the instance first, and the lease after it.
     ///
     /// # Errors
-    /// The system has no random numbers for lease ids.
+    /// The system cannot provide random numbers for lease ids.
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
         let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
@@ -148,11 +147,11 @@ struct Run {
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     reporter: Reporter,
-    /// Requests to the store, and the wait for an instance's last lines. Each completes with an input for the elector.
+    /// Requests to the store, and the wait for an instance's last lines. Each yields an input for the elector.
     requests: JoinSet<Input>,
     at_hand: ReadyModules<Prepared>,
     serving: Option<Serving>,
-    /// The deadline for writing the instance's lines.
+    /// The deadline by which the instance's lines must be written.
     lines: Option<Deadline>,
     stalled: bool,
     hears: watch::Receiver<SteeringState>,
@@ -160,22 +159,22 @@ struct Run {
     stays_out: Option<Ineligibility>,
     /// The id of the last completed step-down or transfer.
     completed_order: Option<String>,
-    /// The lease that this node held when a command made it stop leading.
+    /// The lease that this node held when a command required it to stop leading.
     ceded_lease: Option<CededLease>,
-    /// True if this node has released the lease for a transfer, and no node has acquired it.
+    /// True if this node released the lease for a transfer and no node has acquired it.
     transfer_failed: bool,
     /// The maintenance for which this node is drained, if any.
     away: Drained,
-    /// End of the cool-off after this node stepped down by its own decision.
+    /// End of the cool-off period after this node stepped down on its own.
     cools_off: Option<Time>,
     has_finished: bool,
 }
 
-/// State of a lease that this node gives up because it must not lead.
+/// State of a lease that this node gives up because it must no longer lead.
 enum CededLease {
     /// This node still holds it.
     Holds,
-    /// This node has not held it since this time.
+    /// This node stopped holding it at this time.
     Since(Time),
 }
 
@@ -191,9 +190,9 @@ impl Run {
         loop {
             self.carry_out_effects();
             if self.has_finished {
-                // Pending requests no longer matter: no instance runs, and no lease is held.
+                // Pending requests no longer matter: no instance is running, and this node holds no lease.
                 self.requests.shutdown().await;
-                // Let the successor's requests to the store go first. This node's remaining writes can wait.
+                // Let the successor's requests reach the store first. This node's remaining writes can wait.
                 if self.given.link.has_heir() {
                     sleep(SUCCESSOR_ACQUIRES_WITHIN).await;
                 }
@@ -207,7 +206,7 @@ impl Run {
                 self.given.launcher.expects_none();
             }
             let input = self.next_input(&mut shutdown, &mut asked).await;
-            // Apply steering commands first: the input may be the answer on which the node acquires the lease.
+            // Apply steering commands first: this input may be the response that makes the node acquire the lease.
             self.steer();
             if let Some(input) = input {
                 self.elector.handle(self.given.now(), input);
@@ -215,7 +214,7 @@ impl Run {
         }
     }
 
-    /// Publishes the current term and this node's state, if they have changed.
+    /// Publishes the current term and this node's state if they have changed.
     fn publish(&mut self, asked: Shutdown) {
         let term = self.elector.written_term();
         self.given.tracker.record_round(self.given.clock.now(), term, self.elector.deadline());
@@ -232,7 +231,7 @@ impl Run {
         self.given.link.wants(leader, candidate);
         let now = self.given.clock.now();
         self.given.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
-        // At the end, this node withdraws its whole announcement. An update before that would only compete with the
+        // On shutdown, this node withdraws its whole announcement. An earlier update would only compete with the
         // successor's requests to the store.
         let is_leaving = asked > Shutdown::No && self.serving.is_none();
         self.given.presence.send_if_modified(|known| {
@@ -245,12 +244,12 @@ impl Run {
         });
     }
 
-    /// Returns the reason that keeps this node from leading, in the announcement's word for it.
+    /// Returns the reason that prevents this node from leading, as the word used in announcements.
     fn ineligible_reason(&self) -> Option<&'static str> {
         let now = self.given.clock.now();
         let cools_off = self.cools_off.filter(|until| now < *until && !self.elector.holds_lease());
         let cools_off = cools_off.map(|_| "cooling-off");
-        // Maintenance comes first, because no operator's command ends it.
+        // Maintenance takes precedence, because no operator's command ends it.
         let away = self.away.as_ref().map(|_| "maintenance");
         away.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.word())).or(cools_off)
     }
@@ -262,7 +261,8 @@ impl Run {
         if matches!(self.ceded_lease, Some(CededLease::Holds)) && !self.elector.holds_lease() {
             self.ceded_lease = Some(CededLease::Since(now));
         }
-        // A node that has released its lease for a transfer waits only [`TAKEN_WITHIN`] for the target to acquire it.
+        // A node that has released its lease for a transfer waits no longer than [`TAKEN_WITHIN`] for the target to
+        // acquire it.
         if let (
             Some(Ineligibility { why: IneligibleReason::Transferring(..), until }),
             Some(CededLease::Since(since)),
@@ -280,13 +280,14 @@ impl Run {
         if before == next {
             return;
         }
-        // A suspension is not recorded: it applies whenever the store contains it, even if it was removed and restored.
+        // A suspension is not recorded as completed: it applies whenever the store contains it, even if it was removed
+        // and then restored.
         if let (Some(IneligibleReason::SteppedDown(order) | IneligibleReason::Transferring(order, _)), None) =
             (&before, &next)
         {
             self.completed_order = Some(order.id.clone());
         }
-        // A transfer that found no successor ends. This node then acquires the lease without letting others go first.
+        // A transfer without a successor ends. This node then acquires the lease without letting other nodes go first.
         if matches!(
             (&before, &next, &self.ceded_lease),
             (Some(IneligibleReason::Transferring(..)), None, Some(CededLease::Since(_)))
@@ -311,7 +312,7 @@ impl Run {
         };
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         tokio::select! {
-            // A shutdown and the end of an instance come before the store's answers.
+            // A shutdown and the end of an instance take precedence over responses from the store.
             biased;
             Ok(level) = shutdown.wait_for(|level| *level > known) => {
                 *asked = *level;
@@ -327,7 +328,7 @@ impl Run {
                 self.update_plan();
                 None
             }
-            // Requests are cancelled only at the end, when no input is needed any more.
+            // Requests are cancelled only at shutdown, when their input is no longer needed.
             Some(answer) = self.requests.join_next() => answer.ok(),
             () = store.hint(&election) => Some(Input::Hint(Hint::Look)),
             hint = self.given.link.heard() => Some(Input::Hint(hint)),
@@ -346,8 +347,7 @@ impl Run {
     }
 
     fn carry_out_effects(&mut self) {
-        // Actions come before the log lines about them: an instance is started or killed without waking the writer
-        // first.
+        // Act before logging: an instance is started or killed before the writer's thread is woken.
         let _hold = self.given.log.hold();
         while let Some(effect) = self.elector.poll_effect() {
             self.carry_out(effect);
@@ -381,7 +381,7 @@ impl Run {
             }
             Effect::Kill { reason } => {
                 if let Some(Serving { instance, .. }) = &mut self.serving {
-                    // Kill first: no effect may pass while the log line is made.
+                    // Kill first: no effect may pass the gate while the log line is being created.
                     instance.kill();
                     self.reporter.killed(reason, self.given.clock.now());
                 }
@@ -427,7 +427,8 @@ impl Run {
         }
     }
 
-    /// Updates the elector's plan, which is empty while this node must not lead. Prepared modules stay prepared.
+    /// Updates the elector's plan. While this node must not lead, the plan is empty, but prepared modules stay
+    /// prepared.
     fn update_plan(&mut self) {
         let supply = self.given.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
@@ -439,9 +440,9 @@ impl Run {
         self.elector.handle(self.given.now(), Input::Plan(serves));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.at_hand.add(new.map(|one| (one.version().digest, one)));
-        // The elector handles elapsed time first, so it may have decided to start a module of the previous plan.
+        // The elector processes elapsed time first, so it may have decided to start a module from the previous plan.
         self.carry_out_effects();
-        // If the elector refuses a version that was rejected here, its previous plan stays.
+        // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = if is_out { &plan } else { self.elector.plan() };
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
@@ -451,7 +452,7 @@ impl Run {
     }
 
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
-        // The elector knows only versions of this list, and a digest identifies a version.
+        // The elector knows only versions in this list, and each version is identified by its digest.
         let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };
@@ -471,7 +472,7 @@ impl Run {
     }
 
     fn judge(&self, judgement: Judgement) {
-        // Without a receiver, the host is about to end.
+        // If there is no receiver, the host is about to exit.
         let _ = self.given.judgements.send(judgement);
     }
 
@@ -483,7 +484,7 @@ impl Run {
         let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let (tracker, clock) = (Arc::clone(&self.given.tracker), self.given.clock.clone());
         let (steering_watch, is_recall) = (Arc::clone(&self.given.steering_watch), matches!(op, Op::Recall));
-        // The lease leads to a term, whose instance starts by reading its state.
+        // If the node gets the lease, a term begins, and the term's instance first reads its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let read_ahead = may_lead_to_a_term.then(|| self.read_ahead_for_next_term());
         self.requests.spawn(async move {
@@ -492,8 +493,8 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Steering commands are read before the lease is requested: concurrently with a recall, and after a survey
-            // that shows an unknown version of them.
+            // Read steering commands before requesting the lease: during a recall, and after a survey that shows an
+            // unknown version of the steering object.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;
@@ -509,7 +510,7 @@ impl Run {
                     _ => (answer, took),
                 }
             };
-            // The elector always needs an answer. The request shares no state that its panic could leave inconsistent.
+            // The elector always needs a response. The request shares no state that a panic could leave inconsistent.
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {
@@ -529,7 +530,7 @@ impl Run {
         });
     }
 
-    /// Starts to read the state for the next term's instance, unless that has started.
+    /// Starts to read the state for the next term's instance, unless the read has already been started.
     fn read_ahead_for_next_term(&self) -> ReadAhead {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
         if let Some(Prepared { module, .. }) = planned {
@@ -538,13 +539,13 @@ impl Run {
         self.given.launcher.read_ahead.clone()
     }
 
-    /// True if the request for the lease must wait so that other nodes can go first.
+    /// True if the request for the lease must wait, so that other nodes can go first.
     fn must_defer(&mut self, op: &Op) -> bool {
         match op {
             Op::Acquire { id, .. } | Op::Reclaim { id, .. } => {
                 let now = self.given.clock.now();
                 let called = self.hears.borrow().called(now).map(CommandOrigin::is_preference);
-                // No other node can reclaim the lease, so there is none to wait for.
+                // Only this node can reclaim the lease, so there is no other node to wait for.
                 let is_free = matches!(op, Op::Acquire { .. });
                 let may_wait = DeferRules {
                     for_priority: is_free && self.given.tracker.known().term > 0 && called.is_none(),
@@ -558,7 +559,7 @@ impl Run {
                     }
                 }
             }
-            // Only a follower reads without a lease.
+            // Only a follower sends these reads without holding the lease.
             Op::Read | Op::Survey if !self.elector.holds_lease() => {
                 self.given.preference.follows();
                 false
@@ -567,14 +568,14 @@ impl Run {
         }
     }
 
-    /// Returns the input for an instance that is gone, or delays it until the instance's lines are written or dropped.
-    /// A term that ends in order thus loses no line that is read in time.
+    /// Returns the input for an instance that has exited, or delays the input until the instance's lines have been
+    /// written or dropped. So a term that ends in an orderly way loses no lines, as long as they are read in time.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        // If the lease is lost meanwhile, the same deadline ends the lines.
+        // If the lease is lost in the meantime, the same deadline applies to the lines.
         let Some(lines) = self.lines.clone().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
         let written = self.given.log.written();
         self.requests.spawn(async move {
-            // The writer drops and counts the remaining lines.
+            // After this, the writer drops and counts any remaining lines.
             let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
             lines.end();
             gone
@@ -601,7 +602,7 @@ impl Run {
         }
     }
 
-    /// Returns the time at which the instance counts as stalled, unless it makes progress before.
+    /// Returns the time at which the instance will count as stalled unless it makes progress before then.
     fn stalls_at(&self) -> Option<Time> {
         let stall_after = self.given.stall_after.filter(|_| !self.stalled)?;
         Some(self.serving.as_ref()?.instance.last_progress() + stall_after)

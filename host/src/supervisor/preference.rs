@@ -1,8 +1,8 @@
-//! Decides whether this node requests a free lease, or lets other nodes acquire it first.
+//! Decides whether this node requests a free lease at once or lets other nodes acquire it first.
 //!
-//! A deferral only keeps a node from requesting the lease. The elector learns that its request was not sent, reads
-//! again a moment later, and requests the lease if it is still free. No promise depends on deferrals, and they delay a
-//! takeover by no more than the times below.
+//! A deferral only keeps a node from requesting the lease. The elector learns that its request was not sent. A moment
+//! later, it reads the lease again, and requests it if it is still free. No guarantee depends on deferrals, and they
+//! delay a takeover by no more than the times below.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,19 +11,19 @@ use std::time::Duration;
 use baton_election::timing::LONGEST_POLL;
 use baton_election::{ElectionName, LeaseId, Time};
 
-/// The highest priority: a node with it defers to no other.
+/// The highest priority. A node with this priority never defers to others.
 pub const HIGHEST_PRIORITY: u8 = 100;
 
-/// Deferral of a node of the lowest priority: longer than other nodes take to read the lease and request it.
+/// Deferral by a node with the lowest priority: longer than other nodes need to read the lease and request it.
 const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 
-/// Time after which a node takes a free lease even if it leads enough elections.
+/// Time after which a node takes a free lease even if it already leads enough elections.
 const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// The elections that a host leads or is about to lead, with their maximum number. Clones share it.
+/// The elections that a host leads or is about to lead, and their maximum number. Clones share the set.
 #[derive(Clone, Debug)]
 pub struct LeadershipQuota {
-    /// The maximum number of elections. None means no limit.
+    /// Maximum number of elections. `None` for no limit.
     most: Option<usize>,
     now: Arc<Mutex<BTreeSet<ElectionName>>>,
 }
@@ -35,7 +35,7 @@ impl LeadershipQuota {
         Self { most, now: Arc::default() }
     }
 
-    /// Counts an election and returns true, if there is room or the caller insists.
+    /// Adds an election if there is room or the caller insists. Returns true if it was added.
     fn takes(&self, election: &ElectionName, insists: bool) -> bool {
         let mut now = self.lock();
         let has_room = self.most.is_none_or(|most| now.len() < most) || now.contains(election);
@@ -45,7 +45,7 @@ impl LeadershipQuota {
         has_room || insists
     }
 
-    /// True if the other elections already reach the maximum.
+    /// True if the host already leads the maximum number of other elections.
     fn is_enough(&self, election: &ElectionName) -> bool {
         self.most.is_some_and(|most| {
             let now = self.lock();
@@ -68,29 +68,29 @@ pub struct Preference {
     election: ElectionName,
     priority: u8,
     leads: LeadershipQuota,
-    /// The time since which the lease could have been requested, if it can.
+    /// The time since which this node could have requested the lease; `None` while it cannot.
     free_since: Option<Time>,
-    /// The id of the last request. The node may hold the lease under it.
+    /// The id used in the last request. The node may hold the lease under this id.
     last_request: Option<LeaseId>,
-    /// True once the deferral was logged.
+    /// True once the deferral has been logged.
     is_logged: bool,
 }
 
-/// The reasons for which a request for the lease may be deferred.
+/// Conditions under which a request for the lease may be deferred.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferRules {
-    /// True if the request may wait for nodes of higher priority. False before the first term, and if this node is the
-    /// target of a transfer.
+    /// True if the request may wait for nodes with a higher priority. False before the first term, and if this node is
+    /// the target of a transfer.
     pub for_priority: bool,
-    /// True if the request may be deferred at all. False if operators transfer the lease to this node, or if this node
-    /// released it for a transfer that found no successor.
+    /// True if the request may be deferred at all. False if an operator transfers the lease to this node, or if this
+    /// node released the lease for a transfer that found no successor.
     pub at_all: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum AcquireDecision {
     Now,
-    /// Defer the request. Contains the reason if it was not logged yet.
+    /// Defer the request. Contains the reason if it has not been logged yet.
     Later(Option<String>),
 }
 
@@ -101,14 +101,14 @@ impl Preference {
         Self { election, priority, leads, free_since: None, last_request: None, is_logged: false }
     }
 
-    /// Returns the priority. Nodes with a higher one acquire a free lease earlier.
+    /// Returns the priority. Nodes with a higher priority acquire a free lease earlier.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.priority
     }
 
-    /// Returns the longest delay of a takeover by deferrals, if no other node is left. `elections` is the number of
-    /// this host's elections.
+    /// Returns the longest time by which deferrals delay a takeover if no other node is available. `elections` is the
+    /// number of elections in which this host takes part.
     #[must_use]
     pub fn longest_wait(priority: u8, most: Option<usize>, elections: usize) -> Duration {
         let full = if most.is_some_and(|most| most < elections) { TAKE_ANYWAY_AFTER } else { Duration::ZERO };
@@ -117,7 +117,7 @@ impl Preference {
         if wait.is_zero() { wait } else { wait + LONGEST_POLL }
     }
 
-    /// Decides about the elector's request for the lease under an id.
+    /// Decides on the elector's request for the lease under an id.
     pub(super) fn asks(&mut self, id: LeaseId, now: Time, may_wait: DeferRules) -> AcquireDecision {
         if self.last_request == Some(id) {
             // The node may already hold the lease.
@@ -139,7 +139,7 @@ impl Preference {
         )
     }
 
-    /// True if this host leads enough other elections, so it would acquire this lease only if no other node does.
+    /// True if this host leads so many other elections that it would acquire this lease only if no other node does.
     pub(super) fn leads_enough(&self) -> bool {
         self.leads.is_enough(&self.election)
     }
@@ -149,7 +149,7 @@ impl Preference {
         (self.free_since, self.is_logged) = (None, false);
     }
 
-    /// Records that this node neither holds the lease nor has requested it.
+    /// Records that this node neither holds nor has requested the lease.
     pub(super) fn follows(&mut self) {
         if self.last_request.take().is_some() {
             self.leads.gives_back(&self.election);
@@ -220,7 +220,7 @@ mod tests {
         assert!(other.leads_enough() && !one.leads_enough());
         assert!(matches!(other.asks(id(2), at(0), NEW), AcquireDecision::Later(Some(_))));
         assert_eq!(other.asks(id(3), at(9_999), LED), AcquireDecision::Later(None));
-        // Another node was faster to acquire the first lease.
+        // Another node acquired the first lease sooner.
         one.follows();
         one.is_taken();
         assert_eq!(other.asks(id(4), at(9_999), LED), AcquireDecision::Now);

@@ -1,6 +1,6 @@
 //! The modules that the elector may start.
 
-/// Modules that are ready to start, by digest. Generic only for the tests.
+/// Modules that are ready to start, by digest. Generic only for tests.
 pub(super) struct ReadyModules<T>(Vec<(String, T)>);
 
 impl<T> ReadyModules<T> {
@@ -8,7 +8,7 @@ impl<T> ReadyModules<T> {
         Self(Vec::new())
     }
 
-    /// Adds modules. Earlier ones stay, because the elector may already have decided to start one of them.
+    /// Adds modules. Keeps earlier modules, because the elector may already have decided to start one of them.
     pub(super) fn add(&mut self, new: impl Iterator<Item = (String, T)>) {
         for (digest, one) in new {
             self.0.retain(|(known, _)| *known != digest);
@@ -16,8 +16,8 @@ impl<T> ReadyModules<T> {
         }
     }
 
-    /// Keeps only the planned modules, in the order of the plan. Called once the elector's earlier decisions are
-    /// carried out.
+    /// Keeps only the planned modules, in the order of the plan. Call this only after carrying out the elector's
+    /// earlier decisions.
     pub(super) fn keep(&mut self, planned: &[&str]) {
         self.0.retain(|(digest, _)| planned.contains(&digest.as_str()));
         self.0.sort_by_key(|(digest, _)| planned.iter().position(|planned| planned == digest));
@@ -27,7 +27,7 @@ impl<T> ReadyModules<T> {
         self.0.iter().find(|(known, _)| known == digest).map(|(_, one)| one)
     }
 
-    /// Returns all modules, the first one of the plan first.
+    /// Returns all modules, starting with the first one in the plan.
     pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, one)| one)
     }
@@ -47,7 +47,7 @@ mod tests {
         at_hand.add(named(&["a", "b"]));
         at_hand.keep(&["b", "a"]);
         assert_eq!(at_hand.all().collect::<Vec<_>>(), [&"b", &"a"]);
-        // The elector has decided to start `a`. Then two plans without `a` arrive.
+        // The elector has decided to start `a`. Then two plans arrive that do not contain `a`.
         at_hand.add(named(&["c"]));
         at_hand.add(named(&["d", "c"]));
         assert_eq!(at_hand.get("a"), Some(&"a"));

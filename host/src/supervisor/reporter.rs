@@ -1,4 +1,4 @@
-//! Logs what happens in an election, as events.
+//! Logs the events of an election.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use baton_store::gate::Deadline;
 
 pub(super) struct Reporter {
     log: Log,
-    /// The digest that every node should run. None if this node has no module, or if nodes may differ.
+    /// The digest that every node should run. `None` if this node has no module, or if nodes may run different modules.
     module: Option<String>,
-    /// The current term of this node, kept until it follows again.
+    /// The current term of this node, kept until the node becomes a follower again.
     term: Option<Term>,
     killed: Option<Time>,
-    /// The instance that another version will replace, and the time of its end.
+    /// The instance that another version will replace, and when the instance ended.
     replaced: Option<(Digest, Option<Time>)>,
 }
 
@@ -28,12 +28,12 @@ impl Reporter {
         Self { log, module: None, term: None, killed: None, replaced: None }
     }
 
-    /// Sets the digest that every node should run. A leader with another one is logged.
+    /// Sets the digest that every node should run. If a leader runs another module, that is logged.
     pub(super) fn expects(&mut self, module: Option<String>) {
         self.module = module;
     }
 
-    /// Returns the sink of an instance's output. Its lines are dropped at the deadline.
+    /// Returns the sink for an instance's output. Lines not written by the deadline are dropped.
     pub(super) fn output(&mut self, term: Term, module: Digest, clock: &Clock, lines: Deadline) -> Arc<dyn Output> {
         let replaces = self.replaced.take().and_then(|(previous, gone)| Some(Replaced { previous, gone: gone? }));
         let replaces = replaces.filter(|replaced| replaced.previous != module);
@@ -41,7 +41,7 @@ impl Reporter {
         Arc::new(TermOutput { log, term, module, replaces, clock, lines })
     }
 
-    /// Logs the judgement of a version, which applies to all nodes.
+    /// Logs a judgement on a version. The judgement applies to all nodes.
     pub(super) fn judged(&self, module: &ModuleVersion, rejected: Option<(&str, Option<&ModuleVersion>)>) {
         let module = module.digest.clone();
         self.say(match rejected {
@@ -80,7 +80,7 @@ impl Reporter {
         self.say(Event::ended(self.term, end, took, usage));
     }
 
-    /// Logs a change of the command that keeps this node from leading.
+    /// Logs a change of the command that prevents this node from leading.
     pub(super) fn steered(
         &self,
         before: Option<&IneligibleReason>,
@@ -166,7 +166,7 @@ impl Reporter {
     }
 }
 
-/// Sink of one instance's output.
+/// Sink for the output of one instance.
 struct TermOutput {
     log: Log,
     term: Term,
@@ -221,7 +221,7 @@ impl TermOutput {
         }
     }
 
-    /// Logs a line, which is the instance's own effect.
+    /// Logs a line as an effect of the instance.
     fn put_out(&self, line: Event) {
         self.log.emit_output(self.term, line, &self.lines);
     }

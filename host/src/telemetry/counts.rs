@@ -1,5 +1,5 @@
-//! Counters of an election. All are atomic, because threads that renew and kill update them and must not wait for a
-//! lock.
+//! Counters of an election. They are all atomic, because they are updated by threads that renew and kill, which must
+//! not wait for a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,10 +15,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All labels, in order.
+            /// All variants, in order of declaration.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Returns the label's word in metrics.
+            /// Returns the word for the label in metrics.
             #[must_use]
             pub fn word(self) -> &'static str {
                 match self {
@@ -34,15 +34,15 @@ words! {
     StoreOp {
         /// Read the lease and the record.
         Read => "read",
-        /// Recall the highest term that anything in the store names.
+        /// Find the highest term that any object in the store names.
         Recall => "recall",
-        /// Read and recall at once.
+        /// Read and recall in one request.
         Survey => "survey",
         /// Create the record.
         Create => "create",
         /// Acquire the lease.
         Acquire => "acquire",
-        /// Take over the lease of a dead holder under its id.
+        /// Take over the lease of a dead holder under that holder's id.
         Reclaim => "reclaim",
         /// Renew the lease.
         Renew => "renew",
@@ -54,15 +54,15 @@ words! {
 }
 
 words! {
-    /// The lease store's answer.
+    /// The response from the lease store.
     StoreResult {
         /// The request succeeded.
         Ok => "ok",
-        /// The request was refused in the course of an election: another node holds the lease, or was faster.
+        /// The request was refused as part of a normal election: another node holds the lease or was faster.
         Refused => "refused",
-        /// The outcome is unknown: there was no answer, or an ambiguous one.
+        /// The outcome is unknown, because the response was missing or ambiguous.
         Unknown => "unknown",
-        /// The request failed, and will fail until an operator fixes something.
+        /// The request failed, and retries will fail until an operator fixes something.
         Misconfigured => "misconfigured",
     }
 }
@@ -74,21 +74,21 @@ words! {
         Elected => "elected",
         /// Another node became the leader.
         Other => "other",
-        /// This node released the leadership.
+        /// This node released its leadership.
         Released => "released",
-        /// This node lost the leadership.
+        /// This node lost its leadership.
         Lost => "lost",
     }
 }
 
 words! {
-    /// The outcome of an instance, as in the event `ended`.
+    /// The outcome of an instance, as in the `ended` event.
     Ended {
         /// The coordinator was done.
         Done => "done",
-        /// The instance failed, and is worth a retry.
+        /// The instance failed, and a retry may help.
         Failed => "failed",
-        /// The instance failed, and is not worth a retry on this node.
+        /// The instance failed, and a retry on this node would not help.
         Fatal => "fatal",
         /// The node could not start the instance.
         Unable => "unable",
@@ -116,7 +116,7 @@ impl Ended {
     }
 }
 
-/// All counters of one election since the host's start.
+/// All counters of one election since the host started.
 #[derive(Debug, Default)]
 pub struct Counts {
     requests: [[AtomicU64; StoreResult::ALL.len()]; StoreOp::ALL.len()],
@@ -124,11 +124,11 @@ pub struct Counts {
     starts: AtomicU64,
     ends: [AtomicU64; Ended::ALL.len()],
     dropped: AtomicU64,
-    /// Duration of renewals that the store answered.
+    /// Durations of renewals to which the store responded.
     pub renewals: Histogram,
-    /// Time from a kill until the process was reaped.
+    /// Times between a kill and the reaping of the process.
     pub kills: Histogram,
-    /// Time without an instance when another version replaced a version.
+    /// Times without an instance while one version replaced another.
     pub swaps: Histogram,
 }
 
@@ -149,7 +149,7 @@ impl Counts {
         add(&self.starts, 1);
     }
 
-    /// Counts the end of an instance. `killed` is the time since the kill, if it was killed.
+    /// Counts the end of an instance. `killed` is the time since the kill, if the instance was killed.
     pub(super) fn ended(&self, how: Ended, killed: Option<Duration>) {
         add(&self.ends[how as usize], 1);
         if let Some(took) = killed {
@@ -165,13 +165,13 @@ impl Counts {
         add(&self.dropped, lines);
     }
 
-    /// Returns the number of these requests with this answer.
+    /// Returns the number of requests of this kind with this result.
     #[must_use]
     pub fn requests(&self, what: StoreOp, how: StoreResult) -> u64 {
         get(&self.requests[what as usize][how as usize])
     }
 
-    /// Returns the number of these changes.
+    /// Returns the number of transitions of this kind.
     #[must_use]
     pub fn transitions(&self, transition: Transition) -> u64 {
         get(&self.transitions[transition as usize])
@@ -189,15 +189,15 @@ impl Counts {
         get(&self.ends[how as usize])
     }
 
-    /// Returns the number of dropped lines of instances.
+    /// Returns the number of lines from instances that were dropped.
     #[must_use]
     pub fn lines_dropped(&self) -> u64 {
         get(&self.dropped)
     }
 }
 
-/// Upper bounds of the buckets, in seconds. A last bucket has no bound. The bounds are dense around typical renewals,
-/// so that a percentile shows a regression.
+/// Upper bounds of the buckets, in seconds. One more bucket has no upper bound. The bounds are dense around typical
+/// renewal times, so that percentiles reveal a regression.
 pub const BOUNDS: [f64; 23] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05,
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -217,7 +217,7 @@ impl Histogram {
         add(&self.microseconds, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Returns the upper bound in seconds and the count of each bucket.
+    /// Returns the upper bound (in seconds) and the count of each bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         BOUNDS.into_iter().chain([f64::INFINITY]).zip(self.buckets.iter().map(get))
     }

@@ -1,4 +1,4 @@
-//! The list of the events that a host logs. Dashboards and alerts rely on their names and fields.
+//! The events that a host logs. Dashboards and alerts rely on the names and fields of these events.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use baton_runtime::{LogLevel, Usage};
 
-/// The stream that a coordinator printed a line to.
+/// The stream to which a coordinator printed a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestStream {
@@ -19,7 +19,7 @@ pub enum GuestStream {
     Log,
 }
 
-/// A length of time: in JSON a number of seconds (in fields that end in `_s`), in text with its unit.
+/// A duration. In JSON, a number of seconds (in fields whose names end in `_s`); in text, a number with a unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seconds(pub Duration);
 
@@ -49,25 +49,25 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A log event. Texts may come from guests and stores: the formats escape them.
+/// A log event. Its strings may come from guests and stores, so the formats escape them.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Event {
-    /// The host joins an election. The times are worst cases that follow from its settings.
+    /// The host joins an election. The times are worst cases derived from its settings.
     Starting {
         /// Version of the host.
         version: String,
-        /// This node; in JSON each line has it.
+        /// This node. Omitted from the JSON event, because every JSON line names the node.
         #[serde(skip)]
         node: String,
         /// The store's URL without secrets.
         store: String,
         /// The source of the modules.
         source: String,
-        /// Digest of the module if it is ready.
+        /// Digest of the module, if it is ready.
         #[serde(skip_serializing_if = "Option::is_none")]
         module: Option<String>,
-        /// D, the length of the lease.
+        /// D, the lease duration.
         lease_s: Seconds,
         /// Longest time from a leader's crash to the next instance, with a healthy store.
         crash_takeover_s: Seconds,
@@ -75,56 +75,56 @@ pub enum Event {
         hand_off_s: Seconds,
         /// Longest store outage that a leader survives.
         tolerated_outage_s: Seconds,
-        /// Longest pause of the whole machine that no clock shows and that is still safe.
+        /// Longest undetected pause of the whole machine that is still safe.
         tolerated_pause_s: Seconds,
         /// Tolerated lag of this machine's clock behind the store's, in percent.
         tolerated_drift_percent: f64,
     },
-    /// The admin endpoint listens.
+    /// The admin endpoint is listening.
     Endpoint {
         /// Address of the endpoint.
         address: String,
     },
-    /// The kernel lacks a part of the isolation of runners and compilers.
+    /// The kernel does not support part of the isolation of runners and compilers.
     WeakerIsolation {
         /// The missing part.
         missing: &'static str,
     },
-    /// The host listens for hosts of other machines.
+    /// The host listens for hosts on other machines.
     ListeningForPeers {
         /// The address on which the host listens.
         address: String,
-        /// The address that the host announces in the store.
+        /// The address that the host advertises in the store.
         advertised: String,
     },
-    /// The host ignores an environment variable whose name resembles a setting's.
+    /// The host ignores an environment variable whose name resembles that of a setting.
     UnknownVariable {
         /// Name of the variable.
         variable: String,
-        /// The setting's variable that was probably meant.
+        /// The variable that was probably meant.
         suggestion: String,
     },
     /// This node is a standby.
     Standby {
-        /// The reason, or the node that leads.
+        /// The reason, or the current leader.
         reason: String,
         /// The leader, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         leader: Option<String>,
     },
-    /// This node is linked to the leader and polls the store less often.
+    /// This node is linked to the leader, so it polls the store less often.
     Linked {
-        /// The node that leads.
+        /// The leader's node.
         leader: String,
     },
-    /// The link to the leader has ended: this node polls the store every second.
+    /// The link to the leader has ended, so this node polls the store every second.
     LinkEnded {
         /// The leader at the other end.
         leader: String,
     },
     /// A client other than Baton holds the lease.
     HeldByOtherClient {
-        /// The evidence.
+        /// The evidence for this.
         reason: String,
     },
     /// An operator suspended the election: no node leads until it is resumed.
@@ -135,7 +135,7 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// An operator told this node to step down for a while.
+    /// An operator told this node to step down for some time.
     SteppingDown {
         /// The operator, `USER@HOST`.
         by: String,
@@ -145,7 +145,7 @@ pub enum Event {
         /// Time for which this node is ineligible.
         wait_s: Seconds,
     },
-    /// This node lets another one lead, on behalf of an operator or of `--preempt`.
+    /// This node lets another node lead, at the request of an operator or of `--preempt`.
     Transferring {
         /// The node that should lead.
         to: String,
@@ -154,10 +154,10 @@ pub enum Event {
         /// The operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// Longest time that this node waits for the other one.
+        /// Longest time that this node waits for the other node.
         wait_s: Seconds,
     },
-    /// An earlier version was made the current one through this node's admin endpoint.
+    /// An earlier version was made current again through this node's admin endpoint.
     RolledBack {
         /// The operator, `USER@HOST`.
         by: String,
@@ -169,32 +169,32 @@ pub enum Event {
     },
     /// This node may lead again.
     Resumed {
-        /// The obstacle that is over.
+        /// The obstacle that no longer exists.
         reason: String,
     },
-    /// This node took a lease before it expired, because all processes of its holder are dead. The event's term is the
-    /// dead holder's.
+    /// This node took over a lease before it expired, because all processes of its holder are dead. The event's term is
+    /// that of the dead holder.
     Reclaimed {
         /// The dead holder's node.
         from: String,
         /// The dead host's incarnation.
         incarnation: String,
     },
-    /// This node holds the lease and waits until an earlier holder's lease has surely expired.
+    /// This node holds the lease, and waits until an earlier holder's lease has certainly expired.
     WaitingForPreviousLease {
-        /// The reason why the earlier lease may still be valid.
+        /// Reason why the earlier lease may still be valid.
         reason: String,
-        /// Time until that lease has surely expired.
+        /// Time until the earlier lease has certainly expired.
         wait_s: Seconds,
     },
-    /// This node leads: the store has its term.
+    /// This node leads: its term is in the store.
     Elected {
         /// The module's digest.
         module: String,
-        /// Failures in a row so far, on all nodes.
+        /// Consecutive failures so far, across all nodes.
         failures: u32,
     },
-    /// The instance runs.
+    /// The instance is running.
     Started {
         /// The module's digest.
         module: String,
@@ -208,28 +208,28 @@ pub enum Event {
         level: LogLevel,
         /// The stream.
         stream: GuestStream,
-        /// The context, if the coordinator logged the line with one.
+        /// The context, if the coordinator logged the line with a context.
         #[serde(skip_serializing_if = "Option::is_none")]
         context: Option<String>,
-        /// The line, without its end.
+        /// The line, without its line terminator.
         line: String,
     },
-    /// The host refused an HTTP request. Logged once a term for each origin.
+    /// The host refused an HTTP request. Logged once per term for each origin.
     RequestRefused {
-        /// The request's origin; empty if the rule concerns none.
+        /// The request's origin; empty if the rule does not involve an origin.
         origin: String,
-        /// The rule that refuses the request, or the missing grant.
+        /// The rule that forbids the request, or the missing grant.
         reason: String,
-        /// The line of `baton.toml` that would allow the request, if one would.
+        /// The line in `baton.toml` that would allow the request, if there is one.
         #[serde(skip_serializing_if = "Option::is_none")]
         setting: Option<String>,
-        /// The flag that would allow the request, if one would.
+        /// The flag that would allow the request, if there is one.
         #[serde(skip_serializing_if = "Option::is_none")]
         flag: Option<String>,
     },
-    /// A renewal failed or its outcome is unknown. The host retries.
+    /// A renewal failed, or its outcome is unknown. The host retries.
     RenewalFailed {
-        /// The store's answer, or that there was none.
+        /// The store's response, or a note that there was none.
         error: String,
         /// Time since the last successful renewal.
         since_renewal_s: Seconds,
@@ -255,59 +255,59 @@ pub enum Event {
         /// The reason for the kill.
         reason: String,
     },
-    /// The instance has ended: nothing of it runs.
+    /// The instance has ended: no part of it is still running.
     Ended {
         /// `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`.
         outcome: String,
         /// The coordinator's error, or the trap.
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
-        /// Time from the instance's end, or the kill, until its process was reaped.
+        /// Time between the end of the instance, or the kill, and the reaping of its process.
         took_s: Seconds,
         /// The resources that the instance used.
         usage: Usage,
     },
-    /// This node released the lease: another may acquire it at once.
+    /// This node released the lease, so another node may acquire it at once.
     Released {},
-    /// The lease could not be released: it must expire.
+    /// The lease could not be released, so other nodes must wait until it expires.
     ReleaseFailed {
         /// The reason.
         reason: String,
     },
-    /// This node lost the leadership.
+    /// This node lost its leadership.
     LeadershipLost {
-        /// The evidence.
+        /// The evidence for this.
         reason: String,
         /// Time since the last successful renewal.
         since_renewal_s: Seconds,
     },
-    /// The coordinator is done. The next term begins under the same lease after `--restart-delay`.
+    /// The coordinator is done. The next term begins under the same lease, after `--restart-delay`.
     Idle {
         /// Time until the next term.
         wait_s: Seconds,
     },
-    /// The instance failed. The next term begins under the same lease after a back-off.
+    /// The instance failed. The next term begins under the same lease, after a backoff.
     Retrying {
         /// The failure.
         reason: String,
-        /// Failures in a row on all nodes; after `unable`, failed starts in a row on this node.
+        /// Consecutive failures across all nodes; after `unable`, consecutive failed starts on this node.
         failures: u32,
         /// Time until the next term.
         wait_s: Seconds,
     },
-    /// This node steps down and does not contend for a while.
+    /// This node steps down and does not contend for some time.
     CoolOff {
-        /// The failure, the stall or the coordinator's request.
+        /// The failure, the stall, or the coordinator's request.
         reason: String,
         /// Time until this node contends again.
         wait_s: Seconds,
     },
-    /// The coordinator is done for good, until there is a new module or `baton rerun`.
+    /// The coordinator is done for good, unless a new module arrives or an operator runs `baton rerun`.
     Finished {
         /// The outcome, and how to run the coordinator again.
         reason: String,
     },
-    /// The leader runs a different module than this node would.
+    /// The leader runs a different module than this node would run.
     ModuleDiffers {
         /// The leader.
         leader: String,
@@ -316,21 +316,21 @@ pub enum Event {
         /// Digest of this node's module.
         module: String,
     },
-    /// A module takes more than a second to download.
+    /// Downloading a module takes more than a second.
     Pulling {
         /// Digest of the module.
         module: String,
         /// Source of the module.
         source: String,
     },
-    /// A module takes more than a second to compile.
+    /// Compiling a module takes more than a second.
     Compiling {
         /// Digest of the module.
         module: String,
         /// Source of the module.
         source: String,
     },
-    /// A module is verified, compiled and linked: it can start at once.
+    /// A module has been verified, compiled and linked, so it can start at once.
     ModuleReady {
         /// Digest of the module.
         module: String,
@@ -338,22 +338,22 @@ pub enum Event {
         source: String,
         /// True if the code came from the cache.
         cached: bool,
-        /// Time that this took.
+        /// Time taken to verify, compile and link it.
         took_s: Seconds,
     },
-    /// The module that the source names cannot run here. The previous one stays, if there is one.
+    /// The module from the source cannot run here. The previous module, if any, is kept.
     ModuleRefused {
         /// Digest of the module, if the source delivered a module.
         #[serde(skip_serializing_if = "Option::is_none")]
         module: Option<String>,
         /// Source of the module.
         source: String,
-        /// The reason, and a remedy.
+        /// The reason, and how to fix it.
         error: String,
-        /// Digest of the module that this node can still run, if there is one.
+        /// Digest of the module that this node can still run, if any.
         fallback: Option<String>,
     },
-    /// The instance of a new version replaced that of the previous one, under the same lease.
+    /// An instance of a new version replaced the previous version's, under the same lease.
     Swapped {
         /// Digest of the new module.
         module: String,
@@ -367,57 +367,57 @@ pub enum Event {
         /// Digest of the module.
         module: String,
     },
-    /// A version failed its probation: no node runs it until it is pushed again or named to `baton rollback`.
+    /// A version failed its probation. No node will run it until it is pushed again or named in `baton rollback`.
     VersionRejected {
         /// Digest of the module.
         module: String,
         /// The reason.
         reason: String,
-        /// Digest of the module that runs instead, if there is one.
+        /// Digest of the module that runs instead, if any.
         fallback: Option<String>,
     },
-    /// The source of modules does not answer. Logged once; the host keeps retrying.
+    /// The module source does not respond. Logged once; the host keeps retrying.
     SourceUnreachable {
         /// The source.
         source: String,
         /// The error.
         error: String,
     },
-    /// The source of modules answers again.
+    /// The module source responds again.
     SourceRecovered {
         /// The source.
         source: String,
-        /// Length of the outage.
+        /// Duration of the outage.
         after_s: Seconds,
     },
-    /// The store does not answer. Logged once; the host keeps retrying.
+    /// The store does not respond. Logged once; the host keeps retrying.
     StoreUnreachable {
         /// The error.
         error: String,
     },
-    /// The store answers again.
+    /// The store responds again.
     StoreRecovered {
-        /// Length of the outage.
+        /// Duration of the outage.
         after_s: Seconds,
     },
-    /// The store refuses this host, and retrying alone will hardly help. Logged once; the host keeps retrying.
+    /// The store rejects this host, and retries alone are unlikely to help. Logged once; the host keeps retrying.
     Misconfigured {
-        /// The problem, and a remedy.
+        /// The problem, and how to fix it.
         error: String,
     },
-    /// The host reloaded the files that its settings name.
+    /// The host reloaded the files that are named in its settings.
     Reloaded {
         /// The settings whose files were read.
         read: Vec<String>,
-        /// The settings that have changed and take effect at the next start.
+        /// The settings that have changed and will take effect at the next start.
         next_start: Vec<String>,
     },
-    /// A file could not be reloaded: nothing changes.
+    /// A file could not be reloaded, so nothing changes.
     ReloadFailed {
-        /// The file, the problem and a remedy.
+        /// The file, the problem, and how to fix it.
         error: String,
     },
-    /// Maintenance of this machine is scheduled or under way: this node is drained until it is over.
+    /// Maintenance of this machine is scheduled or in progress. This node is drained until the maintenance is over.
     Maintenance {
         /// The kind of maintenance.
         reason: String,
@@ -425,38 +425,38 @@ pub enum Event {
         id: String,
         /// `Scheduled` or `Started`.
         status: String,
-        /// Earliest begin, as Azure writes it.
+        /// Earliest start, as written by Azure.
         #[serde(skip_serializing_if = "Option::is_none")]
         not_before: Option<String>,
         /// Azure's description.
         #[serde(skip_serializing_if = "Option::is_none")]
         description: Option<String>,
     },
-    /// This node has stepped down and told Azure that the maintenance may begin.
+    /// This node has stepped down and has told Azure that the maintenance may start.
     MaintenanceAcknowledged {
         /// Azure's id of the event.
         id: String,
     },
     /// This node is eligible again.
     MaintenanceOver {
-        /// The end of the maintenance.
+        /// End of the maintenance.
         reason: String,
     },
-    /// The host received a signal to end.
+    /// The host received a signal to shut down.
     ShuttingDown {
         /// The signal.
         signal: String,
-        /// True if instances get their grace.
+        /// True if instances get their grace period.
         grace: bool,
     },
-    /// The host refused a capability that the coordinator was not granted. Logged once a term for each kind.
+    /// The host denied the coordinator a capability that was not granted. Logged once per term for each kind.
     CapabilityDenied {
         /// The capability.
         what: String,
-        /// The flag that grants it, or that nothing does.
+        /// The flag that grants the capability, or a note that there is none.
         remedy: String,
     },
-    /// The instance uses 80% of a limit. Logged once for each limit.
+    /// The instance uses 80% of a limit. Logged once per limit.
     NearLimit {
         /// The limit's name.
         limit: &'static str,
@@ -468,19 +468,19 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         flag: Option<&'static str>,
     },
-    /// Lines of the coordinator were dropped.
+    /// Lines from the coordinator were dropped.
     OutputDropped {
         /// Number of dropped lines.
         lines: u64,
-        /// The reason, and a remedy.
+        /// The reason, and how to avoid this.
         reason: String,
     },
-    /// The store has not accepted a claim or commit of state yet. The host retries.
+    /// The store has not yet accepted a claim or a commit of state. The host retries.
     StateDelayed {
-        /// The store's answer.
+        /// The store's response.
         error: String,
     },
-    /// `baton dev` builds the project.
+    /// `baton dev` is building the project.
     Building {
         /// The command line.
         command: String,
@@ -490,19 +490,19 @@ pub enum Event {
         /// Duration of the build.
         took_s: Seconds,
     },
-    /// The build failed: the running version stays. The compiler has printed why.
+    /// The build failed, so the running version is kept. The compiler has printed the reason.
     BuildFailed {
         /// The command's exit status.
         error: String,
         /// Duration of the build.
         took_s: Seconds,
     },
-    /// The host ends its own process, because a part of an instance may still run when the lease expires.
+    /// The host ends its own process, because part of an instance may still be running when the lease expires.
     Aborting {
-        /// The part that may still run.
+        /// The part that may still be running.
         reason: String,
     },
-    /// A failure that an operator should look at.
+    /// A failure that an operator should investigate.
     Error {
         /// The failure with all its causes.
         error: String,
@@ -510,7 +510,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The event's name in the log, and its level.
+    /// Returns the event's name in the log and its level.
     #[must_use]
     pub fn kind(&self) -> (&'static str, LogLevel) {
         use LogLevel::{Error, Info, Warn};
@@ -651,7 +651,7 @@ impl fmt::Display for Event {
             }
             Self::Killed { reason } => f.write_str(reason),
             Self::Ended { outcome, message, took_s, usage } => {
-                // The backtrace of a trap follows its first line.
+                // A trap's message has its backtrace after the first line.
                 let (why, rest) =
                     message.as_deref().map_or(("", ""), |message| message.split_once('\n').unwrap_or((message, "")));
                 let Usage { memory, handles, lines, .. } = usage;

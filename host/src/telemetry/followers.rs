@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::{ElectionTracker, Event, Log};
 
-/// Sink of one follower's reports.
+/// Sink for the reports of one follower.
 pub struct FollowerLog {
     /// The election's log.
     pub log: Log,
-    /// The standing of this node in the election.
+    /// The state of this node in the election.
     pub tracker: Arc<ElectionTracker>,
-    /// The source of the modules, as it is logged.
+    /// The module source, as it appears in the log.
     pub source: String,
 }
 

@@ -1,4 +1,4 @@
-//! The formats of a log line: each event is one line.
+//! The formats of log lines. Each event is one line.
 
 use std::borrow::Cow;
 
@@ -17,13 +17,13 @@ use baton_store::clock::rfc3339;
 pub struct Style {
     /// The format.
     pub format: Format,
-    /// True if the output is a terminal, so times omit the date.
+    /// True if the output is a terminal. Times then omit the date.
     pub terminal: bool,
     /// True to color text.
     pub colours: bool,
 }
 
-/// Formats lines. Remembers the width of the widest column, so that text stays aligned.
+/// Formats lines. Remembers the width of the widest column, to keep the text aligned.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -35,7 +35,7 @@ impl Formatter {
         Self { style, width: 0 }
     }
 
-    /// Returns the line with its end. Empty if the format omits the event.
+    /// Returns the line, including the line terminator, or an empty string if the format omits the event.
     pub fn line(&mut self, entry: &LogEntry) -> String {
         let mut line = match self.style.format {
             Format::Json => json(entry),
@@ -58,12 +58,13 @@ impl Formatter {
         };
         let election = entry.scope.election().map_or("-", ElectionName::as_str);
         let term = entry.term.map(|term| format!("term {term}"));
-        // A brief log is always of one election.
+        // A brief log always covers a single election.
         let who = Some(election.to_owned()).filter(|_| !is_brief).into_iter().chain(term).collect::<Vec<_>>().join(" ");
         self.width = self.width.max(who.len());
         let message = if is_brief { for_a_developer(&entry.event) } else { None };
         let message = message.unwrap_or_else(|| entry.event.to_string());
-        // A person reads a trap's backtrace as lines. Each is indented, so that none can pose as a line of the log.
+        // People need a trap's backtrace on separate lines. Each is indented, so that it cannot pose as a line of the
+        // log.
         let message = match &entry.event {
             Event::Ended { .. } if is_brief || self.style.terminal => {
                 Cow::Owned(escape_lines(&message).replace('\n', "\n             "))
@@ -102,7 +103,7 @@ fn tag(level: LogLevel) -> (&'static str, &'static str) {
 
 /// Shortens digests to the length that `baton modules` shows.
 fn shortened(event: &Event, message: &str) -> String {
-    // The operator may need the full digest of a refused module or request, for `--pin` or the path of a grant.
+    // For `--pin` or the path of a grant, the operator may need the full digest of a refused module or request.
     if matches!(event, Event::ModuleRefused { .. } | Event::RequestRefused { .. }) {
         return message.to_owned();
     }
@@ -120,7 +121,7 @@ fn shortened(event: &Event, message: &str) -> String {
     text
 }
 
-/// Returns a message for a coordinator's developer, who saves files instead of pushing modules.
+/// Returns a message for a coordinator's developer, who saves files rather than pushing modules.
 fn for_a_developer(event: &Event) -> Option<String> {
     match event {
         Event::VersionRejected { module, reason, fallback } => {
@@ -133,7 +134,7 @@ fn for_a_developer(event: &Event) -> Option<String> {
     }
 }
 
-/// True if the event concerns a coordinator's developer. Change-overs have events of their own.
+/// True if the event matters to a coordinator's developer. Swaps have events of their own.
 fn matters(event: &Event) -> bool {
     match event {
         Event::Starting { .. }
@@ -153,9 +154,10 @@ fn json(entry: &LogEntry) -> String {
     object(entry, &entry.event, None)
 }
 
-/// Formats the entry for the admin endpoint: with this event instead of its own, and with the text format's message.
+/// Formats an entry for the admin endpoint. Uses `event` in place of the entry's own, and adds the text format's
+/// message.
 pub(super) fn admin_json(entry: &LogEntry, event: &Event) -> String {
-    // An output event already has its text.
+    // An output event already contains its text.
     let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));
     object(entry, event, text)
 }
@@ -187,7 +189,7 @@ fn object(entry: &LogEntry, fields: &Event, text: Option<String>) -> String {
     };
     match serde_json::to_string(&line) {
         Ok(json) => escape_json(json),
-        // Serialization cannot fail. If that ever changes, the event is still named.
+        // Serialization cannot fail. If that ever changes, the line still names the event.
         Err(error) => serde_json::json!({ "ts": line.ts, "event": event, "error": error.to_string() }).to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! Heartbeats of the threads that must keep running, for observers of the host.
+//! Heartbeats of threads that must keep running, for observers of the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 /// Maximum interval between two heartbeats.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// Minimum and maximum interval between two heartbeats of a runtime. The same as between readings of an election's
-/// objects on SQLite, so that both can share a wake-up.
+/// Shortest and longest interval between heartbeats of a runtime. This is also the interval between reads of an
+/// election's objects on SQLite, so that both can share a wake-up.
 const RUNTIME_BEAT_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
 /// The time of the last heartbeat. Clones share it.
@@ -26,19 +26,19 @@ impl Heartbeat {
         self.0.store(u64::try_from(now.0.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Ends the heartbeat.
+    /// Stops the heartbeat.
     pub fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the time since the last heartbeat. None before the first one and after the end.
+    /// Returns the time since the last heartbeat. Returns `None` before the first one and after [`Self::end`].
     #[must_use]
     pub fn since(&self, now: Time) -> Option<Duration> {
         let at = Some(self.0.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Beats while the runtime polls this future, preferably at moments when the runtime wakes up anyway.
+    /// Beats while the runtime polls this future, preferably when the runtime wakes up anyway.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());

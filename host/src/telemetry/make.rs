@@ -1,4 +1,4 @@
-//! Constructors of events from the elector's types, so that each conversion is in one place.
+//! Constructors that create events from the elector's types, so that each conversion is in one place.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub fn hand_off(timing: &Timing) -> Duration {
 }
 
 impl Event {
-    /// The event of joining an election. `waits` is how long this host lets other nodes take a free lease first.
+    /// Creates the event for joining an election. `waits` is how long this host lets other nodes take a free lease
+    /// first.
     #[must_use]
     pub fn starting(
         node: &str,
@@ -42,20 +43,20 @@ impl Event {
         }
     }
 
-    /// The event of a line that the guest printed.
+    /// Creates the event for a line that the guest printed.
     #[must_use]
     pub fn printed(stream: GuestStream, line: &str) -> Self {
         Self::Output { level: LogLevel::Info, stream, context: None, line: line.to_string() }
     }
 
-    /// The event of a message that the guest logged. An empty context is omitted.
+    /// Creates the event for a message that the guest logged. Omits an empty context.
     #[must_use]
     pub fn logged(level: LogLevel, context: &str, message: &str) -> Self {
         let context = Some(context).filter(|context| !context.is_empty()).map(str::to_string);
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
-    /// The event of a stop request. The host kills the instance after `grace`.
+    /// Creates the event for a request to stop. The host kills the instance after `grace`.
     #[must_use]
     pub fn stopping(reason: StopReason, message: &str, grace: Duration) -> Self {
         let word = match reason {
@@ -68,7 +69,8 @@ impl Event {
         Self::Stopping { reason: word.to_string(), message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// The event of the end of term `own`'s instance, `took` after its end or the kill.
+    /// Creates the event for the end of an instance. `own` is its term, and `took` is the time since its end or its
+    /// kill.
     #[must_use]
     pub fn ended(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
         let (outcome, message) = match end {
@@ -77,7 +79,7 @@ impl Event {
             End::Fatal(message) => ("fatal", Some(message.clone())),
             End::Unable(message) => ("unable", Some(message.clone())),
             End::Killed => ("killed", None),
-            // An operator's change keeps the term. An unreadable state has term 0.
+            // An operator's change does not change the term. If the state is unreadable, its term is 0.
             End::Superseded { term } if Some(*term) == own => {
                 ("superseded", Some("an operator changed the state".into()))
             }

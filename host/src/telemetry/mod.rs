@@ -1,13 +1,13 @@
 //! The log: one line on stderr for each [`Event`].
 //!
-//! A thread that logs must not wait for the log's reader. [`Log::emit`] puts the event into a bounded queue and
-//! returns, and a separate thread writes. If the queue is full, events are dropped and counted, and the count is logged
-//! once there is room. The guests of each election have a bounded share of the queue, so the host's events and the
-//! lines of other guests always find room.
+//! A thread that logs must not wait for the log's reader. [`Log::emit`] only puts the event into a bounded queue, and a
+//! separate thread writes it. If the queue is full, events are dropped and counted, and the count is logged once there
+//! is room again. The guests of each election may use only a limited share of the queue, so there is always room for
+//! the host's events and for the lines of other guests.
 //!
-//! A guest's line is an effect that has passed the gate, and may wait here for long. It carries a deadline, and is
-//! dropped and counted if the deadline passes before the line is written. The host's own events have no deadline: they
-//! stay true.
+//! A guest's line is an effect that has passed the gate, but it may wait here for a long time. So each line has a
+//! deadline. If the deadline passes before the line is written, the line is dropped and counted. The host's own events
+//! have no deadline, because they remain true.
 
 mod counts;
 mod event;
@@ -46,8 +46,8 @@ use baton_store::gate::Deadline;
 use queue::{LogEntry, Queue};
 use sink::Sink;
 
-/// Upper bound on the wait for the log's reader: for the last lines of a term before the lease is released, and for
-/// those of the host before it ends.
+/// Maximum time to wait for the log's reader: for the last lines of a term before the lease is released, and for the
+/// host's last lines before it exits.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// The format of log lines.
@@ -55,13 +55,13 @@ pub const LAST_LINES: Duration = Duration::from_millis(500);
 pub enum Format {
     /// Text for operators.
     Text,
-    /// Short lines for the developer of a coordinator, without events that do not concern the coordinator.
+    /// Short lines for the developer of a coordinator. Events that do not concern the coordinator are omitted.
     Brief,
     /// One JSON object per line.
     Json,
 }
 
-/// A handle for logging, for one node and perhaps one election. Cheap to clone.
+/// A handle for logging, for one node and optionally one election. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Log {
     queue: Arc<Queue>,
@@ -69,7 +69,7 @@ pub struct Log {
     events: Arc<Ring>,
 }
 
-/// The node, and the election if there is one, that an event is about.
+/// The node and, if any, the election to which an event belongs.
 #[derive(Debug)]
 struct Scope {
     node: NodeId,
@@ -99,7 +99,7 @@ impl Log {
         Self::start(Style { format, terminal, colours }, node, Box::new(io::stderr()))
     }
 
-    /// Starts the thread that writes to `out`. It writes each line in one call, unless the line is very long.
+    /// Starts the thread that writes to `out`. It writes each line in one call, except for very long lines.
     ///
     /// # Errors
     /// The thread could not be created.
@@ -111,26 +111,27 @@ impl Log {
         Ok((Self { queue: Arc::clone(&queue), scope, events }, LogWriter { queue, thread }))
     }
 
-    /// Returns a handle on the same log for one election.
+    /// Returns a handle to the same log for one election.
     #[must_use]
     pub fn for_election(&self, tracker: &Arc<ElectionTracker>) -> Self {
         let scope = Scope { node: self.scope.node.clone(), tracker: Some(Arc::clone(tracker)) };
         Self { queue: Arc::clone(&self.queue), scope: Arc::new(scope), events: Arc::clone(&self.events) }
     }
 
-    /// Returns the host's own recent events, of all elections.
+    /// Returns the host's own recent events from all elections.
     #[must_use]
     pub fn events(&self) -> Arc<Ring> {
         Arc::clone(&self.events)
     }
 
-    /// Logs an event, with its term if it concerns one. Never blocks on the log's reader. Callable from any thread.
+    /// Logs an event, with its term if it belongs to one. Never waits for the log's reader. Can be called from any
+    /// thread.
     pub fn emit(&self, term: Option<Term>, event: Event) {
         self.push(term, event, None);
     }
 
-    /// Logs a guest's line, which is dropped if it is not written before the deadline. Blocks as little as
-    /// [`Log::emit`].
+    /// Logs a guest's line. If the line is not written before the deadline, it is dropped. Like [`Log::emit`], never
+    /// waits for the log's reader.
     pub fn emit_output(&self, term: Term, event: Event, deadline: &Deadline) {
         self.push(Some(term), event, Some(deadline.clone()));
     }
@@ -143,7 +144,7 @@ impl Log {
         self.queue.push(entry);
     }
 
-    /// Keeps the event for readers of the admin endpoint, even if the log's reader is slow.
+    /// Keeps the event for readers of the admin endpoint, even while the log's reader is slow.
     fn keep(&self, entry: &Arc<LogEntry>) {
         let lines = self.scope.tracker.as_ref().map(|tracker| &tracker.lines);
         match (&entry.event, lines) {
@@ -152,7 +153,7 @@ impl Log {
                     lines.put(entry);
                 }
             }
-            // Without an election, no reader could ask for the line.
+            // Without an election, no reader could request the line.
             (Event::Output { .. }, None) => {}
             (Event::OutputDropped { .. }, Some(lines)) => {
                 lines.put(entry);
@@ -162,35 +163,35 @@ impl Log {
         }
     }
 
-    /// Waits until everything logged so far is written or dropped, without a timeout.
+    /// Waits, without a timeout, until everything logged so far has been written or dropped.
     pub fn written(&self) -> impl Future<Output = ()> + Send + use<> {
         let written = self.queue.mark();
         async move {
-            // If the writer has ended, it writes nothing more.
+            // If the writer has ended, nothing more will be written.
             let _ = written.await;
         }
     }
 
-    /// True while lines of this election's guests wait to be written.
+    /// True while lines from this election's guests are waiting to be written.
     pub fn has_lines(&self) -> bool {
         self.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.holds_any())
     }
 
-    /// Logs why the host ends itself, and blocks until that is written, for at most `longest`.
+    /// Logs why the host ends itself. Blocks until the reason is written, but for at most `longest`.
     pub fn last_words(&self, reason: &str, longest: Duration) {
         self.emit(None, Event::Aborting { reason: reason.to_owned() });
         self.queue.wait_last_words_said(longest);
     }
 
-    /// Keeps the writing thread asleep until the hold is dropped. Used before urgent work that must not lose its CPU to
-    /// a woken thread.
+    /// Keeps the writing thread asleep until the hold is dropped. Use this before urgent work that must not lose its
+    /// CPU to a woken thread.
     pub fn hold(&self) -> Hold {
         self.queue.hold();
         Hold { queue: Arc::clone(&self.queue) }
     }
 }
 
-/// Returned by [`Log::hold`].
+/// A hold on the writing thread, as returned by [`Log::hold`].
 #[derive(Debug)]
 pub struct Hold {
     queue: Arc<Queue>,
@@ -202,7 +203,7 @@ impl Drop for Hold {
     }
 }
 
-/// The owner of the writing thread.
+/// Owns the writing thread.
 #[derive(Debug)]
 pub struct LogWriter {
     queue: Arc<Queue>,
@@ -210,12 +211,13 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Writes what is queued and ends the thread. Later events are lost. Returns true if everything was written. Blocks
-    /// for at most `longest`: if nobody reads, the thread hangs in a write until the process ends.
+    /// Writes everything in the queue and ends the thread. Later events are lost. Returns true if everything was
+    /// written. Blocks for at most `longest`: if nobody reads the log, the thread stays blocked in a write until the
+    /// process exits.
     pub fn shutdown(self, longest: Duration) -> bool {
         self.queue.close();
         let done = self.queue.wait_done(longest);
-        // A thread that still writes cannot be joined. It ends with the process.
+        // Joining a thread that is still writing would block. Leave it; it ends with the process.
         done && self.thread.join().is_ok()
     }
 }

@@ -1,14 +1,15 @@
 //! The bounded queue between threads that log and the thread that writes.
 //!
-//! A mutex instead of a channel, because three things must be consistent: the room that guests use, the number of
-//! dropped events, and whether the queue is closed. The lock is held for a push or a pop, never during a write.
+//! It uses a mutex rather than a channel, because three things must be consistent: the room that guests use, the number
+//! of dropped events, and whether the queue is closed. The lock is held while pushing or popping, but never during a
+//! write.
 //!
-//! Guests' output has room of its own, of which each election has a [`Share`]. No coordinator can crowd out the lines
-//! of another one, or the host's events.
+//! The output of guests has separate room, of which each election has a [`Share`]. So no coordinator can crowd out
+//! another coordinator's lines or the host's events.
 //!
-//! Libraries' queues such as `tracing-appender`'s bound and count only bytes. With those, guests would take the host's
-//! room, no line could be dropped at its deadline right before the write, no caller could wait for the lines of one
-//! lease, and the last words would find no room.
+//! The queues in libraries, such as the one in `tracing-appender`, only count and limit bytes. They would let guests
+//! use up the host's room, and leave none for the last words. They also could not drop a line at its deadline right
+//! before the write, and no caller could wait for the lines of one lease.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +24,7 @@ use baton_runtime::escape::is_harmful;
 use baton_store::gate::Deadline;
 
 pub(super) const CAPACITY: usize = 1024;
-/// Capacity for the output of all elections' guests, in bytes. Each election gets at least `GUESTS_EACH`.
+/// Capacity for the output of all guests together, in bytes. Each election gets at least `GUESTS_EACH`.
 pub(super) const GUESTS: usize = 4 << 20;
 const GUESTS_EACH: usize = 64 << 10;
 /// Minimum interval between reports of dropped lines while a guest floods the queue.
@@ -36,18 +37,18 @@ pub(super) struct LogEntry {
     pub scope: Arc<Scope>,
     pub term: Option<u64>,
     pub event: Event,
-    /// The deadline for writing, if the event is an effect of an instance.
+    /// The deadline for writing the entry, if it is an effect of an instance.
     pub deadline: Option<Deadline>,
 }
 
 impl LogEntry {
-    /// Returns the share that the entry uses. None for the host's own events.
+    /// Returns the share from which the entry takes its room. Returns `None` for the host's own events.
     fn share(&self) -> Option<&Share> {
         let is_output = matches!(self.event, Event::Output { .. });
         self.scope.tracker.as_ref().filter(|_| is_output).map(|tracker| &tracker.share)
     }
 
-    /// Estimates a guest's line in the log, in bytes after escaping. Not below its size in memory.
+    /// Estimates the size of a guest's line in the log, in bytes after escaping. Never less than its size in memory.
     fn size(&self) -> usize {
         let Event::Output { context, line, .. } = &self.event else { return BESIDES };
         let escaped = |c: char| match c {
@@ -59,19 +60,19 @@ impl LogEntry {
     }
 }
 
-/// Bound on the queued output of one election's guests.
+/// Limit on the queued output of one election's guests.
 ///
-/// It counts bytes in the log, because a slow reader is slow per byte. A guest cannot delay others with text that
-/// becomes longer when it is escaped.
+/// It counts bytes as written to the log, because the time that a slow reader takes depends on them. Otherwise a guest
+/// could delay others with text that becomes longer when it is escaped.
 #[derive(Debug)]
 pub(super) struct Share {
     max_bytes: usize,
-    /// Bytes that are queued or being written. Changed only under the queue's lock.
+    /// Bytes that are queued or being written. Changes only under the queue's lock.
     held: AtomicUsize,
 }
 
 impl Share {
-    /// Creates the share of one of `elections` elections.
+    /// Creates the share for one of `elections` elections.
     pub fn one_of(elections: usize) -> Self {
         Self { max_bytes: (GUESTS / elections.max(1)).max(GUESTS_EACH), held: AtomicUsize::new(0) }
     }
@@ -85,7 +86,7 @@ impl Share {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Reserves bytes. Returns false if too few are left.
+    /// Reserves `size` bytes. Returns false if there are too few left.
     fn take(&self, size: usize) -> bool {
         let fits = self.held() + size <= self.max_bytes;
         if fits {
@@ -103,17 +104,17 @@ impl Share {
     }
 }
 
-/// Lost lines that are not reported yet.
+/// Lost lines that have not been reported yet.
 #[derive(Debug)]
 pub(super) struct Loss {
     pub scope: Arc<Scope>,
-    /// Their term. None if the lines are of several terms.
+    /// The term of the lines. `None` if they belong to several terms.
     pub term: Option<u64>,
     pub lines: u64,
 }
 
 impl Loss {
-    /// Counts a line as lost, and returns the loss.
+    /// Counts a line as lost, and creates its loss.
     pub fn of(entry: &LogEntry) -> Self {
         if let (Event::Output { .. }, Some(tracker)) = (&entry.event, &entry.scope.tracker) {
             tracker.counts.dropped(1);
@@ -124,19 +125,19 @@ impl Loss {
 
 #[derive(Debug)]
 enum Item {
-    /// An entry, and the bytes that it uses of its share.
+    /// An entry, and the number of bytes that it takes from its share.
     Entry(Arc<LogEntry>, usize),
     Mark(oneshot::Sender<()>),
 }
 
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Write the entry, then report the losses before it.
+    /// Write the entry, then report the losses that preceded it.
     Write(Arc<LogEntry>, Vec<Loss>),
-    /// Signal that all earlier entries are done.
+    /// Signal that all earlier entries have been handled.
     Mark(oneshot::Sender<()>),
     Idle,
-    /// The queue is closed and empty: report the losses, then end.
+    /// The queue is closed and empty: report these losses, then end.
     End(Vec<Loss>),
 }
 
@@ -145,23 +146,23 @@ pub(super) struct Queue {
     state: Mutex<State>,
     /// Wakes the writer.
     filled: Condvar,
-    /// Wakes threads that wait for the writer's end or for the last words.
+    /// Wakes threads that wait for the writer to end or for the last words.
     written: Condvar,
 }
 
 #[derive(Default, Debug)]
 struct State {
     items: VecDeque<Item>,
-    /// Number of items that are the host's own.
+    /// Number of items that belong to the host itself.
     own: usize,
     written: Option<(Arc<LogEntry>, usize)>,
     holds: usize,
-    /// Unreported losses, at most one per scope.
+    /// Losses not reported yet, at most one per scope.
     losses: Vec<Loss>,
     losses_reported: Option<Instant>,
     closed: bool,
     done: bool,
-    /// True once the reason for the host's own end is written.
+    /// True once the reason why the host ends itself has been written.
     last_words_said: bool,
 }
 
@@ -176,7 +177,7 @@ impl Queue {
         }
         let fits = match entry.share() {
             Some(share) => share.take(size),
-            // No event follows the last words, so they may exceed the bound.
+            // No events follow the last words, so they may exceed the limit.
             None => state.own < CAPACITY || is_last,
         };
         if !fits {
@@ -184,7 +185,7 @@ impl Queue {
             return;
         }
         state.own += usize::from(entry.share().is_none());
-        // A hold is short, unless the thread that holds is stopped. The last words do not rely on it.
+        // A hold is short unless the thread that holds it has been stopped, so the last words do not wait for it.
         let held = state.holds > 0 && !is_last;
         state.items.push_back(Item::Entry(entry, size));
         drop(state);
@@ -193,12 +194,12 @@ impl Queue {
         }
     }
 
-    /// Returns a receiver that completes once all earlier entries are written or dropped, or the queue is closed.
+    /// Returns a receiver that completes once all earlier entries have been written or dropped, or the queue is closed.
     pub fn mark(&self) -> oneshot::Receiver<()> {
         let (passed, receiver) = oneshot::channel();
         let mut state = self.lock();
         if !state.closed {
-            // Marks are few and small, so they are not bounded.
+            // There are few marks and they are small, so their number is not limited.
             state.items.push_back(Item::Mark(passed));
             drop(state);
             self.filled.notify_one();
@@ -206,12 +207,12 @@ impl Queue {
         receiver
     }
 
-    /// Keeps the writer asleep, although entries arrive, until the hold is released.
+    /// Keeps the writer asleep until the hold is released, even if entries arrive.
     pub fn hold(&self) {
         self.lock().holds += 1;
     }
 
-    /// Ends a hold. The writer writes what has arrived since.
+    /// Ends a hold. The writer then writes the entries that have arrived since.
     pub fn release(&self) {
         let mut state = self.lock();
         state.holds -= 1;
@@ -222,7 +223,7 @@ impl Queue {
         }
     }
 
-    /// Waits for the next task of the writer. Returns at once if the writer `is_busy` with something else.
+    /// Waits for the writer's next task. If the writer `is_busy` with something else, returns at once.
     #[expect(clippy::disallowed_methods, reason = "the time only spaces lines of the log")]
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;
@@ -270,19 +271,19 @@ impl Queue {
         self.written.notify_all();
     }
 
-    /// Waits until the last words are written, for at most `longest`.
+    /// Waits for the last words to be written, but for at most `longest`.
     pub fn wait_last_words_said(&self, longest: Duration) {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.last_words_said);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until the writer has ended, for at most `longest`. Returns true if it has.
+    /// Waits for the writer to end, but for at most `longest`. Returns true if it has ended.
     pub fn wait_done(&self, longest: Duration) -> bool {
         let waited = self.written.wait_timeout_while(self.lock(), longest, |state| !state.done);
         waited.unwrap_or_else(PoisonError::into_inner).0.done
     }
 
-    /// A panic cannot leave the state inconsistent: each change is a single step.
+    /// Ignores poisoning: each change is a single step, so a panic cannot leave the state inconsistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,7 +300,7 @@ impl State {
         }
     }
 
-    /// True if the scopes with losses have room again.
+    /// True if there is room again for all scopes with losses.
     fn is_roomy(&self) -> bool {
         let is_full = |loss: &Loss| loss.scope.tracker.as_ref().is_some_and(|tracker| tracker.share.is_half_full());
         self.own < CAPACITY / 2 && !self.losses.iter().any(is_full)
@@ -384,7 +385,7 @@ mod tests {
     fn flooding_guest_loses_only_its_own_lines() {
         for line in ["x".repeat(8192), "\u{1b}".repeat(8192), String::new()] {
             let (queue, [noisy, quiet]) = (Queue::default(), elections(["noisy", "quiet"]));
-            // The noisy guest loses most lines before the quiet one starts.
+            // The noisy guest loses most of its lines before the quiet guest starts.
             (0..20_000).for_each(|_| push(&queue, &noisy, 7, printed(&line)));
             (0..100).for_each(|n| push(&queue, &quiet, 3, printed(&n.to_string())));
             push(&queue, &noisy, 7, Event::Released {});
@@ -393,13 +394,13 @@ mod tests {
             assert!(Arc::ptr_eq(scope, &noisy));
             assert_eq!(noisy.tracker.as_ref().unwrap().counts.lines_dropped(), *lost);
             assert_eq!(quiet.tracker.as_ref().unwrap().counts.lines_dropped(), 0);
-            // The noisy guest holds its half of the queue, measured as escaped.
+            // The noisy guest fills its half of the queue, counting the size of entries after escaping.
             let held = share(&noisy).held();
             assert!((GUESTS / 2 - 6 * 8192 - BESIDES..=GUESTS / 2).contains(&held), "{held}");
             let rest: Vec<Event> = (0..20_000 - lost + 100).map(|_| pop(&queue).0.event.clone()).collect();
             let own = rest.iter().filter(|event| matches!(event, Event::Output { line, .. } if !line.is_empty()));
             assert!(own.count() >= 100 && matches!(rest.last(), Some(Event::Released {})), "{:?}", rest.last());
-            // A line that is being written still counts.
+            // A line counts as long as it is being written.
             push(&queue, &quiet, 3, printed("last"));
             assert!(!share(&noisy).holds_any() && share(&quiet).holds_any());
             pop(&queue);

@@ -1,10 +1,11 @@
 //! The most recent log entries, for readers of the admin endpoint.
 //!
-//! Threads that renew and kill add entries: that takes one short lock and wakes nobody. Readers poll. A slow reader
-//! keeps nothing alive: the newest entry replaces the oldest, and the reader learns how many it has missed.
+//! Entries are added by threads that renew and kill, so adding an entry takes only one short lock and wakes nobody.
+//! Readers poll. A slow reader does not keep entries alive: the newest entry replaces the oldest, and the reader learns
+//! how many entries it has missed.
 //!
-//! A guest's line is added while its deadline has not passed. After that, it is a record of what was printed, like a
-//! line in the log.
+//! A guest's line is added only if its deadline has not passed. From then on, it is a record of what was printed, like
+//! a line in the log.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,13 +23,13 @@ pub(super) const EVENTS: usize = 1 << 20;
 
 const MAX_ENTRIES: usize = 4096;
 
-/// Lower estimate of an entry's memory besides its texts, in bytes.
+/// Lower bound on an entry's memory in addition to its strings, in bytes.
 pub(super) const BESIDES: usize = 256;
 
-/// Number of entries that a reader takes at a time. It bounds how long the lock is held.
+/// Maximum number of entries that a reader takes at a time. Limits how long the lock is held.
 const BATCH: usize = 64;
 
-/// A bounded buffer of numbered entries, starting with number 1.
+/// A bounded buffer of entries, which are numbered from 1.
 #[derive(Debug)]
 pub struct Ring {
     max_bytes: usize,
@@ -40,11 +41,11 @@ struct Kept {
     /// The entries, with their sizes in bytes.
     entries: VecDeque<(Arc<LogEntry>, usize)>,
     bytes: usize,
-    /// Number of the first entry, or of the next one if there is none.
+    /// Number of the first entry. If there are no entries, number of the next one.
     first: u64,
 }
 
-/// An entry, as the admin endpoint shows it.
+/// An entry as shown by the admin endpoint.
 #[derive(Clone, Debug)]
 pub struct LogLine {
     /// Number of the entry.
@@ -52,19 +53,19 @@ pub struct LogLine {
     entry: Arc<LogEntry>,
 }
 
-/// Result of a read.
+/// The result of reading a [`Ring`].
 #[derive(Debug)]
 pub struct Taken {
     /// Number of entries that were evicted before this read.
     pub lost: u64,
-    /// A bounded number of entries, in order.
+    /// The entries, in order. Their number is limited.
     pub said: Vec<LogLine>,
-    /// Number to read from next.
+    /// The number from which to continue reading.
     pub next: u64,
 }
 
 impl Ring {
-    /// Creates a ring with a capacity in bytes.
+    /// Creates a ring with this capacity in bytes.
     #[must_use]
     pub fn of(max_bytes: usize) -> Self {
         Self { max_bytes, kept: Mutex::new(Kept { entries: VecDeque::new(), bytes: 0, first: 1 }) }
@@ -82,19 +83,19 @@ impl Ring {
         }
     }
 
-    /// Returns the number that the next entry will have.
+    /// Returns the number that the next entry will get.
     #[must_use]
     pub fn end(&self) -> u64 {
         let kept = self.lock();
         kept.first + kept.entries.len() as u64
     }
 
-    /// Returns the first entries from this number on.
+    /// Returns the first entries, starting from this number.
     #[must_use]
     pub fn since(&self, number: u64) -> Taken {
         let kept = self.lock();
         let end = kept.first + kept.entries.len() as u64;
-        // The number may come from a client and be too high.
+        // The number may come from a client, and may be too high.
         let from = number.clamp(kept.first, end);
         let skipped = usize::try_from(from - kept.first).unwrap_or(usize::MAX);
         let entries = kept.entries.iter().skip(skipped).take(BATCH);
@@ -103,7 +104,7 @@ impl Ring {
         Taken { lost: from.saturating_sub(number), next: from + said.len() as u64, said }
     }
 
-    /// Returns the number from which the last `count` entries that pass the test start.
+    /// Returns the number of the first of the last `count` entries that pass the test.
     #[must_use]
     pub fn tail(&self, count: usize, test: impl Fn(&LogLine) -> bool) -> u64 {
         let (mut wanted, end) = (VecDeque::new(), self.end());
@@ -123,14 +124,14 @@ impl Ring {
         }
     }
 
-    /// A panic cannot leave the state inconsistent: each change is a single step.
+    /// Ignores poisoning: each change is a single step, so a panic cannot leave the state inconsistent.
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LogLine {
-    /// Returns the election of the entry. None if the entry is about the host.
+    /// Returns the election to which the entry belongs. Returns `None` if the entry is about the host.
     #[must_use]
     pub fn election(&self) -> Option<&ElectionName> {
         self.entry.scope.election()
@@ -142,8 +143,8 @@ impl LogLine {
         self.entry.event.kind().1
     }
 
-    /// Returns the entry as a JSON object: the log's fields, with the text format's message as `text`. Unless `words`
-    /// is set, texts that the coordinator may have written are hidden.
+    /// Returns the entry as a JSON object: the log's fields, and the text format's message as `text`. Hides text that
+    /// the coordinator may have written, unless `words` is set.
     #[must_use]
     pub fn json(&self, words: bool) -> String {
         if words {
@@ -154,10 +155,10 @@ impl LogLine {
     }
 }
 
-/// Estimates the memory of an event, in bytes.
+/// Estimates the memory that an event uses, in bytes.
 fn size(event: &Event) -> usize {
     let texts = match event {
-        // The most frequent event, so its size is computed without serialization.
+        // This is the most frequent event, so compute its size without serializing it.
         Event::Output { context, line, .. } => line.len() + context.as_ref().map_or(0, String::len),
         other => {
             let mut counted = ByteCounter(0);
@@ -222,7 +223,7 @@ mod tests {
         (0..20).for_each(|_| ring.put(&line(&"x".repeat(100))));
         let taken = ring.since(taken.next);
         assert_eq!((taken.lost, numbers(&taken), taken.next), (10, (16..=25).collect(), 26));
-        // A number above the last one means the next.
+        // A number above the last one is treated as the next number.
         assert_eq!((ring.since(1000).lost, ring.since(1000).next), (0, 26));
     }
 
@@ -233,7 +234,7 @@ mod tests {
         assert!(ring.lock().bytes <= 1 << 20 && ring.lock().entries.len() > 100);
         (0..2 * MAX_ENTRIES).for_each(|_| ring.put(&line("x")));
         assert!(ring.lock().entries.len() <= MAX_ENTRIES);
-        // Long texts of the host count, too. An entry above the capacity evicts everything.
+        // The host's own long strings count too. An entry larger than the capacity evicts all others.
         let ring = Ring::of(1000);
         ring.put(&entry(Event::Error { error: "x".repeat(2000) }));
         assert_eq!((ring.end(), numbers(&ring.since(1))), (2, vec![]));

@@ -1,14 +1,14 @@
-//! Bounds on the texts of an event, which may come from a guest, a store or a registry. They bound a line's length and
-//! the queue's memory.
+//! Limits on the strings in an event, which may come from a guest, a store or a registry. They limit the length of
+//! lines and the memory of the queue.
 
 use super::Event;
 use baton_runtime::LONGEST_LINE;
 
-/// Upper bound on a guest's logging context, in bytes.
+/// Maximum length of the context that a guest may log, in bytes.
 const LONGEST_CONTEXT: usize = 256;
 
 impl Event {
-    /// Cuts each text to the bound of its kind, and appends the number of bytes that were cut.
+    /// Cuts each string to the limit for its kind, and appends the number of bytes cut.
     pub(super) fn shortened(mut self) -> Self {
         match &mut self {
             Self::Output { context, line, .. } => {
@@ -29,7 +29,7 @@ impl Event {
             }
             Self::RequestRefused { origin, reason, setting, flag } => {
                 [origin, reason].into_iter().for_each(|text| cut(text, LONGEST_LINE));
-                // Half of a command would be of no use.
+                // Half a command would be useless.
                 for proposal in [setting, flag] {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);
                 }
@@ -64,7 +64,7 @@ impl Event {
             | Self::MaintenanceAcknowledged { id: text }
             | Self::MaintenanceOver { reason: text }
             | Self::Error { error: text } => cut(text, LONGEST_LINE),
-            // Numbers, and texts of the operator.
+            // These have only numbers and strings from the operator.
             Self::Starting { .. }
             | Self::Endpoint { .. }
             | Self::WeakerIsolation { .. }
@@ -102,7 +102,7 @@ impl Event {
 const WITHHELD: &str = "(shown only with the token: the coordinator may have written this text)";
 
 impl Event {
-    /// Hides texts that the coordinator may have written: they may be as secret as its output.
+    /// Hides strings that the coordinator may have written, because they may be as secret as its output.
     pub(super) fn without_words(&self) -> Self {
         let mut event = self.clone();
         match &mut event {
@@ -111,7 +111,7 @@ impl Event {
             | Self::CoolOff { reason: text, .. }
             | Self::VersionRejected { reason: text, .. }
             | Self::CapabilityDenied { what: text, .. } => WITHHELD.clone_into(text),
-            // The coordinator may have requested the step-down.
+            // It may have been the coordinator that requested the step-down.
             Self::Stopping { reason, message, .. } if reason == "step-down" => WITHHELD.clone_into(message),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 origin.clear();
@@ -130,7 +130,7 @@ fn cut(text: &mut String, longest: usize) {
         let more = text.len() - end;
         text.truncate(end);
         text.push_str(&format!(" … and {more} bytes more"));
-        // Release the memory of the cut text.
+        // Free the memory of the text that was cut.
         text.shrink_to_fit();
     }
 }

@@ -1,6 +1,7 @@
-//! The output of the log, written in pieces that a system call takes whole or not at all, where the system allows that.
+//! The log's output. It is written in pieces that a system call writes either completely or not at all, if the system
+//! permits that.
 //!
-//! Bytes that a blocked system call holds cannot be taken back. The writer therefore waits here first, and only then
+//! Bytes that are already in a blocked system call cannot be taken back. So the writer waits here first, and only then
 //! decides whether a line may still be written.
 
 use std::io::{self, IoSlice};
@@ -10,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// Bytes that a pipe takes atomically: `PIPE_BUF` on Linux (POSIX).
+/// Number of bytes that are written to a pipe atomically: `PIPE_BUF` on Linux (POSIX).
 const PIECE: usize = 4096;
 
-/// The offset that makes `pwritev2` use the file's own position.
+/// The offset that makes `pwritev2` use the file's current position.
 const CURRENT_POSITION: u64 = u64::MAX;
 
 pub(super) struct Sink {
@@ -29,7 +30,7 @@ impl Sink {
         Self { fd, kind, supports_nowait: kind == FileType::Fifo }
     }
 
-    /// Waits until the output accepts a piece.
+    /// Waits until the output can accept a piece.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             match poll(&mut [PollFd::new(&self.fd(), PollFlags::OUT)], None) {
@@ -40,16 +41,17 @@ impl Sink {
         }
     }
 
-    /// Writes a piece of `bytes`, and returns its length: 0 if another process has filled the pipe first.
+    /// Writes a piece of `bytes` and returns its length. Returns 0 if another process has filled the pipe in the
+    /// meantime.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A file takes a whole line in one call, so lines of several processes in one file do not mix.
+        // A file accepts a whole line in one call, so lines from different processes are not mixed.
         let piece = if self.kind == FileType::RegularFile { bytes } else { &bytes[..bytes.len().min(PIECE)] };
         if self.supports_nowait {
             match rustix::io::pwritev2(self.fd(), &[IoSlice::new(piece)], CURRENT_POSITION, ReadWriteFlags::NOWAIT) {
                 Ok(written) => return Ok(written),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
                 Err(Errno::PIPE) => return Err(Errno::PIPE.into()),
-                // Named pipes and some Linux look-alikes do not support the flag.
+                // Named pipes and some systems that imitate Linux do not support the flag.
                 Err(_) => self.supports_nowait = false,
             }
         }

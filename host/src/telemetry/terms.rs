@@ -1,7 +1,7 @@
-//! The terms that a node serves, derived from its log events, for the election's history.
+//! The terms that a node has served, derived from its log events, for the election's history.
 //!
-//! Threads that renew and kill report here, under a lock that is held only to copy a few values. The historian takes
-//! the terms.
+//! The threads that renew and kill report here, under a lock that is held only while a few values are copied. The
+//! historian collects the terms.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,24 +14,24 @@ use tokio::sync::Notify;
 
 use super::Event;
 
-/// A term of this node, complete or in progress.
+/// A term of this node, completed or in progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Served {
     /// The term's number.
     pub term: Term,
     /// The digest of the module.
     pub module: String,
-    /// Begin of the term: wall-clock time since the Unix epoch.
+    /// Start of the term, as wall-clock time since the Unix epoch.
     pub begun: Duration,
-    /// End of the instance. None while it has not ended.
+    /// End of the instance. `None` until it has ended.
     pub ended: Option<Duration>,
-    /// The outcome of the instance, as in the event `ended`.
+    /// The outcome of the instance, as in the `ended` event.
     pub outcome: Option<String>,
-    /// The first reason for the end that was logged.
+    /// The first logged reason for the end.
     pub reason: Option<String>,
-    /// Observed time without a leader before this term.
+    /// Time without a leader before this term, as observed by this node.
     pub leaderless: Option<Duration>,
-    /// The previous record, if this term is the first of its lease.
+    /// The previous record, if this is the first term under its lease.
     pub before: Option<Record>,
 }
 
@@ -44,21 +44,21 @@ pub struct Terms {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The current term, and whether its current state was taken.
+    /// The current term, and whether its current state has been collected.
     serving: Option<(Served, bool)>,
-    /// The most recent terms that have ended and were not taken.
+    /// The most recent ended terms that have not been collected.
     ended: VecDeque<Served>,
-    /// The last record with a node that was read.
+    /// The last record read that names a node.
     before: Option<Record>,
 }
 
 impl Terms {
-    /// Waits until a term has begun or ended.
+    /// Waits until a term begins or ends.
     pub async fn news(&self) {
         self.news.notified().await;
     }
 
-    /// Takes the changes since the last call, in the order of the terms.
+    /// Returns the changes since the last call, in the order of the terms.
     #[must_use]
     pub fn take(&self) -> Vec<Served> {
         let mut state = self.lock();
@@ -71,7 +71,7 @@ impl Terms {
         taken
     }
 
-    /// Keeps a record that was read while this node did not lead.
+    /// Remembers a record that was read while this node did not lead.
     pub(super) fn has_read(&self, record: &Record) {
         let mut state = self.lock();
         if record.node.is_some() && state.before.as_ref() != Some(record) {
@@ -138,7 +138,7 @@ impl Terms {
         self.news.notify_one();
     }
 
-    /// Ends a term that was written, but whose instance never started before the lease was released.
+    /// Ends a term that is in the store but whose instance never started before the lease was released.
     fn is_given_up(&self) {
         let mut state = self.lock();
         let Some((mut served, _)) = state.serving.take() else { return };
@@ -154,7 +154,7 @@ impl Terms {
     }
 }
 
-/// Returns the first line, cut to the bound of a history entry.
+/// Returns the first line, cut to the maximum length in a history entry.
 fn shortened(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(LONGEST_TEXT).collect()
 }
@@ -242,7 +242,7 @@ mod tests {
         tracker.record_round(at(10), 3, None);
         says(&tracker, 4, &elected());
         tracker.record_round(at(12), 4, Some(at(20)));
-        // A holder reads if the outcome of a write is unknown.
+        // A holder reads the record if the outcome of a write is unknown.
         reads(&tracker, LeaseState::Held, 4);
         says(&tracker, 4, &gone("failed", Some("a trap\nand where")));
         says(&tracker, 5, &elected());

@@ -182,12 +182,12 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     for n in 0..total {
         log.emit(Some(1), output(format!("{n} {}", "x".repeat(200))));
     }
-    // The guest has filled its share, but the host's own events still have room.
+    // The guest has used up its share, but there is still room for the host's own events.
     for _ in 0..CAPACITY {
         log.emit(Some(1), Event::Released {});
     }
 
-    // A separate reader, so that a missing line fails this test instead of hanging it.
+    // Read in a separate thread, so that a missing line makes this test fail rather than hang.
     let (send, lines) = mpsc::channel();
     let reading = std::thread::spawn(move || {
         BufReader::new(reader).lines().for_each(|line| send.send(line.unwrap()).unwrap());
@@ -203,7 +203,7 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
         }
         output + dropped
     };
-    // All lines are accounted for while the host still runs, not only at its end.
+    // All lines are accounted for while the host is still running, not only when it exits.
     while count(Patience::poll(Duration::from_millis(1), || lines.try_recv().ok()).unwrap()) < total {}
     assert!(writer.shutdown(Duration::from_secs(60)));
     reading.join().unwrap();
@@ -215,19 +215,19 @@ fn unread_pipe_blocks_no_thread_and_drops_are_reported() {
     assert_eq!(released, CAPACITY);
 }
 
-/// Returns a pipe with a second handle on its writing end.
+/// Returns a pipe, and a second handle to its writing end.
 fn pipe() -> (PipeReader, PipeWriter, PipeWriter) {
     let (reader, pipe) = io::pipe().unwrap();
     let another = pipe.try_clone().unwrap();
     (reader, pipe, another)
 }
 
-/// Waits until the pipe is full, and returns the number of bytes in it.
+/// Waits until the pipe is full, and returns the number of bytes in the pipe.
 fn wait_full(pipe: &PipeWriter) -> usize {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
-        // A pipe that stays full for this long is full because nobody reads.
+        // If a pipe stays full for this long, nobody is reading it.
         if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap() == 0 {
             return usize::try_from(rustix::io::ioctl_fionread(pipe).unwrap()).unwrap();
         }
@@ -274,7 +274,7 @@ fn line_is_never_written_after_its_deadline() {
         let after = reading.join().unwrap();
         assert!(before.lines().count() > 10, "{before}");
         assert!(!after.contains("xxx"), "a line was written after its deadline: {after}");
-        // Losses are reported before the entry that follows them.
+        // Losses are reported before the next entry.
         let (first, second) = after.split_once('\n').unwrap();
         assert!(first.contains("output_dropped") && second.contains("released"), "{after}");
         if style == JSON {
@@ -288,7 +288,7 @@ fn long_line_ends_where_its_deadline_passes() {
     let (mut reader, pipe, full) = pipe();
     let (log, writer) = Log::start(JSON, &node(), Box::new(pipe)).unwrap();
     let deadline = deadline_in(Duration::from_secs(3600));
-    // Each line takes two pieces, so the pipe may hold half of the last one.
+    // Each line takes two pieces, so the last line may be only half in the pipe.
     for _ in 0..100 {
         log.emit_output(7, output("x".repeat(6000)), &deadline);
         log.emit(None, output("x".repeat(10)));
@@ -321,7 +321,7 @@ fn lines_past_deadline_are_dropped_and_events_are_written() {
         log.emit(Some(9), Event::Released {});
     });
     let text = lines.join("\n");
-    // A fast writer counts each line by itself.
+    // A fast writer reports each line separately.
     let lost = |term| dropped(&text).iter().filter(|(of, _)| *of == Some(term)).map(|(_, lines)| lines).sum::<u64>();
     assert_eq!((lost(7), lost(8), lost(9)), (2, 1, 0), "{text}");
     assert!(!text.contains("too late") && text.contains("in time"), "{text}");
@@ -337,7 +337,7 @@ async fn written_completes_once_all_lines_are_written() {
     kept.rewind().unwrap();
     let text = io::read_to_string(kept).unwrap();
     assert_eq!(text.lines().count(), 500, "{text}");
-    // A writer that has ended keeps no caller waiting.
+    // After the writer has ended, no caller waits for it.
     assert!(writer.shutdown(Duration::from_secs(60)));
     log.written().await;
 }
@@ -350,7 +350,7 @@ fn shutdown_gives_up_on_an_unread_pipe() {
         log.emit(None, output("x".repeat(1000)));
     }
     assert!(!writer.shutdown(Duration::from_millis(200)));
-    // Once the pipe is read again, the thread ends.
+    // Once the pipe is read again, the thread can end.
     assert!(reader.read_to_end(&mut Vec::new()).unwrap() > 0);
 }
 
@@ -428,7 +428,7 @@ fn event_names_match_the_variants() {
 fn docs_list_every_event_and_its_fields_once() {
     let code = include_str!("event.rs");
     let part = |from: &str, to: &str| code.split(from).nth(1).unwrap().split(to).next().unwrap();
-    // Maps the variants to the names of the events.
+    // Maps each variant to the name of its event.
     let names: BTreeMap<&str, &str> = part("pub fn kind(&self)", "\n    }\n")
         .lines()
         .filter_map(|line| {
@@ -466,7 +466,7 @@ fn docs_list_every_event_and_its_fields_once() {
     }
     assert_eq!(in_docs, in_code);
 
-    // The first column of the tables names events, but for one error.
+    // The first column of the tables contains only names of events, with the exception of one error.
     let help = include_str!("../../../docs/troubleshooting.md");
     let rows = help.split("| the log says |").skip(1).flat_map(|table| {
         table.lines().skip(2).take_while(|line| line.starts_with('|')).map(|row| row.split('`').nth(1).unwrap())

@@ -1,8 +1,8 @@
-//! The state of a node in one election, for everything that observes the node from outside.
+//! The state of a node in one election, for everything that observes the node from the outside.
 //!
-//! Most of it follows from the log's events, so that log and metrics are consistent. The supervisor reports the rest.
-//! Both run on threads that renew and kill. Counters are therefore atomic, and a lock protects the rest, which is held
-//! only to copy a few values.
+//! Most of the state is derived from log events, so that the log and the metrics agree. The supervisor reports the
+//! rest. Both run on threads that renew and kill. So the counters are atomic, and everything else is behind a lock that
+//! is held only while a few values are copied.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,85 +20,86 @@ use super::queue::Share;
 use super::ring::Ring;
 use super::terms::Terms;
 
-/// Capacity for the instances' output of all elections, in bytes, and the minimum and maximum for each election.
+/// Capacity for the instances' output: for all elections together, and the minimum and maximum per election, in bytes.
 const LINES: usize = 16 << 20;
 const LINES_EACH: (usize, usize) = (64 << 10, 1 << 20);
 
-/// A node in one election.
+/// Tracks one node's state in one election.
 #[derive(Debug)]
 pub struct ElectionTracker {
     /// The election.
     pub election: ElectionName,
-    /// The length of the lease.
+    /// The lease duration.
     pub lease: Duration,
     /// The counters.
     pub counts: Counts,
-    /// The terms that this node served.
+    /// The terms that this node has served.
     pub terms: Terms,
-    /// The most recent output of the instances on this node.
+    /// The most recent output of instances on this node.
     pub lines: Arc<Ring>,
-    /// The bound on output that waits for the log's reader.
+    /// Limit on the output that waits for the log's reader.
     pub(super) share: Share,
-    /// Notifies the readers of the election's objects, or lets them poll less often.
+    /// Notifies the tasks that read the election's objects, or lets them poll less often.
     pub notifier: ChangeNotifier,
     known: Mutex<StatusSnapshot>,
     /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
 }
 
-/// A snapshot of the known state of an election.
+/// A snapshot of what this node knows about an election.
 #[derive(Clone, Debug, Default)]
 pub struct StatusSnapshot {
-    /// The highest term seen so far. 0 before the first.
+    /// The highest term seen so far; 0 before the first one.
     pub term: Term,
     /// The leader, as far as this node knows.
     pub leader: Option<String>,
     /// The module that this node would run.
     pub module: Option<Digest>,
-    /// True once the store has answered.
+    /// True once the store has responded.
     pub has_store: bool,
-    /// True once there was a module to run, or the source was known to be empty.
+    /// True once this node has had a module to run, or has found the source to be empty.
     pub has_module: bool,
-    /// The operators' command that keeps this node from leading, if any.
+    /// The operators' command that prevents this node from leading, if any.
     pub stays_out: Option<String>,
-    /// The node that this node has a link to, if any.
+    /// The node to which this node has a link, if any.
     pub listens: Option<Listens>,
-    /// Number of nodes that listen to this one.
+    /// Number of nodes that have a link to this node.
     pub listeners: u32,
-    /// Number of received hints.
+    /// Number of hints received.
     pub hints: u64,
-    /// True while this node is drained and nothing is left of its last term: no instance, and no lease to release.
+    /// True while this node is drained and its last term is completely over: no instance is running, and there is no
+    /// lease to release.
     pub is_out: bool,
     leads: Option<Term>,
-    /// The deadline, if this node holds the lease.
+    /// The deadline; set while this node holds the lease.
     deadline: Option<Time>,
-    /// True from the instance's first instruction until it is killed or has ended.
+    /// True from the first instruction of the instance until it is killed or ends.
     runs: bool,
-    /// True after a kill, until the instance has ended.
+    /// True from a kill until the instance has ended.
     killed: bool,
-    /// True once this node has seen a leader, or that there was none.
+    /// True once this node knows who leads, or that nobody does.
     has_looked: bool,
-    /// The last leader, unless a later reading showed none.
+    /// The last leader, unless a later read showed that there was none.
     last_leader: Option<String>,
-    /// True while no module has ever been pushed, so no node can lead.
+    /// True as long as no module has ever been pushed, which means that no node can lead.
     awaits_push: bool,
-    /// True if the last reading showed no leader. False before the first reading.
+    /// True if the last read showed that there was no leader. False before the first read.
     is_vacant: bool,
-    /// The effects of the instances that have ended, and the term of the last of them.
+    /// The effects of all instances that have ended, and the term of the last one.
     effects: (Effects, Term),
     vacant_since: Option<Time>,
     vacant: Duration,
 }
 
 impl StatusSnapshot {
-    /// Returns the term that this node leads, and the time until its deadline.
+    /// Returns the term in which this node leads, and the time left until its deadline.
     #[must_use]
     pub fn leads(&self, now: Time) -> Option<(Term, Duration)> {
         let left = self.deadline?.since(now);
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
-    /// True if an instance runs here and its effects are allowed.
+    /// True if an instance is running here and its effects are allowed.
     #[must_use]
     pub fn serves(&self, now: Time) -> bool {
         self.runs && self.leads(now).is_some()
@@ -110,7 +111,7 @@ impl StatusSnapshot {
         self.vacant + self.vacant_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Returns the effects of all instances since the host's start. The caller must read those of the `running`
+    /// Returns the effects of all instances since the host started. The caller must read the effects of the `running`
     /// instance before it takes this snapshot.
     #[must_use]
     pub fn effects(&self, running: Option<(Term, Effects)>) -> Effects {
@@ -118,8 +119,7 @@ impl StatusSnapshot {
         running.filter(|(term, _)| *term > last).map_or(gone, |(_, running)| gone + running)
     }
 
-    /// True once the node was able to take over. A later outage of the store or a rejected version does not change
-    /// that.
+    /// True once the node has been able to take over. A later store outage or a rejected version does not change that.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.has_store && self.has_module
@@ -127,13 +127,13 @@ impl StatusSnapshot {
 }
 
 impl ElectionTracker {
-    /// Creates the standing of a node that knows nothing yet.
+    /// Creates a tracker that knows nothing yet.
     #[must_use]
     pub fn new(election: ElectionName, lease: Duration) -> Self {
         Self::one_of(1, election, lease)
     }
 
-    /// Creates the standing of a node that takes part in this number of elections.
+    /// Creates a tracker for a node that takes part in this number of elections.
     #[must_use]
     pub fn one_of(elections: usize, election: ElectionName, lease: Duration) -> Self {
         let lines = (LINES / elections.max(1)).clamp(LINES_EACH.0, LINES_EACH.1);
@@ -142,19 +142,19 @@ impl ElectionTracker {
         Self { election, lease, counts, terms, lines, share, notifier, known, heartbeat }
     }
 
-    /// Sets the moments at which readings that can wait take place.
+    /// Sets the times at which to perform reads that can wait.
     #[must_use]
     pub fn reading_at(self, moments: Moments) -> Self {
         Self { notifier: ChangeNotifier::at(moments), ..self }
     }
 
-    /// Returns a snapshot.
+    /// Returns a snapshot of the current state.
     #[must_use]
     pub fn known(&self) -> StatusSnapshot {
         self.lock().clone()
     }
 
-    /// Records a round of the supervisor: the term that it knows, and the deadline if it holds the lease.
+    /// Records one iteration of the supervisor: the term that it knows and, if it holds the lease, the deadline.
     pub fn record_round(&self, now: Time, term: Term, deadline: Option<Time>) {
         self.heartbeat.beat(now);
         let mut known = self.lock();
@@ -175,7 +175,7 @@ impl ElectionTracker {
         self.lock().is_out = is_out;
     }
 
-    /// Records the end of a term's instance and its effects.
+    /// Records that the instance of a term has ended, and its effects.
     pub fn is_gone(&self, term: Term, effects: Effects) {
         let mut known = self.lock();
         known.effects = (known.effects.0 + effects, term);
@@ -189,22 +189,22 @@ impl ElectionTracker {
         known.module = module;
     }
 
-    /// Sets the operators' command that keeps this node from leading.
+    /// Sets the operators' command that prevents this node from leading.
     pub fn stays_out(&self, why: Option<String>) {
         self.lock().stays_out = why;
     }
 
-    /// Sets the node that this node has a link to.
+    /// Sets the node to which this node has a link.
     pub fn listens(&self, to: Option<String>) {
         self.lock().listens = to.map(|to| Listens { to, since: rfc3339(wall()) });
     }
 
-    /// Returns the node that this node has a link to.
+    /// Returns the node to which this node has a link.
     pub fn listens_to(&self) -> Option<Listens> {
         self.lock().listens.clone()
     }
 
-    /// Sets the number of nodes that listen to this one.
+    /// Sets the number of nodes that have a link to this node.
     pub fn listeners(&self, count: u32) {
         self.lock().listeners = count;
     }
@@ -214,7 +214,7 @@ impl ElectionTracker {
         self.lock().hints += 1;
     }
 
-    /// Records that the source answers and is empty.
+    /// Records that the source responds and is empty.
     pub fn set_awaits_push(&self) {
         let mut known = self.lock();
         (known.has_module, known.awaits_push) = (true, true);
@@ -246,7 +246,7 @@ impl ElectionTracker {
             Event::Elected { .. } => {
                 let mut known = self.lock();
                 (known.leader, known.last_leader, known.has_looked) = (Some(node.to_owned()), None, true);
-                // Each term under a lease has an event, but only the first is a change of leader.
+                // Every term under a lease has an event, but only the first term is a change of leader.
                 if std::mem::replace(&mut known.leads, term).is_none() {
                     self.counts.changed(Transition::Elected);
                 }
@@ -255,7 +255,7 @@ impl ElectionTracker {
                 let mut known = self.lock();
                 known.leader = Some(leader.clone());
                 let before = known.last_leader.replace(leader.clone());
-                // Neither a new term of the same leader nor the leader at the host's start is a change.
+                // A new term of the same leader is not a change, and neither is the leader found when the host starts.
                 if std::mem::replace(&mut known.has_looked, true) && before.as_ref() != Some(leader) {
                     self.counts.changed(Transition::Other);
                 }
@@ -315,7 +315,7 @@ fn leads(lease: LeaseState, record: &Record) -> bool {
     matches!(lease, LeaseState::Held | LeaseState::Breaking) && record.node.is_some() && !record.released
 }
 
-/// True if a leader is missing, according to the reading. A finished election needs none.
+/// True if the snapshot shows that a leader is missing. A finished election needs no leader.
 fn is_vacant(snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease, record: Some(record), .. } => {
@@ -421,7 +421,7 @@ mod tests {
         says(&tracker, Some(7), Event::Released {});
         says(&tracker, None, Event::Standby { reason: String::new(), leader: None });
         assert_eq!(changes(&tracker), [2, 1, 1, 1]);
-        // A node leads again after a reading without a leader.
+        // A node leads again after a read that showed no leader.
         says(&tracker, Some(8), follows("third"));
         tracker.record_request(StoreOp::Read, &read(LeaseState::Expired, |_| {}), Duration::ZERO);
         says(&tracker, Some(9), follows("third"));
@@ -464,7 +464,7 @@ mod tests {
         reads(24, read(LeaseState::Free, |record| record.outcome = Some(Outcome::Done)));
         assert_eq!(tracker.known().vacant(at(30)), Duration::from_secs(7), "an election that is over needs nobody");
         assert_eq!(tracker.known().term, 3);
-        // This node's own changes count at once.
+        // This node's own changes count immediately.
         reads(30, read(LeaseState::Free, |_| {}));
         says(&tracker, Some(4), elected());
         tracker.record_round(at(31), 4, Some(at(40)));
@@ -513,7 +513,7 @@ mod tests {
         let [one, two] = [1, 2].map(|count| Effects::of(|_| [count, 3 * count]));
         assert_eq!(tracker.known().effects(Some((3, one))), one);
         tracker.is_gone(3, one);
-        // The instance ended after its effects were read.
+        // The instance ended after its effects had been read.
         assert_eq!(tracker.known().effects(Some((3, one))), one);
         assert_eq!(tracker.known().effects(None), one);
         assert_eq!(tracker.known().effects(Some((4, one))), two);

@@ -1,7 +1,7 @@
 //! The thread that writes log lines.
 //!
-//! A guest's line is an effect, and leaves the process here. Its deadline is checked again right before each system
-//! call, after every wait.
+//! A guest's line is an effect, and this is where it leaves the process. So its deadline is checked again after every
+//! wait, right before each system call.
 
 use std::io;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ struct Writer {
     events: Arc<Ring>,
     formatter: Formatter,
     sink: Sink,
-    /// Lines of one term that were dropped at their deadline since the last written line.
+    /// Lines of one term that were dropped at their deadline after the last line was written.
     overdue: Option<Loss>,
 }
 
 enum Outcome {
     Written,
     Overdue,
-    /// The reader is gone, or the disk is full.
+    /// Nobody can read the output any more, or the disk is full.
     Failed,
 }
 
@@ -47,7 +47,7 @@ impl Writer {
                     }
                     self.log_losses(losses);
                 }
-                // The waiting thread may have given up.
+                // The thread that waited may have given up.
                 Next::Mark(passed) => drop(passed.send(())),
                 Next::Idle => self.log_overdue(),
                 Next::End(losses) => {
@@ -61,7 +61,7 @@ impl Writer {
     }
 
     fn handle(&mut self, entry: &LogEntry) {
-        // Dropped lines are reported before the line that follows them.
+        // Report dropped lines before the next line.
         if !entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
             self.log_overdue();
         }
@@ -97,7 +97,7 @@ impl Writer {
         }
     }
 
-    /// Logs that lines were dropped. They are counted already.
+    /// Logs that lines were dropped. They have already been counted.
     fn log_loss(&mut self, loss: Loss, reason: &str) {
         let event = Event::OutputDropped { lines: loss.lines, reason: reason.to_owned() };
         let entry = LogEntry { at: wall(), scope: Arc::clone(&loss.scope), term: loss.term, event, deadline: None };
@@ -109,8 +109,8 @@ impl Writer {
         }
     }
 
-    /// Writes a whole line in one call, if it is not very long, so that lines of several hosts on one terminal do not
-    /// mix. A failed write does not end the host.
+    /// Writes a line in one call unless it is very long, so that lines from several hosts on one terminal are not
+    /// mixed. If a write fails, the host keeps running.
     fn write(&mut self, entry: &LogEntry) -> Outcome {
         let line = self.formatter.line(entry);
         let mut rest = line.as_bytes();
@@ -120,7 +120,7 @@ impl Writer {
             }
             if entry.deadline.as_ref().is_some_and(Deadline::has_passed) {
                 if rest.len() < line.len() {
-                    // The reader has the beginning of the line, so end it.
+                    // The reader has received part of the line, so end it.
                     self.end_line();
                 }
                 return Outcome::Overdue;

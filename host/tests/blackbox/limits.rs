@@ -151,7 +151,7 @@ fn makes_handles(folder: &Path, number: u32) -> PathBuf {
 
 #[test]
 fn handles_are_limited_to_100000() {
-    for (number, is_enough) in [(90_000, true), (110_000, false)] {
+    for (number, is_enough) in [(45_000, true), (55_000, false)] {
         let fleet = Fleet::new(Store::sqlite());
         let module = makes_handles(fleet.home.path(), number);
         let node = start(&fleet, &module, &[]);
@@ -159,7 +159,7 @@ fn handles_are_limited_to_100000() {
         if is_enough {
             assert_eq!(ended.text("outcome"), "done", "{ended:?}");
         } else {
-            failed_with(&ended, "more handles than the limit of 100000");
+            failed_with(&ended, "more handles than the limit of 50000");
         }
     }
 }
@@ -193,7 +193,7 @@ fn status_shows_usage_of_each_limit() {
     let usage = &status["usage"];
     let limits = ["memory", "table_elements", "instances", "handles", "files", "requests"];
     let limits = limits.map(|resource| usage[resource]["limit"].as_u64());
-    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(1_000), Some(100_000), Some(256), Some(5)], "{usage}");
+    assert_eq!(limits, [Some(64 << 20), Some(1_000_000), Some(1_000), Some(50_000), Some(256), Some(5)], "{usage}");
     let instances = usage["instances"]["used"].as_u64().unwrap();
     assert!((2..1_000).contains(&instances), "{usage}");
     assert_eq!((&usage["lines_per_second"], &usage["dropped"]), (&77.into(), &0.into()), "{usage}");

@@ -1,4 +1,4 @@
-//! Builds a project, and builds it again after each change of its files.
+//! Builds a project, and rebuilds it after each change to its files.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,10 +19,10 @@ use crate::telemetry::{Event, Log};
 use baton_modules::watch::{Watch, run_blocking};
 use baton_modules::{FileSource, Offer, Source, SourceError};
 
-/// Pause after a hint, because an editor often saves several files at once.
+/// Pause after a change notification, because an editor often saves several files at once.
 const CALM: Duration = Duration::from_millis(150);
 
-/// Interval between scans without a hint. Folders that are shared with another machine give no hints.
+/// Interval between scans while no notification arrives. Folders shared with another machine send none.
 const POLL: Duration = Duration::from_secs(2);
 /// Interval between scans if the folders cannot be watched.
 const POLL_UNWATCHED: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ pub(in crate::commands) struct Workshop {
 }
 
 impl Workshop {
-    /// Creates a workshop. Without a builder, somebody else builds the module.
+    /// Creates a workshop. Without a builder, the module is built outside Baton.
     pub(super) fn new(builder: Option<Builder>) -> Self {
         let built = watch::Sender::new(builder.is_none());
         Self { builder, built }
@@ -61,7 +61,7 @@ impl Workshop {
     }
 }
 
-/// The file that builds write. It is offered only after a build has succeeded, because an earlier file is stale.
+/// The build's output file. It is offered only after a build succeeds, because a file from an earlier build is stale.
 pub(in crate::commands) struct BuiltFile {
     built: watch::Receiver<bool>,
     file: FileSource,
@@ -71,7 +71,7 @@ pub(in crate::commands) struct BuiltFile {
 impl Source for BuiltFile {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         if self.built.wait_for(|built| *built).await.is_err() {
-            // The workshop is gone, because the host shuts down.
+            // The workshop has been dropped, because the host is shutting down.
             std::future::pending::<()>().await;
         }
         self.file.next().await
@@ -82,12 +82,12 @@ impl Source for BuiltFile {
 pub(super) struct Builder {
     pub command: String,
     pub folder: PathBuf,
-    /// The folder that builds write to, if known.
+    /// The folder that the build writes to, if known.
     pub target: Option<PathBuf>,
 }
 
 impl Builder {
-    /// Builds after each change. A change during a build does not interrupt it, but causes another one.
+    /// Builds after each change. A change during a build does not interrupt the build, but triggers another one.
     async fn run(&self, built: &watch::Sender<bool>, log: &Log) {
         let watch = Watch::new().ok().map(Arc::new);
         let (mut tree, _) = self.scan(watch.as_ref(), &Arc::default()).await;
@@ -100,12 +100,12 @@ impl Builder {
             if self.build(log).await {
                 built.send_replace(true);
             }
-            // `tree` is from before the build, so changes during the build count.
+            // `tree` was scanned before the build, so this also detects changes made during the build.
             tree = self.wait_for_change(watch.as_ref(), tree).await;
         }
     }
 
-    /// Builds, and returns true if that succeeded. The compiler writes to stderr itself.
+    /// Runs a build and returns true if it succeeds. The compiler's own output goes directly to stderr.
     async fn build(&self, log: &Log) -> bool {
         log.emit(None, Event::Building { command: self.command.clone() });
         let began = Instant::now();
@@ -145,7 +145,7 @@ impl Builder {
         }
     }
 
-    /// Scans the files. The flag is true if each change of them will give a hint.
+    /// Scans the files. The flag is true if every change to them will cause a notification.
     async fn scan(&self, watch: Option<&Arc<Watch>>, before: &Arc<Tree>) -> (Arc<Tree>, bool) {
         let (folder, target) = (self.folder.clone(), self.target.clone());
         let (watch, before) = (watch.cloned(), Arc::clone(before));
@@ -158,14 +158,14 @@ impl Builder {
     }
 }
 
-/// A running build. Dropping it kills the build's process group.
+/// A running build. Dropping this value kills the build's process group.
 struct Build {
     shell: Child,
 }
 
 impl Build {
     fn start(command: &str, folder: &Path) -> io::Result<Self> {
-        // stdout is for the results of this program, so the compiler's output goes to stderr.
+        // stdout is reserved for the results of this program, so the compiler's output goes to stderr.
         let errors = io::stderr().as_fd().try_clone_to_owned()?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(folder).stdin(Stdio::null()).stdout(errors).process_group(0);
@@ -175,7 +175,7 @@ impl Build {
 
 impl Drop for Build {
     fn drop(&mut self) {
-        // `id` is none once the shell was reaped, because another process may have its number by then.
+        // After the shell has been reaped, `id` is `None`, because another process may have been given the same id.
         if let Some(group) = self.shell.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
             // An error means that the group has just exited.
             let _ = kill_process_group(group, Signal::KILL);

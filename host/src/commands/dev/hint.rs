@@ -1,4 +1,4 @@
-//! A hint for the developer of a coordinator that computes without a pause.
+//! A hint for developers whose coordinator computes without ever pausing.
 
 use std::time::Duration;
 
@@ -9,13 +9,15 @@ use baton_runtime::RunningInstances;
 
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// CPU time of a sample (ms) from which on the instance is busy. Below 1 s, because other processes need the CPU, too.
+/// CPU time per sample (ms) at which an instance counts as busy. Less than 1 s, because other processes need CPU time
+/// too.
 const BUSY_MS: u64 = 800;
 
-/// Busy samples in a row before the hint.
+/// Number of consecutive busy samples before the hint.
 const SAMPLES: u32 = 5;
 
-/// Prints a hint once for each instance that computes for 5 s and prints nothing. Runs until the future is dropped.
+/// Prints a hint, once per instance, if the instance computes for 5 s without printing anything. Runs until the future
+/// is dropped.
 pub(in crate::commands) async fn hint_at_busy_instances(running: RunningInstances) {
     let (mut before, mut busy) = (None, 0);
     loop {

@@ -1,7 +1,7 @@
-//! `baton dev`: builds a project, runs the module, and swaps it for each new build.
+//! `baton dev`: builds a project, runs the module, and swaps in each new build.
 //!
-//! It works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds. Swaps work as
-//! in `baton run`.
+//! It works like `baton run` with one node, a store in memory, and a module file that `baton dev` builds. Swaps also
+//! work as in `baton run`.
 
 mod builder;
 mod hint;
@@ -38,9 +38,9 @@ pub(super) fn dev(given: Development) -> anyhow::Result<ExitCode> {
     run::develop(&config, &Workshop::new(builder))
 }
 
-/// The settings of the only coordinator. Its module must be a file.
+/// Resolves the settings of the only coordinator. Its module must be a file.
 fn configure(settings: Layer, module: Option<&Path>, around: &Environment) -> anyhow::Result<Config> {
-    // Neither value matters here, but the defaults of both need a home folder.
+    // Neither value matters here, but the default of each would need a home folder.
     let settings = settings.flag(Key::Node, Some(NODE.to_owned())).flag(Key::Store, Some("sqlite:.".to_owned()));
     let module = module.map(|module| module.to_str().context("the module's path is not UTF-8")).transpose()?;
     let settings = settings.flag(Key::Module, module.map(str::to_owned));

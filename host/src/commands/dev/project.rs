@@ -1,4 +1,4 @@
-//! A project under development: how it is built, and which file that writes.
+//! A project under development: the command that builds it, and the file that the build writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ const OFF: &str = "off";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Project {
-    /// The command line that builds it, run in its folder. None if somebody else builds it.
+    /// The command line that builds the project, run in its folder. `None` if the module is built outside Baton.
     pub build: Option<String>,
-    /// The file that the build writes, if the project determines it.
+    /// The file that the build writes, if it follows from the project.
     pub module: Option<PathBuf>,
-    /// The folder that builds write to, if it is known.
+    /// The folder that the build writes to, if known.
     pub target: Option<PathBuf>,
 }
 
 impl Project {
-    /// Finds the project in a folder. `build` overrides the command that its kind of project implies. Fails if the kind
-    /// is unknown, or if something is missing that a build needs.
+    /// Finds the project in a folder. `build` overrides the default command for this kind of project. Fails if the kind
+    /// is unknown, or if something that the build needs is missing.
     pub fn find(folder: &Path, build: Option<&str>) -> anyhow::Result<Self> {
         let others = |build: &str| Self { build: Some(build.to_owned()), module: None, target: None };
         match build {
@@ -114,7 +114,7 @@ impl Package {
             let of_kind = |target: &&Target| target.kind.iter().any(|other| other == kind);
             self.targets.iter().filter(of_kind).map(|target| target.name.clone()).collect::<Vec<_>>()
         };
-        // A library's file has the crate's name, a program's file the program's.
+        // A library's output file is named after the crate, a program's after the program.
         if let [library] = &names("cdylib")[..] {
             return Ok(format!("{}.wasm", library.replace('-', "_")));
         }

@@ -1,4 +1,4 @@
-//! The source files of a project, and how they change.
+//! Finds the source files of a project, and detects changes to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use baton_modules::watch::Stamp;
 use baton_store::Digest;
 
-/// Most files that are scanned. A folder with more is hardly a project that somebody works on.
+/// Maximum number of files to scan. A folder with more files is hardly a project under development.
 const MOST_FILES: usize = 20_000;
 
-/// Largest file whose content is compared, in bytes. For larger files, only the file system's metadata counts.
+/// Largest file whose content is compared, in bytes. For larger files, only the metadata is compared.
 const LARGEST: u64 = 1 << 20;
 
-/// Folders that tools write to. Names that begin with a dot are skipped, too.
+/// Folders that tools write to. Folders whose names start with a dot are also skipped.
 const GENERATED_FOLDERS: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
 
-/// Endings of files that builds and editors write.
+/// Endings of the names of files that builds and editors write.
 const GENERATED: [&str; 7] = [".wasm", ".minisig", ".pyc", ".swp", ".tmp", "~", "Cargo.lock"];
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct File {
     content: Content,
 }
 
-/// The compared part of a file. A build may rewrite a project's file with the same content, which is no change.
+/// The part of a file that is compared. If a build rewrites a file with the same content, the file is unchanged.
 #[derive(PartialEq, Eq)]
 enum Content {
     Digest(Digest),
@@ -40,14 +40,14 @@ enum Content {
 }
 
 impl Tree {
-    /// Scans a folder, except `target`. Files that are unchanged since `before` are not read again. Blocks.
+    /// Scans a folder, except for `target`. Does not read files that are unchanged since `before`. Blocks.
     pub fn scan(folder: &Path, target: Option<&Path>, before: &Self) -> Self {
         let mut tree = Self::default();
         tree.add_folder(folder, target, before);
         tree
     }
 
-    /// The first file that was changed, added or removed.
+    /// Returns the first file that was changed, added or removed, if any.
     pub fn difference<'a>(&'a self, other: &'a Self) -> Option<&'a Path> {
         let content = |tree: &'a Self, path| tree.files.get(path).map(|file| &file.content);
         let differs = |path: &&'a PathBuf| content(self, *path) != content(other, *path);
@@ -80,7 +80,7 @@ impl Tree {
 }
 
 impl File {
-    /// The file at a path, if it is a regular file and still there.
+    /// Reads the file at a path. Returns `None` if it no longer exists or is not a regular file.
     fn of(path: &Path, before: Option<&Self>) -> Option<Self> {
         let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let stamp = Stamp::from(&metadata);

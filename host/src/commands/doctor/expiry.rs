@@ -1,4 +1,5 @@
-//! Checks of a lease's end: it comes neither too soon nor much too late, and ends the former holder's power.
+//! Checks how a lease ends: neither too early nor much too late. After that, the former holder must have lost its
+//! rights.
 
 use std::time::Duration;
 
@@ -8,21 +9,22 @@ use super::scratch::{Answer, Held, NoVerdict, Scratch, describe, random_id};
 use super::verdict::{Outcome, Verdict, broken, kept};
 use baton_store::azure::RENEWED_ANOTHERS;
 
-/// Interval between attempts to acquire a lease that should be free. It limits the precision of the measurement.
+/// Interval between attempts to acquire a lease that should be free. Limits the precision of the measurement.
 const POLL: Duration = Duration::from_millis(50);
-/// Delay of a lease's end from which on a finding is reported, because it delays each takeover.
+/// If a lease ends later than this after its expiry, report a finding, because each takeover is delayed as much.
 const LATE: Duration = Duration::from_secs(1);
-/// Lease durations after which a lease that is still held counts as never ending.
+/// Number of lease durations to wait. A lease that is still held after that counts as never ending.
 const GIVE_UP_AFTER: u32 = 2;
 
 pub(super) struct TakenOver {
     pub former: Held,
     pub new: Held,
-    /// The delay between the expiry, by the holder's clock, and the acquisition. None if this machine polled too late.
+    /// Delay between the lease's expiry, by the holder's clock, and its acquisition. `None` if this machine polled too
+    /// late.
     pub free_after: Option<Duration>,
 }
 
-/// The end of a lease. `taken_over` is none if the lease ended too soon or never.
+/// The end of a lease. `taken_over` is `None` if the lease ended too early or did not end.
 pub(super) struct Ended {
     pub verdict: Verdict,
     pub is_late: bool,
@@ -35,7 +37,7 @@ impl Ended {
     }
 }
 
-/// Checks that the lease lasts for its duration from the last renewal, which is that of `held`, and then ends.
+/// Checks that the lease lasts for its whole duration after its last renewal, the one in `held`, and then ends.
 pub(super) async fn lease_length(scratch: &Scratch, held: Held) -> Ended {
     match poll_until_acquired(scratch, held).await {
         Ok(ended) => ended,
@@ -43,9 +45,9 @@ pub(super) async fn lease_length(scratch: &Scratch, held: Held) -> Ended {
     }
 }
 
-/// Polls until another id acquires the lease. Measures the holder's time with the fastest clock, and the store's delay
-/// with the slowest. A refusal shows that the lease was held when the attempt was sent, however late the refusal
-/// arrives.
+/// Polls until another id acquires the lease. Judges an early end by the upper bound on elapsed time (`Clock::now`),
+/// and a late end by the lower bound (`Clock::least`). A refusal proves that the lease was held when the attempt was
+/// sent, even if the refusal arrives late.
 async fn poll_until_acquired(scratch: &Scratch, held: Held) -> Result<Ended, NoVerdict> {
     let length = scratch.length;
     let ends = scratch.clock.least() + length;
@@ -85,7 +87,7 @@ async fn poll_until_acquired(scratch: &Scratch, held: Held) -> Result<Ended, NoV
                 } else {
                     kept(found)
                 };
-                // If this machine paused between two attempts, the delay is unknown.
+                // If this machine was paused between two attempts, the delay is unknown.
                 let free_after = Some(free_after).filter(|_| polled.saturating_sub(refused.max(ends)) < LATE);
                 return Ok(Ended {
                     verdict,
@@ -110,7 +112,7 @@ async fn poll_until_acquired(scratch: &Scratch, held: Held) -> Result<Ended, NoV
     }
 }
 
-/// Checks that the former holder of a lease that another id has acquired can do nothing under it.
+/// Checks that the former holder of a lease can do nothing under it after another id has acquired the lease.
 pub(super) async fn lease_taken_over(scratch: &Scratch, TakenOver { former, new, .. }: &TakenOver) -> Verdict {
     let write = Op::Write { id: former.id, version: former.version.clone(), record: scratch.record(8) };
     let mut new = new.clone();
@@ -133,7 +135,7 @@ pub(super) async fn lease_taken_over(scratch: &Scratch, TakenOver { former, new,
     kept("the former holder can neither renew nor release the lease, nor write the record")
 }
 
-/// Checks that the record cannot be written under an expired lease, and that another id cannot renew it.
+/// Checks that nobody can write the record under an expired lease, and that another id cannot renew the lease.
 pub(super) async fn lease_expired(scratch: &Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     let ends = scratch.clock.least() + scratch.length;
@@ -166,7 +168,7 @@ pub(super) async fn lease_expired(scratch: &Scratch) -> Verdict {
             ));
         }
     };
-    // Either is fine until another id acquires the lease.
+    // Both results are fine as long as no other id acquires the lease.
     let own = if scratch.renew(&mut held).await?.is_ok() { "can renew it" } else { "cannot renew it" };
     let found = format!(
         "the record cannot be written under an expired lease; the lease's own id {own} until another id acquires it"

@@ -10,7 +10,7 @@ use crate::cli::{Finding, Latency};
 const RENEWALS: u32 = 48;
 
 pub(super) struct Renewed {
-    /// The durations of the renewals, the shortest first.
+    /// Duration of each renewal, shortest first.
     pub took: Vec<Duration>,
     pub held: Held,
 }
@@ -20,7 +20,7 @@ pub(super) async fn renew(scratch: &Scratch, over: Duration) -> Result<Renewed, 
     let mut took = Vec::new();
     for _ in 0..RENEWALS {
         scratch.sleep(over / RENEWALS).await?;
-        // The time of a failed attempt counts, too.
+        // Include the time spent on failed attempts.
         let began = scratch.clock.now();
         match scratch.renew(&mut held).await? {
             Ok(_) => took.push(held.answered.since(began)),
@@ -42,12 +42,13 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     }
 }
 
-/// The lease duration that suits these renewals, if there is one.
+/// Recommends a lease duration for these renewals. Returns `None` if no duration suits them.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
     Timing::lease_for(percentile(took, 99), range)
 }
 
-/// Judges whether the renewals suit a lease duration. `quicker` is advice for making the store faster.
+/// Judges whether the renewals are fast enough for a lease duration. `quicker` is advice on how to make the store
+/// faster.
 pub(super) fn judge(took: &[Duration], lease: Duration, range: (Duration, Duration), quicker: &str) -> Finding {
     const CHECK: &str = "latency";
     let (median, p99) = (percentile(took, 50), percentile(took, 99));
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn lease_is_judged_by_the_timeout_of_one_attempt() {
         let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE, "nodes nearby");
-        // An attempt may take 1.25 s.
+        // An attempt may take up to 1.25 s.
         assert_eq!(of(20, 15).level, Level::Ok);
         let slow = of(700, 15);
         assert!(slow.level == Level::Warning && slow.remedy.unwrap_or_default().contains("--lease 17s"));

@@ -1,5 +1,5 @@
-//! Checks of a lease and its record that need not wait. Each starts with a lease that was just acquired, and lets a
-//! request fail for one reason only. The conformance suite has the same cases, and more.
+//! Checks of a lease and its record that need no waiting. Each check starts with a newly acquired lease and sends
+//! requests that can fail for only one reason. The conformance suite has the same cases and more.
 
 use baton_election::{LeaseState, Op, Reply, StoreError, Version};
 
@@ -52,7 +52,7 @@ pub(super) async fn lease_exclusive(scratch: Scratch) -> Verdict {
     kept("while one id holds the lease, the store refuses another id")
 }
 
-/// Checks that the holder can acquire the lease again, as after a lost response.
+/// Checks that the holder can acquire the lease again, as it must after a lost response.
 pub(super) async fn lease_own_id(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let Answer { result, answered, .. } = scratch.acquire(held.id, &held.version).await?;
@@ -105,7 +105,7 @@ pub(super) async fn lease_release(scratch: Scratch) -> Verdict {
     kept("a release frees the lease at once and invalidates its id")
 }
 
-/// Checks that a lease's id can be changed, as a reclaiming host does, and that the previous id is then invalid.
+/// Checks that a lease's id can be changed, as a reclaiming host does, and that the previous id becomes invalid.
 pub(super) async fn lease_reclaim(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let (id, version) = (random_id()?, &held.version);
@@ -180,7 +180,7 @@ pub(super) async fn write_lease(scratch: Scratch) -> Verdict {
     kept("only the lease's holder can write the record")
 }
 
-/// Checks that a write needs the version that was read (`If-Match`), and that the record reads back as it was written.
+/// Checks that a write requires the version that was read (`If-Match`), and that a written record reads back unchanged.
 pub(super) async fn write_version(scratch: Scratch) -> Verdict {
     let mut held = scratch.held().await?;
     let first = held.version.clone();
@@ -212,7 +212,7 @@ pub(super) async fn write_version(scratch: Scratch) -> Verdict {
     }
 }
 
-/// Checks that the lease can be acquired only at the version that was read (`If-Match`).
+/// Checks that acquiring the lease requires the version that was read (`If-Match`).
 pub(super) async fn acquire_version(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     let Answer { result, answered, .. } = scratch.write(held.id, &held.version, 6).await?;
@@ -230,7 +230,7 @@ pub(super) async fn acquire_version(scratch: Scratch) -> Verdict {
     }
 }
 
-/// Checks that a record that exists cannot be created again (`If-None-Match`), whether its lease is held or not.
+/// Checks that an existing record cannot be created again (`If-None-Match`), whether or not its lease is held.
 pub(super) async fn create_once(scratch: Scratch) -> Verdict {
     let held = scratch.held().await?;
     for _ in 0..2 {

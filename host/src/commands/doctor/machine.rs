@@ -1,4 +1,5 @@
-//! Checks of this machine: its clocks, hosts' folders, file descriptors, and the kernel's means to confine runners.
+//! Checks of this machine: its clocks, the folders of hosts, file descriptors, and the kernel's support for confining
+//! runners.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,20 +18,20 @@ use baton_runtime::{Grants, HttpPolicy, Policy, confine};
 use baton_store::clock::nanoseconds_on;
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
-/// A wall clock that moved against the boot clock by at least this was set, not slewed.
+/// If the wall clock deviates from the boot clock by at least this much, the wall clock was set, not slewed.
 const STEP: Duration = Duration::from_millis(50);
-/// Slew rate in ppm from which on a finding is reported. Time daemons slew at lower rates all day.
+/// Slew rate above which a finding is reported, in ppm. Time daemons routinely slew at lower rates.
 const SLEW: f64 = 1000.0;
-/// Readings of the clocks. The quickest one counts, because it was not interrupted.
+/// Number of times that the clocks are read. The quickest reading counts, because nothing interrupted it.
 const READINGS: usize = 10;
 
-/// Nanoseconds.
+/// A reading of the clocks, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
-    /// The duration of the reading. Smaller differences between the clocks mean nothing.
+    /// The time that the reading took. Clock differences smaller than this are meaningless.
     took: i128,
 }
 
@@ -80,7 +81,7 @@ impl Clocks {
     }
 }
 
-/// Checks for a time namespace: all processes that share a store must read the same boot clock.
+/// Checks whether this is a time namespace: all processes that share a store must read the same boot clock.
 pub(super) fn time_namespace() -> Finding {
     const CHECK: &str = "time-namespace";
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
@@ -151,7 +152,7 @@ pub(super) fn state_folder(folder: Option<&Path>) -> Finding {
     }
 }
 
-/// Writes a file into the folder and removes it. Returns the file system's type if it is not known to be local.
+/// Writes a file into the folder and removes it. If the file system is not known to be local, returns its type.
 fn try_folder(folder: &Path) -> io::Result<Option<String>> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let path = folder.join(format!("doctor-{}", getpid().as_raw_nonzero()));
@@ -187,7 +188,7 @@ pub(super) fn cache(examined: &DoctorSettings) -> Finding {
     }
 }
 
-/// Checks that a process may open enough descriptors for a host and its runners.
+/// Checks that a process may open enough file descriptors for a host and its runners.
 pub(super) fn descriptors() -> Finding {
     const CHECK: &str = "descriptors";
     let http = HttpPolicy::new(Grants::default(), 64, None).unwrap_or_default();
@@ -206,7 +207,7 @@ pub(super) fn descriptors() -> Finding {
     }
 }
 
-/// Checks that the kernel can confine runners to what was granted to their coordinators.
+/// Checks that the kernel can confine runners to the resources granted to their coordinators.
 pub(super) fn isolation() -> Finding {
     const CHECK: &str = "isolation";
     if let Err(error) = pidfd_open(getpid(), PidfdFlags::empty()) {
@@ -257,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Reading one clock after the other may take milliseconds on a busy machine.
+    /// Milliseconds may pass between reading one clock and the next if the machine is busy.
     #[test]
     fn clocks_read_slowly_are_not_reported_as_diverging() {
         let before = Clocks { boot: 0, raw: 0, wall: 0, took: SECOND / 1_000 };

@@ -1,5 +1,5 @@
-//! `baton doctor`: checks that the store and this machine keep what Baton's promises depend on. The store is tried on a
-//! [`Scratch`] election, which is removed before the command ends, also after an error or a signal.
+//! `baton doctor`: checks that the store and this machine have the properties on which Baton's guarantees depend. The
+//! store's checks use a [`Scratch`] election. It is removed before the command ends, even after an error or a signal.
 
 mod expiry;
 mod latency;
@@ -31,13 +31,14 @@ use machine::Clocks;
 use scratch::Scratch;
 use trial::{Advice, News, Plan};
 
-/// Longest wait for a request under way at a signal, since it may create an object that must be removed.
+/// Timeout for a request that is in flight when a signal arrives. The request may create an object, which must then be
+/// removed.
 const LAST_RESPONSE_WITHIN: Duration = Duration::from_secs(6);
 
 pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     let store = open_store(&command.examined.store)?;
     let progress = Progress::on_terminal();
-    // From here on, signals do not end the process.
+    // From here on, signals no longer end the process by themselves.
     let mut signals = AllSignals::listen()?;
     let mut diagnosis = examine(command, store, &progress, &mut signals).await?;
     if diagnosis.complete {
@@ -53,10 +54,11 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// True if a SQLite store does not exist. If only a file is missing, creating it would hide that its content was lost.
+/// True if a SQLite store does not exist at all. If just one file is missing, creating it would hide the loss of its
+/// content.
 async fn is_new_folder(place: &StoreUrl) -> bool {
     let StoreUrl::Sqlite(folder) = place.clone() else { return false };
-    // If the disk hangs, the trial reports that.
+    // If the disk hangs, the trial reports it.
     let is_absent = tokio::task::spawn_blocking(|| !SqliteStore::is_in(folder));
     timeout(ANSWER_WITHIN, is_absent).await.is_ok_and(|is_absent| is_absent.unwrap_or(false))
 }
@@ -81,7 +83,7 @@ async fn examine(
     let mut state = TrialState::new(place);
     let ended = loop {
         tokio::select! {
-            // Findings that arrive before a signal count.
+            // Findings that arrive before a signal still count.
             biased;
             Some(news) = news_receiver.recv() => state.note(news, progress),
             ended = &mut trial => break Some(ended),
@@ -118,7 +120,7 @@ async fn examine(
     Ok(diagnosis)
 }
 
-/// The signals that end the command, including SIGHUP of a closed terminal.
+/// All signals that end the command, including the SIGHUP when a terminal is closed.
 struct AllSignals {
     signals: Signals,
     hangup: Signal,
@@ -139,7 +141,7 @@ impl AllSignals {
 
 struct TrialState {
     diagnosis: Diagnosis,
-    /// True if the test election may exist and must be removed.
+    /// True if the test election may exist and so must be removed.
     may_exist: bool,
     place: String,
 }
@@ -192,7 +194,7 @@ fn left(scratch: &Scratch, why: &str) -> Finding {
 
 async fn machine(command: &Doctor, progress: &Progress) -> anyhow::Result<Vec<Finding>> {
     let examined = command.examined.clone();
-    // If a folder's server does not answer, only a thread of the blocking pool waits.
+    // If a folder's file server does not respond, this blocks only a thread of the blocking pool.
     let checks = tokio::task::spawn_blocking(move || {
         let mut findings = vec![
             machine::time_namespace(),

@@ -1,4 +1,4 @@
-//! Checks of objects other than leases: conditional writes, listing and removal.
+//! Checks of objects other than leases: conditional writes, listing, and removal.
 
 use baton_election::StoreError;
 use bytes::Bytes;
@@ -7,10 +7,10 @@ use super::scratch::{NoVerdict, Scratch, describe};
 use super::verdict::{Outcome, Verdict, broken, kept, may_not_list};
 use baton_store::{Listing, Reading, VersionedObject};
 
-/// The checked object. Coordinators' state is written under the same conditions.
+/// The object to check. The state of coordinators is written under the same conditions.
 const OBJECT: VersionedObject = VersionedObject::Control;
 
-/// Checks that an object can be written only if it does not exist, or over the version that was read.
+/// Checks that an object can be written only if it does not exist, or if it still has the version that was read.
 pub(super) async fn object_version(scratch: Scratch) -> Verdict {
     let election = &scratch.election;
     let write = async |version, text: &'static str| {
@@ -22,7 +22,7 @@ pub(super) async fn object_version(scratch: Scratch) -> Verdict {
         let read = async || scratch.store.read(OBJECT, election, known).await;
         scratch.attempt(2, read).await.map(|answer| answer.result)
     };
-    // An earlier attempt of this check may have created it.
+    // An earlier attempt at this check may have created the object.
     let first = match read(None).await? {
         Ok(Reading::Found(version, _)) => version,
         _ => match write(None, "first").await? {
@@ -82,7 +82,7 @@ pub(super) async fn announcements(scratch: Scratch) -> Verdict {
     kept("announcements are kept and listed")
 }
 
-/// Checks that an object can be removed, which not every shared access signature allows.
+/// Checks that an object can be removed. Not every shared access signature permits this.
 pub(super) async fn removal(scratch: Scratch) -> Verdict {
     let object = scratch.announcement();
     match scratch.attempt(1, async || scratch.store.remove(&object, None).await).await {

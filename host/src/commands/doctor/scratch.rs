@@ -1,8 +1,8 @@
-//! The test election: its name is random, nobody else uses it, and it is removed in the end.
+//! The test election. Its name is random, so nobody else uses it, and it is removed at the end.
 //!
 //! A verdict about a lease must be right on any machine, however busy. So the checks measure the holder's time with the
-//! clock by which holders measure it ([`Clock::now`]), from before the last renewal was sent. If the lease may have
-//! expired by that clock, the check gives no verdict and starts over.
+//! same clock as holders ([`Clock::now`]), starting before the last renewal was sent. If the lease may have expired by
+//! that clock, the check gives no verdict and starts over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tokio::time::timeout;
 use baton_store::clock::{Clock, wall};
 use baton_store::{PlainObject, Store};
 
-/// Longest wait for one response. The elector itself gives up after 2 s at most.
+/// Timeout for one response. The elector itself gives up after 2 s at most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Attempts at a request whose outcome is unknown, and the pause between them.
+/// Number of attempts at a request while its outcome is unknown, and the pause between attempts.
 const TRIES: u32 = 2;
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
-/// Shortest lease of a test, if the store allows shorter ones. Several requests must fit into it.
+/// Shortest lease for a test, even if the store permits shorter ones. Several requests must fit into the lease.
 const SHORTEST: Duration = Duration::from_secs(3);
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -33,20 +33,20 @@ pub(super) struct Scratch {
     ended: Arc<watch::Sender<bool>>,
 }
 
-/// The reason why a check has no verdict.
+/// Reason why a check has no verdict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum NoVerdict {
-    /// The store does not answer, or refuses the request.
+    /// The store does not respond, or refuses the request.
     Store(StoreError),
-    /// The store does not meet the check's precondition.
+    /// The store does not meet a precondition of the check.
     Odd(String),
-    /// The lease may have expired meanwhile, by its holder's clock.
+    /// The lease may have expired during the check, by the holder's clock.
     Slow,
-    /// A signal has ended the command.
+    /// A signal ended the command.
     Ended,
 }
 
-/// A response, with the times at which the request was sent and answered.
+/// A response, with the times at which the request was sent and the response arrived.
 pub(super) struct Answer<T> {
     pub result: Result<T, StoreError>,
     pub sent: Time,
@@ -57,7 +57,7 @@ pub(super) struct Answer<T> {
 pub(super) struct Held {
     pub id: LeaseId,
     pub version: Version,
-    /// The times at which the last acquisition or renewal was sent and answered.
+    /// The times at which the last acquisition or renewal was sent and its response arrived.
     pub sent: Time,
     pub answered: Time,
 }
@@ -80,12 +80,12 @@ impl Scratch {
         Ok(Self { store, election, length, clock: Clock::default(), since, ended: Arc::default() })
     }
 
-    /// Lets new requests fail, except for the removal. Requests under way continue.
+    /// Makes new requests fail, except for the removal. Requests in flight continue.
     pub fn end(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Sleeps, or returns an error if the command ends.
+    /// Sleeps. Returns an error if the command ends in the meantime.
     pub async fn sleep(&self, time: Duration) -> Result<(), NoVerdict> {
         // The sender cannot be dropped while `self` is borrowed.
         match timeout(time, self.ended.subscribe().wait_for(|ended| *ended)).await {
@@ -94,7 +94,8 @@ impl Scratch {
         }
     }
 
-    /// Sends a request, and retries it while the outcome is unknown, except writes and releases that may have happened.
+    /// Sends a request. Retries it while its outcome is unknown, except for writes and releases, which may already have
+    /// taken effect.
     pub async fn ask(&self, op: Op) -> Result<Answer<Reply>, NoVerdict> {
         let once = matches!(op, Op::Write { .. } | Op::Create { .. } | Op::Release { .. });
         let tries = if once { 1 } else { TRIES };
@@ -135,7 +136,7 @@ impl Scratch {
         }
     }
 
-    /// Reads the lease and the record, which must exist.
+    /// Reads the lease and the record. The record must exist.
     pub async fn read_object(&self) -> Result<ObjectState, NoVerdict> {
         let Answer { result, answered, .. } = self.ask(Op::Read).await?;
         match result {
@@ -146,7 +147,7 @@ impl Scratch {
         }
     }
 
-    /// Acquires the lease under a new id. Breaks it first if it is held.
+    /// Acquires the lease under a new id. If the lease is held, breaks it first.
     pub async fn held(&self) -> Result<Held, NoVerdict> {
         self.free().await?;
         let version = self.read_object().await?.version;
@@ -201,12 +202,12 @@ impl Scratch {
         PlainObject::Announcement(self.election.clone(), "doctor".to_owned())
     }
 
-    /// Fails unless the lease certainly had to be held at `answered`, with 1% for differences between the clocks.
+    /// Fails unless the lease was certainly held at `answered`. Allows 1% for differences between the clocks.
     pub fn ensure_held(&self, held: &Held, answered: Time) -> Result<(), NoVerdict> {
         if answered.since(held.sent) < self.length * 99 / 100 { Ok(()) } else { Err(NoVerdict::Slow) }
     }
 
-    /// Removes all objects of the election, within a bounded time.
+    /// Removes all objects of the election. Takes a limited time.
     pub async fn remove(&self) -> Result<(), StoreError> {
         let attempts = async {
             let mut answer = self.try_remove().await;
@@ -224,7 +225,7 @@ impl Scratch {
     }
 
     async fn try_remove(&self) -> Result<(), StoreError> {
-        // Breaking fails if nobody holds the lease, which is fine.
+        // Breaking the lease fails if nobody holds it, which is fine.
         let _ = self.store.break_now(&self.election).await;
         self.store.remove_election(&self.election).await?;
         self.store.remove(&self.announcement(), None).await.map(drop)

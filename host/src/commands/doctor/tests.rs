@@ -1,4 +1,4 @@
-//! Stores that are faulty in one way each: the trial must find the fault, and report it under the check that it breaks.
+//! Stores that each have one fault. The trial must find the fault and report it under the check that fails.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -45,15 +45,15 @@ enum Fault {
     IsSlow,
     Denies(&'static str),
     Hangs,
-    /// The store's clock runs at this percentage of the right speed.
+    /// The store's clock runs at this percentage of the correct speed.
     ClockRuns(u32),
     IgnoresRenewals,
     RenewsForFormerHolder,
     WritesUnderExpiredLeases,
     RenewsExpiredForAnyId,
-    /// Carries out the first request of this kind, but loses the response.
+    /// The store carries out the first request of this kind, but its response is lost.
     LosesAnswer(&'static str),
-    /// The store is correct, but this machine pauses when it is refused a lease for the first time.
+    /// The store is correct, but this machine pauses the first time that it is refused a lease.
     PausesMachine(Duration),
 }
 
@@ -61,7 +61,7 @@ struct FaultyStore {
     fault: Fault,
     inner: MemoryStore,
     held: Mutex<HashSet<LeaseId>>,
-    /// True once the fault that occurs only once has occurred.
+    /// True after a fault that occurs only once has occurred.
     once: AtomicBool,
 }
 
@@ -267,7 +267,7 @@ impl OperatorStore for FaultyStore {
     }
 }
 
-/// Tries a store with this fault on Azure, and checks that nothing is left on the store.
+/// Runs the trial on an Azure store with this fault, and checks that nothing is left in the store.
 async fn found(fault: Fault, quick: bool) -> Vec<Finding> {
     found_on("azurite", fault, quick).await
 }
@@ -293,7 +293,7 @@ async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
     findings
 }
 
-/// The finding of a check, which must have this level.
+/// Returns the finding of a check, which must have this level.
 #[track_caller]
 fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.check == check);
@@ -306,7 +306,7 @@ async fn correct_store_passes_every_check() {
     let names: Vec<_> = findings.iter().map(|finding| finding.check).collect();
     let all = trial::names().into_iter().filter(|name| *name != "removed");
     assert_eq!(names.iter().copied().collect::<HashSet<_>>(), all.collect());
-    // On a busy machine, the checks of time may report findings.
+    // On a busy machine, the timing checks may report findings.
     let others = findings.iter().filter(|finding| finding.check != "latency" && finding.check != "lease-length");
     for finding in others {
         assert_eq!(finding.level, Level::Ok, "{finding:?}");
@@ -339,12 +339,12 @@ async fn immediate_faults_are_reported_under_their_check() {
         let finding = of(&findings, check, Level::Problem);
         assert!(finding.found.contains(text), "{finding:?}");
         assert!(finding.means.is_some() && finding.remedy.is_some(), "{finding:?}");
-        // The trial ends once the store hangs.
+        // The trial ends as soon as the store hangs.
         assert!(text != "no response" || findings.last() == Some(finding), "{findings:?}");
     }
 }
 
-/// A lost response is no fault of the store, and the request may have been carried out.
+/// A lost response is not the store's fault, and the request may have been carried out.
 #[tokio::test]
 async fn lost_response_is_requested_again() {
     let tried = ["read", "acquire", "renew", "write", "release"].map(|op| found(Fault::LosesAnswer(op), true));
@@ -358,7 +358,7 @@ async fn lost_response_is_requested_again() {
     assert!(finding.found.contains("could not run"), "{finding:?}");
 }
 
-/// If this machine pauses while it waits for a lease to expire, it notices the refusal late.
+/// If this machine pauses while it waits for a lease to expire, it receives the refusal late.
 #[tokio::test]
 async fn store_is_not_blamed_when_the_machine_pauses() {
     let length = Duration::from_secs(3);

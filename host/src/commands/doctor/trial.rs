@@ -1,4 +1,4 @@
-//! The order of the store's checks, and what the failure of each would mean.
+//! The order of the store's checks, and the consequences if a check fails.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
 
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
-/// Attempts at a check that is too slow for a verdict.
+/// Number of attempts at a check if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
 
 pub(super) struct Plan {
-    /// Create the store's folder or container first.
+    /// True to create the store's folder or container first.
     pub create: bool,
     pub advice: &'static Advice,
     pub lease: Duration,
-    /// Skip the checks that wait for a lease to expire.
+    /// True to skip the checks that wait for a lease to expire.
     pub quick: bool,
 }
 
-/// Advice for findings: if the store is silent, if it should be faster, and if it breaks a promise.
+/// Advice for findings about a store that does not respond, is too slow, or breaks a promise.
 #[derive(Debug)]
 pub(super) struct Advice {
     silent: &'static str,
     quicker: &'static str,
     other: &'static str,
-    /// True if refused requests lack rights that can be granted.
+    /// True if a request is refused only for lack of rights that can be granted.
     grants_rights: bool,
 }
 
@@ -65,10 +65,10 @@ impl Advice {
 
 pub(super) enum News {
     Trying(&'static str),
-    /// True if the election may exist from now on, and must be removed.
+    /// True if the election may exist from now on and must be removed later.
     Making(bool),
     Found(Finding),
-    /// The latency of renewals, and the recommended lease, if any.
+    /// The latency of renewals, and the recommended lease duration, if any.
     Renewed(Latency, Option<Duration>),
     /// The delay between a lease's expiry and its next acquisition.
     FreeAfter(Duration),
@@ -79,7 +79,7 @@ type CheckFuture = Pin<Box<dyn Future<Output = Verdict>>>;
 struct Check {
     name: &'static str,
     run: fn(Scratch) -> CheckFuture,
-    /// The consequence if the store fails the check.
+    /// The consequence if the store fails this check.
     means: &'static str,
 }
 
@@ -92,7 +92,7 @@ macro_rules! checks {
 const TWO: &str = "two nodes could lead at once";
 const LEADERLESS: &str = "a lease would become free late or never, and no node would lead";
 
-/// The checks that need an existing record. Each starts with a new lease.
+/// The checks that need an existing record. Each starts with a newly acquired lease.
 const CHECKS: &[Check] = checks![
     "lease-kept", leases::lease_kept, "a leader would lose its term although nothing failed, and another node could lead at the same time";
     "lease-exclusive", leases::lease_exclusive, "two nodes could lead at once";
@@ -113,12 +113,12 @@ const CHECKS: &[Check] = checks![
 ];
 
 pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSender<News>) {
-    // The trial ends early if the command has dropped the receiver.
+    // The trial ends early if the command drops the receiver.
     let trial = Trial { scratch, plan, news };
     let _ = trial.run().await;
 }
 
-/// The trial ends early, because the store does not answer or the receiver is gone.
+/// The trial ended early, because the store did not respond or the receiver was dropped.
 struct TrialEnded;
 
 struct Trial {
@@ -188,7 +188,7 @@ impl Trial {
             Err(no_verdict) => Err(no_verdict),
         };
         let is_created = matches!(verdict, Ok(Outcome::Kept(_)));
-        // The store refused the request, or it was never sent, so there is nothing to remove.
+        // The store refused the request, or the request was never sent, so there is nothing to remove.
         if matches!(
             verdict,
             Ok(Outcome::Broken(_)) | Err(NoVerdict::Store(StoreError::Misconfigured(_)) | NoVerdict::Ended)
@@ -199,7 +199,7 @@ impl Trial {
         if is_created { Ok(()) } else { Err(TrialEnded) }
     }
 
-    /// Measures renewals, then checks what happens when a lease is no longer renewed.
+    /// Measures renewals, then checks what happens once a lease is no longer renewed.
     async fn over_time(&self) -> Result<(), TrialEnded> {
         let scratch = &self.scratch;
         let (range, advice, quick) = (scratch.store.lease_range(), self.plan.advice, self.plan.quick);
@@ -237,7 +237,7 @@ impl Trial {
         self.conclude("lease-expired", "a delayed leader could begin a term while another leader's term runs", verdict)
     }
 
-    /// Retries a check if this machine was too slow for a verdict, and once if the store did not answer.
+    /// Retries a check if this machine was too slow for a verdict, and once if the store did not respond.
     async fn retry<T>(&self, run: impl AsyncFn() -> Result<T, NoVerdict>) -> Result<T, NoVerdict> {
         let mut is_silent = false;
         for _ in 1..TRIES {
@@ -302,7 +302,7 @@ impl Trial {
     }
 }
 
-/// The advice for a refusal of Azure that is due to a missing right.
+/// Returns advice for requests that Azure refuses because a right is missing.
 fn missing_right(name: &str, why: &str) -> Option<String> {
     let right = match name {
         "reachable" => "to read (r)",

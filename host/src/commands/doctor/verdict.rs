@@ -3,23 +3,23 @@ use super::scratch::NoVerdict;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Kept(String),
-    /// The store breaks no promise, but delays takeovers.
+    /// The store keeps its promises, but delays takeovers.
     Costs {
         found: String,
         means: &'static str,
         remedy: &'static str,
     },
-    /// The store refuses a request that hosts can do without.
+    /// The store refuses a request that hosts do not strictly need.
     Refused {
         found: String,
         means: &'static str,
-        /// The right that the credentials lack on Azure.
+        /// The right that the credentials lack (Azure).
         right: &'static str,
     },
     Broken(String),
 }
 
-/// The result of a check: an outcome, or the reason for having none.
+/// The result of a check: an outcome, or the reason why there is none.
 pub(super) type Verdict = Result<Outcome, NoVerdict>;
 
 pub(super) fn kept(found: impl Into<String>) -> Verdict {

@@ -1,8 +1,9 @@
-//! `baton events` and `baton logs`: print events and output from the leader's host, whichever node leads.
+//! `baton events` and `baton logs`: print events and output from the leader's host, even when leadership moves.
 //!
-//! The record in the store names the current or last leader, whose announcement names its admin endpoint. With
-//! `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that it read before, it
-//! continues after the last id. On a new one it takes only what follows the known terms. So it prints nothing twice.
+//! The record in the store names the current or last leader, and the announcement of that leader names its admin
+//! endpoint. With `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that it
+//! has already read, it continues after the last id. On a new host, it skips all terms that it already knows. So it
+//! prints nothing twice.
 
 mod sent_events;
 
@@ -33,16 +34,16 @@ use baton_store::{Announcement, ModuleStore as _, Store};
 pub(crate) use sent_events::READER;
 use sent_events::SentEvents;
 
-/// Interval between checks of the store for a new leader.
+/// Interval at which the store is checked for a new leader.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Time for which the previous leader's stream is read after leadership has moved.
+/// Time for which the previous leader's stream is still read after leadership has moved.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Pause after a failure: at least and at most.
+/// Shortest and longest pause after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
-/// Most elections that are followed at once, because hosts limit their readers.
+/// Maximum number of elections to follow at once, because hosts limit their readers.
 const MOST_FOLLOWED: usize = 50;
 
 const ALL: usize = usize::MAX;
@@ -94,7 +95,7 @@ pub(super) async fn follow(args: &StreamArgs) -> anyhow::Result<ExitCode> {
                     }
                 }
                 Err(error) if is_one => return Err(error),
-                // The other elections can still be read.
+                // The other elections may still be readable.
                 Err(error) => {
                     print_error(&format!("{error:#}"));
                     exit = ExitCode::FAILURE;
@@ -122,7 +123,7 @@ pub(super) async fn follow(args: &StreamArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns once stdout is closed, even if nothing is printed for days. Never returns if stdout is a file.
+/// Returns once stdout is closed, even if nothing is printed for days. If stdout is a file, never returns.
 async fn stdout_closed() {
     if let Ok(stdout) = std::io::stdout().as_fd().try_clone_to_owned() {
         // SAFETY: `stdout` is an owned, open descriptor, which only the `AsyncFd` uses and closes. So it stays valid
@@ -142,11 +143,11 @@ struct Reader {
     tail: usize,
     level: LogLevel,
     json: bool,
-    /// The highest term of the leaders that were read so far. None before the first.
+    /// The highest term of the leaders read so far. `None` before the first.
     highest_term: Option<Term>,
-    /// The last id from each host, by incarnation.
+    /// The last id received from each host, by incarnation.
     ids: HashMap<String, String>,
-    /// The last message about progress, so that it is not repeated.
+    /// The last progress message, so that it is not repeated.
     last_message: String,
 }
 
@@ -199,7 +200,8 @@ impl Reader {
         serde_json::from_slice(&list.with_context(at)?).with_context(at)
     }
 
-    /// Requests a path. For coordinators' output, hosts on other machines or of other users require the token.
+    /// Requests a path. For coordinators' output, hosts require the token if they are on other machines or run as other
+    /// users.
     async fn ask(
         &self,
         leader: &Leader,
@@ -234,9 +236,10 @@ impl Reader {
                 Ok(Stopped::StdoutClosed) => return Ok(()),
                 Ok(Stopped::WriteFailed(error)) => return Err(error.into()),
                 Ok(Stopped::Moved) => continue,
-                // Hosts end streams from time to time.
+                // Hosts end streams now and then.
                 Ok(Stopped::Ended) => {}
-                // Later a refusal is not final: another host may answer at the address of one that has exited.
+                // After the first leader, a refusal is not final: another host may respond at the address of one that
+                // has exited.
                 Err(AskError::Refused(why)) if self.highest_term.is_none() => {
                     anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.endpoint)
                 }
@@ -248,14 +251,14 @@ impl Reader {
         }
     }
 
-    /// Reads from one host until the stream ends or another node leads.
+    /// Reads from one host until the stream ends or another node becomes the leader.
     async fn read(&mut self, leader: &Leader) -> Result<Stopped, AskError> {
         let previous = self.highest_term;
         let last = self.ids.get(&leader.incarnation).cloned();
-        // On a host that was not read before, skip everything up to the terms that are already known.
+        // On a host that was not read before, skip everything up to the last known term.
         let mut awaits = previous.filter(|_| last.is_none());
         let tail = if awaits.is_some() { ALL } else { self.tail };
-        // The event `elected` shows where the next leader's terms begin, so request all levels and filter them here.
+        // The `elected` event shows where the next leader's terms begin, so request all levels and filter them here.
         let path = self.path(tail, if self.is_output { self.level } else { LogLevel::Trace });
         let mut answer = self.ask(leader, &path, "text/event-stream", last.as_deref()).await?;
         self.last_message.clear();
@@ -287,14 +290,14 @@ impl Reader {
                     }
                     continue;
                 }
-                // Other events may name another node's term.
+                // Other events may contain another node's term.
                 let own =
                     entry["term"].as_u64().filter(|_| ["elected", "output"].iter().any(|own| entry["event"] == *own));
                 if awaits.is_some_and(|known| own.is_none_or(|term| term <= known)) {
                     continue;
                 }
                 awaits = None;
-                // The next leader's host has the events of its own term.
+                // Skip it: the next leader's host has the events of that leader's term.
                 if moved.is_some() && entry["term"].as_u64() > self.highest_term {
                     continue;
                 }
@@ -318,7 +321,7 @@ impl Reader {
         print_entry(entry, self.json)
     }
 
-    /// Prints a message about progress, unless it repeats the last one.
+    /// Prints a progress message unless it is the same as the last one.
     fn say(&mut self, what: &str) {
         if self.last_message != what {
             what.clone_into(&mut self.last_message);
@@ -340,14 +343,14 @@ impl Reader {
 #[derive(Clone)]
 struct LeaderFinder {
     store: Arc<dyn Store>,
-    /// True if all nodes of the store run on this machine, so that their loopback is this machine's.
+    /// True if all nodes of the store run on this machine. Then their loopback addresses are valid here.
     is_one_machine: bool,
     has_token: bool,
     election: ElectionName,
 }
 
 impl LeaderFinder {
-    /// Returns the current or last leader, and its endpoint.
+    /// Returns the current or last leader with its endpoint.
     async fn leader(&self) -> Result<Leader, NoLeader> {
         let snapshot =
             read(&*self.store, &self.election).await.map_err(|error| NoLeader::Store(format!("{error:#}")))?;
@@ -364,7 +367,7 @@ impl LeaderFinder {
         let announced = patiently(2, async || self.store.announced(&self.election, &node).await).await;
         let cannot = |error| NoLeader::Store(format!("cannot read the announcement of {node}: {error}"));
         let announced = announced.map_err(cannot)?;
-        // A host withdraws its announcement when it shuts down cleanly, and announces itself right after its start.
+        // A host withdraws its announcement when it shuts down cleanly, and announces itself right after it starts.
         let Some(announced) = announced else { return Err(NoLeader::HostExited { node }) };
         let announcement = Announcement::decode(&announced);
         let has_rival = |found: &Announcement| found.rival.is_some() && found.incarnation != incarnation;
@@ -372,7 +375,7 @@ impl LeaderFinder {
             return Err(NoLeader::DuplicateNode { node });
         }
         let admin = announcement.and_then(|announcement| announcement.admin.parse().ok());
-        // A loopback address of another machine must not be used here, where another program may listen at it.
+        // Never connect to the loopback address of another machine: here, another program may be listening on it.
         let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
         let endpoint = match admin.filter(is_there) {
             Some(admin) => Some(Endpoint::Url(admin)),
@@ -384,7 +387,7 @@ impl LeaderFinder {
         }
     }
 
-    /// Waits until the store names another leader or endpoint. A failed read does not count.
+    /// Waits until the store names another leader or endpoint. Ignores failed reads.
     async fn wait_for_another_than(&self, leader: &Leader) {
         loop {
             sleep(POLL).await;
@@ -397,7 +400,7 @@ impl LeaderFinder {
     }
 }
 
-/// Returns the next piece, or none at the end of the stream and after `until`.
+/// Returns the next piece. Returns `None` at the end of the stream and once `until` has passed.
 async fn next(answer: &mut Answer, until: Option<Instant>) -> Result<Option<axum::body::Bytes>, AskError> {
     match until {
         None => answer.piece().await,

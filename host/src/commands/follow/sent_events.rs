@@ -1,14 +1,14 @@
-//! A parser of server-sent events (`text/event-stream`, HTML standard), as far as nodes use them.
+//! A parser for the part of server-sent events (`text/event-stream`, HTML standard) that nodes use.
 
 use baton_store::untrusted::Reader;
 
-/// Longest line, in bytes. An entry has some hundred kilobytes at most.
+/// Longest line to accept, in bytes. An entry has a few hundred kilobytes at most.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// Longest id, in bytes. A node's id has some dozens.
+/// Longest id to accept, in bytes. The ids that nodes send have a few dozen.
 const LONGEST_ID: usize = 128;
 
-/// The reader of untrusted bytes, for [`crate::foreign`].
+/// The reader of untrusted bytes, for [`crate::untrusted`].
 pub(crate) const READER: Reader = Reader {
     name: "sent-events",
     read: |bytes| {
@@ -30,7 +30,7 @@ pub(crate) const READER: Reader = Reader {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SentEvent {
-    /// The kind; empty if the event has none.
+    /// The event's type; empty if it has none.
     pub(super) kind: String,
     pub(super) data: String,
 }
@@ -44,12 +44,12 @@ pub(super) struct SentEvents {
     line: Vec<u8>,
     kind: String,
     data: String,
-    /// The last id that has arrived. A reader that reconnects continues after it.
+    /// The last id received. A reader that reconnects continues after this id.
     pub(super) last_id: Option<String>,
 }
 
 impl SentEvents {
-    /// Parses more bytes, and returns the events that they complete.
+    /// Parses more bytes. Returns the events that are now complete.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Vec<SentEvent>, TooLong> {
         let mut sent = Vec::new();
         let mut rest = bytes;
@@ -84,11 +84,11 @@ impl SentEvents {
                     return Err(TooLong);
                 }
             }
-            // The id is sent back in a header, so its characters are limited.
+            // The id is sent back in a header, so only certain characters are accepted.
             "id" if value.len() <= LONGEST_ID && value.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 self.last_id = Some(value.to_owned()).filter(|id| !id.is_empty());
             }
-            // `retry` is ignored, and a line that begins with a colon is a comment.
+            // Ignore `retry`, and comments, which are lines that begin with a colon.
             _ => {}
         }
         Ok(None)

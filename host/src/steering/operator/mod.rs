@@ -1,6 +1,6 @@
 //! The operator's side of steering: writes a command for an election's nodes, and waits until it has taken effect.
 //!
-//! The record shows the effect, or else the nodes' announcements do. Only commands and the admin endpoint wait here;
+//! The effect shows in the record or in the nodes' announcements. Only commands and the admin endpoint wait for it;
 //! nodes never do.
 
 mod transfer;
@@ -21,18 +21,18 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::links;
 
 const ANNOUNCEMENT_INTERVAL: time::Duration = time::Duration::MINUTE;
-/// Interval between reads of the store while a command waits.
+/// Interval between reads of the store while a command is waiting.
 const POLL: Duration = Duration::from_millis(200);
 const RESPONSE_WITHIN: Duration = Duration::from_secs(4);
-/// Shortest time for which requests to a busy store are retried, even without patience.
+/// Shortest time during which requests to a busy store are retried, even if `patience` is shorter.
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(2);
-/// Time within which every live node has read a command and confirmed it.
+/// Time within which every live node reads a command and confirms it.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(6);
 
-/// Checks that a text can be a command's reason.
+/// Checks whether a string is valid as the reason for a command.
 ///
 /// # Errors
-/// The cause, for people.
+/// A human-readable cause.
 pub fn check_reason(reason: &str) -> Result<(), String> {
     if reason.trim().is_empty() {
         return Err("it is empty: leave it out, or give a reason".to_owned());
@@ -46,15 +46,15 @@ pub fn check_reason(reason: &str) -> Result<(), String> {
 /// A steering command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SteeringCommand {
-    /// The leader releases the lease, and is ineligible for this time.
+    /// The leader releases the lease and is ineligible for this long.
     StepDown(Duration),
     /// No node leads until the election is resumed.
     Suspend,
     /// Ends a suspension.
     Resume,
-    /// This node takes the lease.
+    /// This node acquires the lease.
     Transfer(String),
-    /// Breaks the lease of a client other than Baton.
+    /// The lease of a client other than Baton is broken.
     Break,
 }
 
@@ -66,35 +66,35 @@ pub struct Operator<'a> {
     pub election: &'a ElectionName,
     /// The operator, as `USER@HOST`.
     pub by: String,
-    /// The reason, for people.
+    /// Human-readable reason.
     pub reason: Option<String>,
-    /// Longest wait for the effect.
+    /// Maximum time to wait for the effect.
     pub patience: Duration,
-    /// The nodes that get a hint, so that they need not wait for their next poll.
+    /// The recipients of hints, so that nodes need not wait until their next poll.
     pub called: HintTarget<'a>,
 }
 
-/// The receiver of a hint that there is something to read.
+/// Recipient of a hint that there is something new to read.
 #[derive(Clone, Copy)]
 pub enum HintTarget<'a> {
     /// No hint is sent.
     Nobody,
-    /// The hosts of this machine, through their sockets in the store's folder.
+    /// The hosts on this machine, through their sockets in the store's folder.
     Hosts(&'a StoreUrl),
-    /// This node, which sends hints to the others.
+    /// This node, which forwards hints to the other nodes.
     Node(&'a ChangeNotifier),
 }
 
-/// The reason why a command has no effect.
+/// Reason why a command has no effect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoEffect {
     /// The election does not exist.
     #[error("there is no election {0} in this store: no host has contended for it yet; check `--store`")]
     Unknown(ElectionName),
-    /// The command makes no sense now, and was not sent.
+    /// The command makes no sense at the moment, and was not sent.
     #[error("{0}")]
     Refused(String),
-    /// The command was sent, but has not taken effect in time, or was superseded.
+    /// The command was sent, but was superseded or has not taken effect in time.
     #[error("{0}")]
     NotYet(String),
     /// The steering object cannot be read or written.
@@ -111,7 +111,7 @@ impl From<StoreError> for NoEffect {
     }
 }
 
-/// The result of a command, in lines for people.
+/// The result of a command, as human-readable lines.
 pub type SteerResult = Result<String, NoEffect>;
 
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ struct Leader {
 }
 
 impl LeaseView {
-    /// The host that leads according to the record, if any.
+    /// Returns the host that leads according to the record, if any.
     fn leader(&self) -> Option<Leader> {
         let record = self.record.as_ref().filter(|record| !record.released)?;
         let is_held = matches!(self.lease, Some(LeaseState::Held | LeaseState::Breaking));
@@ -137,8 +137,8 @@ impl LeaseView {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
-    /// The leader above a term. After the acquisition of an expired lease, the record names the previous holder for a
-    /// while.
+    /// Returns the leader if its term is higher than `term`. After a node acquires an expired lease, the record names
+    /// the previous holder for a while.
     fn leader_above(&self, term: Term) -> Option<Leader> {
         self.leader().filter(|leader| leader.term > term)
     }
@@ -157,7 +157,7 @@ impl LeaseView {
 }
 
 impl Operator<'_> {
-    /// Sends a command, and waits until it has taken effect: as long as `patience`, but at least 2 s.
+    /// Sends a command, and waits for it to take effect: up to `patience`, but at least 2 s.
     ///
     /// # Errors
     /// [`NoEffect`].
@@ -177,7 +177,7 @@ impl Operator<'_> {
         self.begin().known().await
     }
 
-    /// Reads the announcements of nodes that may still be live, by this machine's clock.
+    /// Reads the announcements of nodes that may still be live, judged by this machine's clock.
     pub(super) async fn nodes(&self) -> Result<Vec<Announcement>, NoEffect> {
         self.begin().nodes().await
     }
@@ -190,7 +190,7 @@ impl Operator<'_> {
 struct CommandRun<'a> {
     operator: &'a Operator<'a>,
     deadline: Instant,
-    /// True once the command is in the store, where nodes find it.
+    /// True once the command is in the store, where nodes can read it.
     asked: AtomicBool,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Deref for CommandRun<'a> {
 }
 
 impl CommandRun<'_> {
-    /// Turns the store's errors into [`NoEffect::NotYet`] if the command is already in the store.
+    /// If the command is already in the store, converts the store's errors to [`NoEffect::NotYet`].
     fn conclude(&self, told: SteerResult) -> SteerResult {
         let error =
             match told {
@@ -269,7 +269,7 @@ impl CommandRun<'_> {
         ))
     }
 
-    /// Suspends the election until [`Self::resume`].
+    /// Suspends the election until it is resumed ([`Self::resume`]).
     async fn suspend(&self) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
@@ -290,12 +290,12 @@ impl CommandRun<'_> {
                 )));
             };
             let leader = self.read_lease().await?.leader();
-            // A node that last read the steering before the command could still take the lease.
+            // A node that has not read the steering object since the command could still acquire the lease.
             let nodes = self.nodes().await?;
             let now = now_by_leader(before.leader().as_ref(), &nodes);
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &[]);
             let is_known = unconfirmed.is_empty() || Instant::now() >= confirm_by.min(deadline);
-            // Read the lease again, after all nodes have confirmed the suspension.
+            // Once all nodes have confirmed the suspension, read the lease again.
             if is_known && leader.is_none() && self.read_lease().await?.leader().is_none() {
                 let mut said = format!("{election} is suspended: no node leads until `baton resume {election}`\n");
                 if let Some(Leader { node, term, .. }) = before.leader() {
@@ -358,8 +358,8 @@ impl CommandRun<'_> {
                 ));
             }
             let nodes = self.nodes().await?;
-            // Announcements from before the command confirm nothing, even with the same mark: their node may have
-            // exited.
+            // Announcements from before the command confirm nothing, even if they have the same mark: their nodes may
+            // have exited.
             let now = now();
             let unconfirmed = unconfirmed(now, &nodes, &asked.mark(), &before);
             if !nodes.iter().any(|said| could_lead(now, said)) && unconfirmed.is_empty() {
@@ -398,7 +398,7 @@ impl CommandRun<'_> {
             LeaseState::Held => match (&seen.record, seen.leader()) {
                 (None, _) => true,
                 (_, Some(leader)) => return Err(NoEffect::Refused(held_by_host(election, &leader, &seen))),
-                // A host writes the record at once after it has acquired the lease.
+                // A host writes the record right after it acquires the lease.
                 (Some(record), None) => {
                     let writes = record.lease.max(Duration::from_secs(5));
                     let version = seen.version.clone();
@@ -433,7 +433,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// The leader. Returns an error if there is none.
+    /// Returns the leader, or an error if there is none.
     async fn known_leader(&self) -> Result<Leader, NoEffect> {
         let election = self.election;
         let seen = self.read_lease().await?;
@@ -452,7 +452,7 @@ impl CommandRun<'_> {
         Ok(leader)
     }
 
-    /// Returns an error unless a node has contended for the election, or a module was pushed to it.
+    /// Returns an error unless a node has contended for the election or a module was pushed to it.
     async fn refuse_unknown_election(&self, seen: &LeaseView, nodes: &[Announcement]) -> Result<(), NoEffect> {
         let is_there = seen.lease.is_some() || !nodes.is_empty();
         if is_there || self.store.read_control(self.election, None).await? != baton_store::Reading::Nothing {
@@ -473,7 +473,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Describes why the same node still leads, although the command was sent.
+    /// Explains why the same node still leads although the command was sent.
     async fn still_leads(&self, leader: &Leader, request: Option<&Request>) -> Result<String, NoEffect> {
         let (asked, nodes) = (self.known().await?, self.nodes().await?);
         let said = nodes.iter().find(|said| said.incarnation == leader.incarnation);
@@ -501,7 +501,7 @@ impl CommandRun<'_> {
         Ok(request)
     }
 
-    /// The later command that superseded the request, if any.
+    /// Describes the later command that superseded the request, if any.
     async fn superseded_by(&self, request: &Request) -> Result<Option<String>, NoEffect> {
         let asked = self.known().await?;
         Ok(match &asked.suspended {
@@ -510,7 +510,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Changes the steering, sends hints, and returns the new mark.
+    /// Changes the steering object, sends hints, and returns the new mark.
     async fn edit(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<Steering, SteeringError>,
@@ -525,7 +525,7 @@ impl CommandRun<'_> {
         Ok(mark)
     }
 
-    /// Changes the steering, and sends no hint.
+    /// Changes the steering object without sending hints.
     async fn edit_with<T>(
         &self,
         change: impl Fn(Result<Steering, SteeringError>) -> Result<(Steering, T), EditError>,
@@ -570,7 +570,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Reads the lease until it passes the test. None if that does not happen in time.
+    /// Reads the lease until it passes the test. Returns `None` if it does not pass in time.
     async fn wait_until(
         &self,
         deadline: Instant,
@@ -588,7 +588,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Sends a request to the store, and retries it while the store is busy or does not answer.
+    /// Sends a request to the store. Retries it while the store is busy or does not respond.
     async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
         ask: impl Fn() -> F,
@@ -613,7 +613,8 @@ impl CommandRun<'_> {
     }
 }
 
-/// True if a node announces that it could lead. One that waits for a transfer counts, since the next request ends that.
+/// True if a node announces that it could lead. A node that waits for a transfer counts, because the next request ends
+/// the wait.
 fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     let is_out = said.stays_out.as_ref().is_some_and(|why| why != "transferring");
     said.is_fresh(now) && !is_out && !said.holds.is_empty()
@@ -629,7 +630,8 @@ fn replaced_by(request: &Request, asked: &Steering) -> Option<String> {
     Some(format!("a later command replaced the request: {}, by {}", escape(&what), escape(&other.order.told())))
 }
 
-/// The live nodes that support steering and have not confirmed this mark, or only in an announcement of `before`.
+/// Returns the live nodes that support steering but have not confirmed this mark. A confirmation in an announcement in
+/// `before` does not count.
 pub(super) fn unconfirmed<'a>(
     now: OffsetDateTime,
     nodes: &'a [Announcement],
@@ -641,7 +643,7 @@ pub(super) fn unconfirmed<'a>(
     unconfirmed.map(|said| said.node.as_str()).collect()
 }
 
-/// A line for each live node that does not support steering.
+/// Returns one line for each live node that does not support steering.
 fn unaware_nodes(nodes: &[Announcement]) -> String {
     let now = now();
     let unaware = nodes.iter().filter(|said| said.is_fresh(now) && said.version.is_empty());
@@ -662,7 +664,8 @@ fn held_by_host(election: &ElectionName, leader: &Leader, seen: &LeaseView) -> S
     )
 }
 
-/// The time for judging the age of announcements. It follows the leader, if this machine's clock is ahead.
+/// Returns the time by which the age of announcements is judged: the leader's time, if this machine's clock is ahead of
+/// it.
 fn now_by_leader(leader: Option<&Leader>, nodes: &[Announcement]) -> OffsetDateTime {
     let said = leader.and_then(|leader| nodes.iter().find(|said| said.incarnation == leader.incarnation)?.when());
     said.map_or_else(now, |said| now().min(said + ANNOUNCEMENT_INTERVAL))

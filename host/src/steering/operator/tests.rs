@@ -25,7 +25,7 @@ fn operator<'a>(store: &'a MemoryStore, election: &'a ElectionName) -> Operator<
     }
 }
 
-/// Announces a node that could lead, and that has confirmed this mark.
+/// Writes an announcement for a node that could lead and that has confirmed this mark.
 async fn announce(store: &MemoryStore, node: &str, mark: &str) -> Announcement {
     let holds = vec![baton_store::Digest::of(b"")];
     let version = "0.1.0".to_owned();
@@ -82,7 +82,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     let stepped_down = operator.known().await.unwrap();
     assert_refused(operator.hand_over(&itself, &target, &before).await, "a later command");
     assert_eq!(operator.known().await.unwrap(), stepped_down);
-    // This time the caller knows of the later command.
+    // This time, the caller knows about the later command.
     let Err(NoEffect::NotYet(why)) = operator.hand_over(&itself, &target, &stepped_down).await else {
         panic!("the hand-over did not wait in vain")
     };
@@ -93,7 +93,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     assert_eq!(node, "web-2");
 }
 
-/// Steers an election while others steer it as soon as the command is in the store.
+/// Sends a steering command while others send theirs as soon as the first one is in the store.
 async fn steer_while_others_do(store: &MemoryStore, what: SteeringCommand, others: &[SteeringCommand]) -> SteerResult {
     let election = job();
     let patient = Operator { patience: Duration::from_secs(5), ..operator(store, &election) };
@@ -134,7 +134,7 @@ async fn superseded_command_reports_the_later_command() {
     for (why, text) in futures::future::join_all(told).await {
         assert!(why.contains(text), "{why}");
     }
-    // No node leads here. A node that has confirmed the last command knows of all earlier ones.
+    // No node leads here. A node that has confirmed the last command has read all earlier ones.
     let store = store();
     announce(&store, "web-1", "/").await;
     operator(&store, &job()).steer(&SteeringCommand::Suspend).await.unwrap();

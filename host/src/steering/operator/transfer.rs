@@ -1,4 +1,4 @@
-//! Transfers: makes a node lead that an operator names, or that a leader prefers.
+//! Transfers: make a node lead that was named by an operator or preferred by a leader.
 
 use baton_election::Term;
 use baton_runtime::escape::escape;
@@ -17,8 +17,8 @@ struct Before {
 }
 
 impl Operator<'_> {
-    /// Hands over to a node that the leader prefers, unless the steering has changed since `asked`, or another node
-    /// leads.
+    /// Hands over to a node that the leader prefers. Does nothing if the steering object has changed since `asked`, or
+    /// if another node leads.
     pub(in crate::steering) async fn hand_over(
         &self,
         from: &NodeIncarnation,
@@ -31,7 +31,7 @@ impl Operator<'_> {
 }
 
 impl CommandRun<'_> {
-    /// Makes a node lead. If that node does not acquire the lease soon, the previous leader may continue.
+    /// Makes a node lead. If that node does not acquire the lease soon, the previous leader may lead again.
     pub(super) async fn transfer(&self, to: &str) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
@@ -47,7 +47,7 @@ impl CommandRun<'_> {
             let (seen, nodes) = (self.read_lease().await?, self.nodes().await?);
             self.refuse_unknown_election(&seen, &nodes).await?;
             let (last, before) = (seen.term(), seen.leader());
-            // The node may not have read yet that a suspension has ended.
+            // The node may not have read the end of a suspension yet.
             let named = nodes.iter().find(|announcement| announcement.node == to);
             let is_behind = named.is_some_and(|announcement| announcement.stays_out.as_deref() == Some("suspended"));
             if !is_behind || Instant::now() >= confirm_by {
@@ -76,7 +76,7 @@ impl CommandRun<'_> {
         let request = Request { order: self.order()?, ask: Ask::Transfer { node, incarnation } };
         let ask = |found: Result<Steering, SteeringError>| {
             let found = found?;
-            // An earlier attempt may have been written.
+            // An earlier attempt may have been stored.
             let is_free = found == *asked || found.request.as_ref() == Some(&request);
             Ok(if is_free { Steering { request: Some(request.clone()), ..found } } else { found })
         };
@@ -88,7 +88,7 @@ impl CommandRun<'_> {
         self.wait_until_taken(deadline, (&to.node, &to.incarnation), before, &[], &request).await
     }
 
-    /// Waits until the target leads, or another node does.
+    /// Waits until the target or another node leads.
     async fn wait_until_taken(
         &self,
         deadline: Instant,
@@ -102,7 +102,7 @@ impl CommandRun<'_> {
         let mut other_leader = None;
         let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            // If the previous leader begins another term under the same lease, it has not released the lease.
+            // If the previous leader begins another term under the same lease, it has not released that lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
@@ -148,7 +148,7 @@ impl CommandRun<'_> {
         }
     }
 
-    /// Returns the incarnation of the target. Fails if that node cannot lead.
+    /// Returns the target's incarnation. Fails if the target cannot lead.
     fn target(&self, to: &str, leader: Option<&Leader>, nodes: &[Announcement]) -> Result<String, NoEffect> {
         let election = self.election;
         let refused = |why: String| Err(NoEffect::Refused(why));
@@ -174,7 +174,7 @@ impl CommandRun<'_> {
                 announcement.at
             ));
         }
-        // The request itself ends other reasons.
+        // All other reasons end with the request itself.
         if let Some(why) = announcement
             .stays_out
             .as_ref()

@@ -10,7 +10,7 @@ use wasip2::http::types::{Fields, Method, OutgoingBody, OutgoingRequest, Scheme}
 use crate::client;
 
 /// A number of objects that exceeds every limit on handles.
-const ENDLESS: usize = 120_000;
+const ENDLESS: usize = 60_000;
 
 /// Keeps all objects that it gets. Returns their number, and the error for the next one.
 pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
