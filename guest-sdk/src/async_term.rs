@@ -10,8 +10,8 @@ use crate::{Result, Stop, Term};
 
 /// The term that this instance serves, for a coordinator that is an async function.
 ///
-/// An `AsyncTerm` is a [`Term`] that waits with futures, so that the coordinator's other futures run meanwhile. A save
-/// to the [state](Term::state) blocks them all.
+/// An `AsyncTerm` is a [`Term`] that waits with futures, so that the coordinator's other futures run while one waits.
+/// Saving to the [state](Term::state) blocks all of them.
 #[derive(Debug)]
 pub struct AsyncTerm {
     term: Term,
@@ -22,12 +22,12 @@ impl AsyncTerm {
         Self { term }
     }
 
-    /// The client for HTTP requests.
+    /// Returns a client for HTTP requests.
     pub fn http(&self) -> crate::http::Client {
         crate::http::Client::new(self.term.host().clone())
     }
 
-    /// Sleeps until the time is over, or until the host asks this instance to stop.
+    /// Sleeps for this time, or until the host asks this instance to stop.
     ///
     /// # Errors
     /// [`Stop`] if the host has asked this instance to stop, now or earlier.
@@ -36,7 +36,7 @@ impl AsyncTerm {
         self.term.unless_stopped()
     }
 
-    /// Waits for the request to stop.
+    /// Waits until the host asks this instance to stop.
     pub async fn stopped(&self) -> Stop {
         loop {
             self.term.host().wait(None).await;
@@ -46,10 +46,10 @@ impl AsyncTerm {
         }
     }
 
-    /// Runs a future, and drops it if the host asks this instance to stop. That cancels a request in flight.
+    /// Runs a future, and drops it if the host asks this instance to stop. Dropping it cancels a request in flight.
     ///
     /// # Errors
-    /// [`Stop`] if the stop came before the future's end.
+    /// [`Stop`] if the request to stop came before the future completed.
     pub async fn until_stop<F: Future>(&self, future: F) -> Result<F::Output, Stop> {
         match either(future, self.stopped()).await {
             Either::First(output) => Ok(output),
@@ -71,7 +71,7 @@ pub(crate) enum Either<A, B> {
     Second(B),
 }
 
-/// Waits for the first of two futures to end. If both are ready, the first argument wins.
+/// Waits until the first of two futures completes. If both are ready, the first argument wins.
 pub(crate) async fn either<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|cx| {

@@ -6,18 +6,18 @@ use std::panic::Location;
 
 use crate::Stop;
 
-/// The length of the text in front of the line, in bytes. The host's log shows 8192 bytes of both.
+/// Maximum length of the text before the line of code, in bytes. The host's log shows at most 8192 bytes of both.
 const SHOWN: usize = 8000;
 
 /// The error of a coordinator's function.
 ///
-/// `?` makes it from any error. That failure is [retryable](Failure::retryable). The host's log shows the text of the
-/// error, those of its sources, and the line of the coordinator's code that made the `Failure`.
+/// `?` converts any error into a [retryable](Failure::retryable) failure. The host's log shows the error's text, its
+/// sources, and the line of the coordinator's code where the `Failure` was created.
 ///
-/// `Failure` does not implement [`Error`]: if it did, it could not be made from every error.
+/// `Failure` does not implement [`Error`]: otherwise, `?` could not convert every error into it.
 pub struct Failure {
     kind: Kind,
-    /// The `?` or the call that made it.
+    /// The location of the `?` or the call that created this failure.
     location: &'static Location<'static>,
 }
 
@@ -31,24 +31,24 @@ pub(crate) enum Kind {
 }
 
 impl Failure {
-    /// A failure after which this node runs the coordinator again, 1 to 10 s later.
+    /// Creates a failure after which this node runs the coordinator again, 1 to 10 s later.
     #[track_caller]
     pub fn retryable(error: impl Into<Box<dyn Error>>) -> Self {
         Self::new(Kind::Retryable(with_sources(error.into().as_ref())))
     }
 
-    /// A failure after which this node hands leadership to another node.
+    /// Creates a failure after which this node hands leadership to another node.
     #[track_caller]
     pub fn fatal(error: impl Into<Box<dyn Error>>) -> Self {
         Self::new(Kind::Fatal(with_sources(error.into().as_ref())))
     }
 
-    /// True if this node hands leadership to another node.
+    /// Returns true if this node hands leadership to another node because of this failure.
     pub fn is_fatal(&self) -> bool {
         matches!(self.kind, Kind::Fatal(_))
     }
 
-    /// True if the instance was killed before its function returned. Only tests see that.
+    /// Returns true if the instance was killed before its function returned. Only tests see such a failure.
     #[cfg(not(target_family = "wasm"))]
     pub fn is_kill(&self) -> bool {
         matches!(self.kind, Kind::Killed(_))
@@ -69,8 +69,8 @@ impl Failure {
         &self.kind
     }
 
-    /// `text`, followed by the line that made this failure. Without the line if it is in another crate, as for
-    /// `map_err(Failure::fatal)`, whose caller is the standard library.
+    /// Returns `text`, followed by the line of code where this failure was created. Omits the line if it is in another
+    /// crate, as for `map_err(Failure::fatal)`, whose caller is the standard library.
     pub(crate) fn located(&self, text: &str) -> String {
         let (file, line) = (self.location.file(), self.location.line());
         if file.starts_with('/') {
@@ -103,7 +103,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The text with the line, as a test that returns a `Failure` prints it.
+/// Formats the text with the line of code, for tests that return a `Failure`.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.located(&self.to_string()))

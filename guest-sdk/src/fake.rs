@@ -1,4 +1,4 @@
-//! The host in a native test. It has the clock, the term and the state.
+//! The host in a native test. It provides the clock, the term and the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,10 +12,11 @@ use crate::bindings::baton::host::term::StopReason;
 use crate::testing::Harness;
 use crate::{Failure, Result, StateError};
 
-/// The time of a call that does not wait. Without it, a coordinator could loop forever while the clock stands still.
+/// The time that a call without a wait takes. If it took none, a coordinator could loop forever while the clock stands
+/// still.
 const INSTANT: Duration = Duration::from_millis(1);
 
-/// The time from the last scripted event until the harness kills the coordinator.
+/// The time after the last scripted event at which the harness kills the coordinator.
 const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The default limits of the real host, in bytes.
@@ -23,11 +24,11 @@ const LARGEST_KEY: usize = 512;
 const LARGEST_VALUE: usize = 1 << 20;
 const LARGEST_STATE: usize = 4 << 20;
 
-/// A handle. All handles of a harness share one world.
+/// A handle to the host. All handles of a harness share one world.
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
-    /// True for the test's own handle: no scripted failure and no kill affects it.
+    /// True for the test's own handle, which no scripted failure and no kill affects.
     by_test: bool,
 }
 
@@ -38,14 +39,14 @@ pub(crate) struct World {
     pub(crate) node: String,
     pub(crate) remaining: Duration,
     pub(crate) grace: Duration,
-    /// The wall clock's time at the start of this world.
+    /// Wall-clock time at the start of this world.
     pub(crate) began: SystemTime,
-    /// The time since the start of this world.
+    /// Time since the start of this world.
     pub(crate) now: Duration,
     pub(crate) progress: usize,
     pub(crate) commits: usize,
     pub(crate) step_down: Option<String>,
-    /// The errors of the next commits.
+    /// Errors with which the next commits fail.
     pub(crate) refusals: VecDeque<StateError>,
     #[cfg(feature = "async")]
     pub(crate) answer: Option<futures::Answer>,
@@ -56,10 +57,10 @@ pub(crate) struct World {
     stop: Option<(StopReason, String)>,
     stopped_at: Duration,
     killed: Option<String>,
-    /// Events by time, and in the order of the script for the same time.
+    /// Events, sorted by time. Events at the same time are in the order of the script.
     script: BTreeMap<(Duration, usize), Action>,
     scripted: usize,
-    /// Futures that wait.
+    /// The waiting futures.
     waits: BTreeMap<usize, (Until, Waker)>,
     #[cfg(feature = "async")]
     began_waits: usize,
@@ -71,7 +72,7 @@ pub(crate) enum Action {
     Kill(String),
 }
 
-/// The time or the stop that a future waits for, whichever comes first.
+/// The time or the stop for which a future waits, whichever comes first.
 #[derive(Clone, Copy)]
 struct Until {
     time: Option<Duration>,
@@ -96,7 +97,7 @@ impl Host {
             node: "test-0".to_owned(),
             remaining: Duration::from_secs(12),
             grace: Duration::from_secs(5),
-            // The start of 2026: an arbitrary time, but always the same.
+            // The start of 2026: arbitrary, but the same in every run.
             began: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600),
             now: Duration::ZERO,
             progress: 0,
@@ -122,7 +123,7 @@ impl Host {
     }
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        // The test may want to see the world that a panicking coordinator left.
+        // The test may want to inspect the world after a coordinator has panicked.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +152,7 @@ impl Host {
         world.began + world.now
     }
 
-    /// Advances the clock a little, so that a loop of checks reaches the stop.
+    /// Advances the clock slightly, so that a loop of checks eventually reaches the stop.
     pub(crate) fn check(&self) {
         self.pass(INSTANT);
         self.live();
@@ -228,7 +229,7 @@ impl Host {
         Ok(())
     }
 
-    /// Asks the coordinator to stop, and kills it at the end of the grace.
+    /// Asks the coordinator to stop, and kills it at the end of the grace period.
     pub(crate) fn stop(&self, reason: StopReason, message: String) {
         let mut world = self.world();
         if !world.running || world.stop.is_some() {
@@ -242,7 +243,7 @@ impl Host {
         self.wake();
     }
 
-    /// Advances the clock and runs the script. Ends early at a stop, unless the stop came before the call.
+    /// Advances the clock and runs the script. Returns early if a stop comes during the call.
     pub(crate) fn pass(&self, length: Duration) {
         let until = self.world().now.saturating_add(length);
         let was_stopped = self.world().stop.is_some();
@@ -286,12 +287,12 @@ impl Host {
     /// Unwinds a killed coordinator.
     fn live(&self) {
         if !self.by_test && self.world().killed.is_some() && !std::thread::panicking() {
-            // No message and no backtrace: the coordinator made no mistake.
+            // Print no message and no backtrace, since the coordinator has no bug.
             resume_unwind(Box::new(Kill));
         }
     }
 
-    /// Wakes the futures whose time or stop has come.
+    /// Wakes the futures whose wait is over.
     fn wake(&self) {
         let mut world = self.world();
         let mut waits = std::mem::take(&mut world.waits);
@@ -303,7 +304,7 @@ impl Host {
 }
 
 impl World {
-    /// Adds an event, this time from now.
+    /// Adds an event that happens after this time.
     pub(crate) fn script(&mut self, after: Duration, action: Action) {
         self.scripted += 1;
         let key = (self.now.saturating_add(after), self.scripted);
@@ -322,7 +323,7 @@ impl World {
         self.script(last.saturating_sub(self.now).saturating_add(PATIENCE), Action::Kill(why.to_owned()));
     }
 
-    /// Ends the term, and drops the rest of the script.
+    /// Ends the term, and drops the events that remain in the script.
     fn end(&mut self) -> Option<String> {
         self.running = false;
         self.script.clear();
@@ -346,11 +347,11 @@ mod futures {
     use super::*;
     use crate::http::{Body, Error, Request, Response};
 
-    /// The function that answers requests instead of servers.
+    /// The function that answers requests in place of servers.
     pub(crate) type Answer = Box<dyn FnMut(Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Error> + Send>;
 
     impl Host {
-        /// Waits for a time or the stop. Without a length, waits for the stop alone.
+        /// Waits for this time, or until the stop. Without a time, waits only for the stop.
         pub(crate) fn wait(&self, length: Option<Duration>) -> Wait {
             if self.world().stop.is_some() {
                 self.pass(INSTANT);
@@ -358,13 +359,13 @@ mod futures {
             self.wait_until(length, true)
         }
 
-        /// Has the test answer a request.
+        /// Lets the test answer a request.
         pub(crate) async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
             let (head, body) = request.into_parts();
             let body = body.into().bytes_contents().await?.to_vec();
             let latency = self.world().latency;
             self.wait_until(Some(latency), false).await;
-            // Not locked meanwhile: the function may call the harness.
+            // Do not hold the lock during the call: the function may call the harness.
             let answer = self.world().answer.take();
             let Some(mut answer) = answer else {
                 return Err(Error::msg("this test has no answer to requests: see `Harness::answer`"));
@@ -381,7 +382,8 @@ mod futures {
             Wait { host: self.clone(), id: world.began_waits, until: Until { time, stop } }
         }
 
-        /// Runs a future to its end. When the future only waits, the clock advances to the end of the first wait.
+        /// Runs a future to completion. While the future only waits, advances the clock to the end of the earliest
+        /// wait.
         pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
             let mut future = pin!(future);
             let woken = Arc::new(Woken(AtomicBool::new(false)));
@@ -401,7 +403,7 @@ mod futures {
             let world = self.world();
             let timer = world.waits.values().filter_map(|(until, _)| until.time).min();
             let scripted = world.script.first_key_value().map(|((at, _), _)| *at);
-            // While a term runs, the script has at least its end.
+            // While a term runs, the script contains at least the end of the term.
             let next = timer.into_iter().chain(scripted).min().unwrap_or(world.now);
             let length = next.saturating_sub(world.now).max(INSTANT);
             drop(world);

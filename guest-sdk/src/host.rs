@@ -1,4 +1,4 @@
-//! The host of this instance, behind the contract.
+//! The host of this instance, called through the WIT contract.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use crate::StateError;
 use crate::bindings::baton::host::state::{self, Change};
 use crate::bindings::baton::host::term::{self, StopReason};
 
-/// The only host. It has no fields: each call goes through the component's imports.
+/// The only host. The type has no fields, since each call goes through the component's imports.
 #[derive(Debug, Clone)]
 pub(crate) struct Host;
 
@@ -38,7 +38,7 @@ impl Host {
         SystemTime::now()
     }
 
-    /// Does nothing. In a test, a check takes time.
+    /// Does nothing. In tests, a check advances the clock.
     pub(crate) fn check(&self) {}
 
     pub(crate) fn stop_requested(&self) -> Option<(StopReason, String)> {
@@ -57,12 +57,12 @@ impl Host {
         term::step_down(reason);
     }
 
-    /// Sleeps until the time is over or the stop comes.
+    /// Sleeps for this time, or until the stop.
     pub(crate) fn sleep(&self, length: Duration) {
         poll(&[&term::subscribe_stop(), &timer(length)]);
     }
 
-    /// Waits for a time or the stop. Without a length, waits for the stop alone.
+    /// Waits for this time, or until the stop. Without a time, waits only for the stop.
     #[cfg(feature = "async")]
     pub(crate) async fn wait(&self, length: Option<Duration>) {
         use wstd::runtime::AsyncPollable;

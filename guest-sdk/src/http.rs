@@ -1,7 +1,7 @@
 //! HTTP for async coordinators, with the requests, responses and bodies of the crate [`wstd`](wstd::http).
 //!
-//! A coordinator can reach only the servers that `--allow-http` grants. The host adds the headers `Baton-Election`,
-//! `Baton-Term` and `Baton-Node` to each request. Let servers refuse terms below the highest that they have seen.
+//! A coordinator can reach only the servers that `--allow-http` permits. The host adds the headers `Baton-Election`,
+//! `Baton-Term` and `Baton-Node` to each request. Servers should refuse any term below the highest that they have seen.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,9 +13,9 @@ pub use wstd::http::{
 
 use crate::host::Host;
 
-/// An HTTP client, from [`AsyncTerm::http`](crate::AsyncTerm::http).
+/// An HTTP client, created by [`AsyncTerm::http`](crate::AsyncTerm::http).
 ///
-/// In a test, the [harness](crate::testing::Harness::answer) answers the requests.
+/// In tests, the [harness](crate::testing::Harness::answer) answers the requests.
 #[derive(Debug, Clone)]
 pub struct Client {
     #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "wstd calls the only host"))]
@@ -28,35 +28,36 @@ impl Client {
         Self { host, client: wstd::http::Client::new() }
     }
 
-    /// Sets the longest time to connect, instead of the host's default.
+    /// Sets the connect timeout, overriding the host's default.
     #[must_use]
     pub fn connect_timeout(mut self, time: Duration) -> Self {
         self.client.set_connect_timeout(time);
         self
     }
 
-    /// Sets the longest time until the response begins, instead of the host's default.
+    /// Sets the timeout for the first byte of the response, overriding the host's default.
     #[must_use]
     pub fn first_byte_timeout(mut self, time: Duration) -> Self {
         self.client.set_first_byte_timeout(time);
         self
     }
 
-    /// Sets the longest pause within the response, instead of the host's default.
+    /// Sets the timeout for each pause between bytes of the response, overriding the host's default.
     #[must_use]
     pub fn between_bytes_timeout(mut self, time: Duration) -> Self {
         self.client.set_between_bytes_timeout(time);
         self
     }
 
-    /// Sends a request, and returns the response once its head has arrived. A response with status 404 or 500 is no
+    /// Sends a request, and returns the response once its headers have arrived. A status such as 404 or 500 is not an
     /// error.
     ///
-    /// With [`AsyncTerm::until_stop`](crate::AsyncTerm::until_stop), the stop cancels the request.
+    /// With [`AsyncTerm::until_stop`](crate::AsyncTerm::until_stop), the request is canceled when the host asks this
+    /// instance to stop.
     ///
     /// # Errors
-    /// There is no response, or an invalid one. If the host gives a reason, as for a request that is not granted,
-    /// [`downcast_ref`](Error::downcast_ref) finds it as [`NoResponse`].
+    /// There is no response, or the response is invalid. If the host gives a reason, as for a server that
+    /// `--allow-http` does not permit, [`downcast_ref`](Error::downcast_ref) finds it as [`NoResponse`].
     pub async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
         #[cfg(target_family = "wasm")]
         return self.client.send(request).await.map_err(|error| match error.downcast::<ErrorCode>() {
@@ -67,10 +68,10 @@ impl Client {
         return self.host.send(request).await;
     }
 
-    /// Sends a GET request and reads the JSON of its response.
+    /// Sends a GET request and parses the response body as JSON.
     ///
     /// # Errors
-    /// There is no response, its status is not 2xx, or its body is not JSON of that type. The text names the URL.
+    /// There is no response, its status is not 2xx, or its body is not JSON of this type. The message includes the URL.
     #[cfg(feature = "json")]
     pub async fn get_json<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<T, Error> {
         self.read_json(url).await.map_err(|error| error.context(format!("GET {url}")))
@@ -89,7 +90,7 @@ impl Client {
 /// The host's reason why a request has no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct NoResponse(
-    /// The reason, as `wasi:http` has it.
+    /// The reason, as `wasi:http` defines it.
     pub ErrorCode,
 );
 

@@ -1,6 +1,6 @@
-//! Write coordinators for Baton: the one job of a fleet that must run in exactly one place at a time.
+//! Write coordinators for Baton: the one job in a fleet that must run in exactly one place at a time.
 //!
-//! A coordinator is a function that gets a [`Term`] and returns when its work is done. Baton calls the function on the
+//! A coordinator is a function that takes a [`Term`] and returns when its work is done. Baton calls the function on the
 //! leader, and ends it there before another node can start it.
 //!
 //! ```
@@ -33,27 +33,29 @@
 //! with `baton run target/wasm32-wasip2/release/NAME.wasm`. `baton new NAME` writes a project to start from.
 //!
 //! # Ending
-//! When the host asks the instance to stop, [`Term::sleep`] returns early with the [`Stop`]. The coordinator then has
-//! the rest of the [grace](Stop::grace) to finish. A loop that never sleeps calls [`Term::check`]. The host kills a
-//! coordinator that ignores the stop.
+//! When the host asks the instance to stop, [`Term::sleep`] returns early with a [`Stop`]. The coordinator then has the
+//! rest of the [grace period](Stop::grace) to finish. A loop that never sleeps should call [`Term::check`]. The host
+//! kills a coordinator that ignores the stop.
 //!
 //! # Failing
-//! `?` works on any error, and makes it [`Failure::retryable`]: this node tries again. [`Failure::fatal`] makes the
-//! node step down. Both name the line of code in the host's log. A [`Stop`] that is returned with `?` is no failure.
+//! `?` converts any error into a [`Failure::retryable`]: this node runs the coordinator again. [`Failure::fatal`] makes
+//! the node step down. Both log the line of code where the failure occurred. Returning a [`Stop`] with `?` is not a
+//! failure.
 //!
 //! # State
-//! An instance starts with fresh memory. The next term reads what an instance saved in [`Term::state`], on any node,
-//! and `baton state get ELECTION KEY` prints it. A value is bytes, or the JSON of any serde type. [`State::commit`]
-//! saves several changes together, all or none. A save returns once the store has confirmed it. Once another term can
-//! begin, this term can no longer save.
+//! An instance starts with fresh memory. The next term, on any node, can read what an instance saved in
+//! [`Term::state`], and `baton state get ELECTION KEY` prints it. A value is bytes, or any serde type as JSON.
+//! [`State::commit`] saves several changes atomically. A save returns once the store has confirmed it. Once another
+//! term can begin, this term can no longer save.
 //!
-//! Do the work first, then save that it is done. Make the work safe to repeat: the instance can end between the two.
+//! Do the work first, then save the fact that it is done. Make the work safe to repeat: the instance can end between
+//! the two steps.
 //!
 //! # Waiting
 //! To wait for a time or the stop, [`Term::sleep`] is enough. With the feature `async`, a coordinator is an async
-//! function that waits for several things at once, on the runtime of the crate [`wstd`]. [`AsyncTerm::sleep`] and
-//! [`AsyncTerm::stopped`] are futures. [`AsyncTerm::until_stop`] runs a future until the stop. Combine them with other
-//! crates, here `futures-lite`.
+//! function that can wait for several things at once, on the runtime of the crate [`wstd`]. [`AsyncTerm::sleep`] and
+//! [`AsyncTerm::stopped`] return futures. [`AsyncTerm::until_stop`] runs a future until the stop. Combine these with
+//! other crates, such as `futures-lite` in this example.
 //!
 #![cfg_attr(feature = "async", doc = "```")]
 #![cfg_attr(not(feature = "async"), doc = "```ignore")]
@@ -91,9 +93,9 @@
 //! ```
 //!
 //! # HTTP
-//! An async coordinator sends requests with [`AsyncTerm::http`], to servers that `--allow-http` grants. The host adds
-//! election, term and node as headers. Let the server refuse terms below the highest that it has seen: then a late
-//! request of a former leader has no effect.
+//! An async coordinator sends requests with [`AsyncTerm::http`], to servers that `--allow-http` permits. The host adds
+//! the election, term and node as headers. The server should refuse any term below the highest that it has seen, so
+//! that a late request from a former leader has no effect.
 //!
 #![cfg_attr(feature = "async", doc = "```")]
 #![cfg_attr(not(feature = "async"), doc = "```ignore")]
@@ -125,10 +127,10 @@
 //! # Testing
 #![cfg_attr(not(target_family = "wasm"), doc = "[`testing::Harness`] runs a coordinator in a test of `cargo test`,")]
 #![cfg_attr(target_family = "wasm", doc = "`testing::Harness` runs a coordinator in a test of `cargo test`,")]
-//! sync or async, without a host. The test's clock advances while the coordinator sleeps, so that ten minutes take no
-//! time. The test decides when the stop comes, which commit fails and how a server answers, and reads the state. Two
-//! things make that work: read the time from [`Term::now`] and not from the system, and read the environment outside of
-//! the function that the test calls.
+//! sync or async, without a host. The test's clock advances while the coordinator sleeps, so that ten minutes pass
+//! instantly. The test decides when the stop comes, which commit fails and how a server responds, and it can read the
+//! state. For this to work, read the time from [`Term::now`] instead of from the system, and read the environment
+//! outside the function that the test calls.
 //!
 #![cfg_attr(not(target_family = "wasm"), doc = "The module [`testing`] has an example.")]
 //!
@@ -136,8 +138,8 @@
 //! - `json`, on by default: typed values in the state.
 //! - `async`: [`AsyncTerm`] and the module `http`.
 //!
-//! A component without both has 70 KB, with `json` 190 KB (115 KB with the release profile that `baton new` writes),
-//! and with HTTP 370 KB.
+//! A component without these features has 70 KB, with `json` 190 KB (115 KB with the release profile that `baton new`
+//! writes), and with HTTP 370 KB.
 
 mod failure;
 #[cfg_attr(not(target_family = "wasm"), path = "fake.rs")]
@@ -161,7 +163,7 @@ pub use term::{Stop, StopReason, Term};
 /// The result of a coordinator's function.
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
-/// Makes a function the coordinator of this component.
+/// Declares a function as this component's coordinator.
 ///
 /// The function takes a [`&Term`](Term) and returns [`Result`]. With the feature `async`, write
 /// `coordinator!(async run)` for an async function that takes an [`&AsyncTerm`](AsyncTerm).
@@ -194,7 +196,7 @@ macro_rules! __coordinator {
     };
 }
 
-/// A native build exports nothing. It checks the function's type, and the function counts as used.
+/// A native build exports nothing. It checks the function's type, and marks the function as used.
 #[cfg(not(target_family = "wasm"))]
 #[doc(hidden)]
 #[macro_export]
@@ -206,7 +208,7 @@ macro_rules! __coordinator {
     };
 }
 
-/// Runs a coordinator's function behind the contract's `run`.
+/// Runs a coordinator's function as the contract's `run`.
 #[doc(hidden)]
 pub mod served {
     use super::*;

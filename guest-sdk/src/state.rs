@@ -1,4 +1,4 @@
-//! Named values that outlive an instance and its node. The store keeps them next to the lease.
+//! Named values that outlive an instance and its node. The store keeps them with the lease.
 
 use std::error::Error;
 
@@ -9,10 +9,10 @@ use crate::Result;
 use crate::bindings::baton::host::state::{Change, Error as Refusal};
 use crate::host::Host;
 
-/// Named values that earlier terms saved, and that this term saves for later ones.
+/// Named values that earlier terms saved, and that this term can save for later terms.
 ///
-/// A key is text of 1 to 512 bytes, by convention with `/` between its parts. A value is JSON, which `baton state get`
-/// prints, or bytes. Reads come from memory. A save waits until the store has confirmed it.
+/// A key is a string of 1 to 512 bytes, by convention with `/` between its parts. A value is bytes, or JSON, which
+/// `baton state get` prints. Reads are served from memory. A save waits until the store has confirmed it.
 ///
 /// ```
 /// # use baton_sdk::{Term, testing::Harness};
@@ -47,10 +47,10 @@ impl State {
         Self { host }
     }
 
-    /// Returns the value of a key, if any.
+    /// Returns the value under a key, if any.
     ///
     /// # Errors
-    /// [`StateError::Decode`] if the value is not of this type.
+    /// [`StateError::Decode`] if the value cannot be decoded as this type.
     #[cfg(feature = "json")]
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, StateError> {
         let Some(bytes) = self.get_bytes(key) else { return Ok(None) };
@@ -59,12 +59,12 @@ impl State {
             .map_err(|source| StateError::Decode { key: key.to_owned(), source: source.into() })
     }
 
-    /// Returns the bytes of a key, if any.
+    /// Returns the bytes under a key, if any.
     pub fn get_bytes(&self, key: &str) -> Option<Vec<u8>> {
         self.host.get(key)
     }
 
-    /// Returns the keys with a prefix, in the order of their bytes.
+    /// Returns the keys that begin with `prefix`, in byte order.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         self.host.keys(prefix)
     }
@@ -72,7 +72,7 @@ impl State {
     /// Saves one value.
     ///
     /// # Errors
-    /// [`StateError`] tells whether the store has the change.
+    /// [`StateError`] says whether the store has the change.
     #[cfg(feature = "json")]
     pub fn put<T: Serialize + ?Sized>(&self, key: &str, value: &T) -> Result<(), StateError> {
         self.commit().put(key, value).save()
@@ -81,7 +81,7 @@ impl State {
     /// Saves bytes, unchanged.
     ///
     /// # Errors
-    /// [`StateError`] tells whether the store has the change.
+    /// [`StateError`] says whether the store has the change.
     pub fn put_bytes(&self, key: &str, value: impl Into<Vec<u8>>) -> Result<(), StateError> {
         self.commit().put_bytes(key, value).save()
     }
@@ -89,18 +89,18 @@ impl State {
     /// Removes a key, if it exists.
     ///
     /// # Errors
-    /// [`StateError`] tells whether the store has the change.
+    /// [`StateError`] says whether the store has the change.
     pub fn delete(&self, key: &str) -> Result<(), StateError> {
         self.commit().delete(key).save()
     }
 
-    /// Starts a commit of several changes, which the store takes all or none.
+    /// Starts a commit. It saves several changes atomically.
     pub fn commit(&self) -> Commit<'_> {
         Commit { state: self, changes: Vec::new(), wrong: None }
     }
 }
 
-/// Changes that [`save`](Self::save) makes together, in their order.
+/// Changes that [`save`](Self::save) applies atomically, in order.
 #[derive(Debug)]
 #[must_use = "nothing is saved before `save`"]
 pub struct Commit<'a> {
@@ -137,7 +137,7 @@ impl Commit<'_> {
     /// Saves all changes, and returns once the store has confirmed them.
     ///
     /// # Errors
-    /// [`StateError`] tells whether the store has the change.
+    /// [`StateError`] says whether the store has the change.
     pub fn save(self) -> Result<(), StateError> {
         match self.wrong {
             Some(error) => Err(error),
@@ -146,27 +146,27 @@ impl Commit<'_> {
     }
 }
 
-/// The reason why a read or a commit failed. After a failed commit nothing is saved, except perhaps after
+/// The reason why a read or a commit failed. A failed commit has saved nothing, except possibly for
 /// [`Unknown`](Self::Unknown).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// A key is shorter than 1 or longer than 512 bytes.
+    /// A key is empty or longer than 512 bytes.
     #[error("nothing was saved: {0}")]
     InvalidKey(String),
-    /// A value, or the whole state, would be larger than the host allows.
+    /// A value, or the entire state, would exceed the host's limit.
     #[error("nothing was saved: {0}")]
     TooLarge(String),
-    /// The deadline has passed, and the host refuses effects.
+    /// The deadline has passed, so the host refuses effects.
     #[error("nothing was saved: {0}")]
     Refused(String),
-    /// The store did not take the commit, and will not take it later. Try again.
+    /// The store did not accept the commit, and will not accept it later. The coordinator can try again.
     #[error("nothing was saved: {0}")]
     Unavailable(String),
-    /// The deadline passed before the store answered. The next term sees whether the commit was saved.
+    /// The deadline passed before the store responded. The next term can see whether the commit was saved.
     #[error("the commit may be saved or not: {0}")]
     Unknown(String),
-    /// A value cannot be written as JSON.
+    /// A value cannot be encoded as JSON.
     #[error("nothing was saved: the value for the key `{key}` cannot be written as JSON")]
     Encode {
         /// The key.
@@ -174,12 +174,12 @@ pub enum StateError {
         /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A value is not of the requested type.
+    /// A value cannot be decoded as the requested type.
     #[error("the state's value under the key `{key}` is not what this coordinator expects")]
     Decode {
         /// The key.
         key: String,
-        /// The mistake, and its place in the value.
+        /// The error, and its position in the value.
         source: Box<dyn Error + Send + Sync>,
     },
 }

@@ -24,43 +24,43 @@ impl Term {
         &self.host
     }
 
-    /// The term's number: the fencing token. It rises with every term of this election. Send it with each write, and
-    /// let the receiver refuse numbers below the highest that it has seen.
+    /// Returns the term's number: the fencing token. It increases with every term of this election. Send it with each
+    /// write, and let the receiver refuse any number below the highest that it has seen.
     pub fn number(&self) -> u64 {
         self.host.number()
     }
 
-    /// The election's name.
+    /// Returns the election's name.
     pub fn election(&self) -> String {
         self.host.election()
     }
 
-    /// The id of this instance's node.
+    /// Returns the id of this instance's node.
     pub fn node(&self) -> String {
         self.host.node()
     }
 
-    /// The component's digest, as `sha256:` and 64 hexadecimal digits.
+    /// Returns the component's digest: `sha256:` and 64 hexadecimal digits.
     pub fn module(&self) -> String {
         self.host.module()
     }
 
-    /// The time until the host refuses this instance's effects. Each renewal of the lease extends it.
+    /// Returns the time until the host refuses this instance's effects. Each renewal of the lease extends this time.
     pub fn remaining(&self) -> Duration {
         self.host.remaining()
     }
 
-    /// The time of the wall clock, or of [the test's clock](crate#testing).
+    /// Returns the wall-clock time. In tests, this is the time of [the test's clock](crate#testing).
     pub fn now(&self) -> SystemTime {
         self.host.now()
     }
 
-    /// The state, which earlier terms have saved.
+    /// Returns the state, with the values that earlier terms have saved.
     pub fn state(&self) -> State {
         State::new(self.host.clone())
     }
 
-    /// Sleeps until the time is over, or until the host asks this instance to stop.
+    /// Sleeps for this time, or until the host asks this instance to stop.
     ///
     /// # Errors
     /// [`Stop`] if the host has asked this instance to stop, now or earlier.
@@ -69,7 +69,7 @@ impl Term {
         self.unless_stopped()
     }
 
-    /// Checks for the stop, in loops that never sleep.
+    /// Checks whether the host has asked this instance to stop. For loops that never sleep.
     ///
     /// # Errors
     /// [`Stop`] if the host has asked this instance to stop.
@@ -85,20 +85,20 @@ impl Term {
         }
     }
 
-    /// Reports useful work. With `--stall-after`, an instance that reports none for that time counts as stalled, and
-    /// its node steps down.
+    /// Reports progress. With `--stall-after`, an instance that reports no progress for that time counts as stalled,
+    /// and its node steps down.
     pub fn progress(&self) {
         self.host.progress();
     }
 
-    /// Gives up leadership. The host then asks this instance to stop. This node does not contend for the next ten
-    /// seconds or more.
+    /// Gives up leadership. The host then asks this instance to stop. This node does not contend for the lease for at
+    /// least 10 s.
     pub fn step_down(&self, reason: &str) {
         self.host.step_down(reason);
     }
 }
 
-/// The host's request that this instance stops.
+/// The host's request to this instance to stop.
 #[derive(Debug, Clone)]
 pub struct Stop {
     reason: StopReason,
@@ -107,17 +107,17 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// The reason.
+    /// Returns the reason for the stop.
     pub fn reason(&self) -> StopReason {
         self.reason
     }
 
-    /// The reason as text, with details.
+    /// Returns a human-readable reason, with details.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The time until the host kills this instance.
+    /// Returns the time until the host kills this instance.
     pub fn grace(&self) -> Duration {
         self.host.grace()
     }

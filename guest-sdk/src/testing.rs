@@ -1,7 +1,7 @@
 //! Runs a coordinator in a native test, with a test host.
 //!
-//! No test waits in real time: when the coordinator sleeps, the clock of the [`Harness`] advances at once. A test
-//! scripts events in advance, and each happens at its time on that clock.
+//! Tests do not wait in real time: when the coordinator sleeps, the clock of the [`Harness`] advances instantly. A test
+//! scripts events in advance, and each event happens at its time on that clock.
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,10 +44,10 @@ use crate::failure::Kind;
 use crate::host::{Action, Host};
 use crate::{Result, State, StateError, Term};
 
-/// A host for one test, with a term, a clock and a state that outlives each run. The clock advances only when the
+/// A host for one test, with a term, a clock and a state that persists across runs. The clock advances only when the
 /// coordinator waits or the test advances it.
 ///
-/// A harness starts on 1 January 2026 (UTC), with an empty state, term 1, and 5 s of grace.
+/// A harness starts on 1 January 2026 (UTC), with an empty state, term 1, and a grace period of 5 s.
 #[derive(Debug)]
 pub struct Harness {
     host: Host,
@@ -59,36 +59,36 @@ impl Default for Harness {
     }
 }
 
-/// Settings before a run.
+/// Settings, for use before a run.
 impl Harness {
-    /// Creates a harness with these defaults.
+    /// Creates a harness with the defaults described above.
     #[must_use]
     pub fn new() -> Self {
         Self::of(Host::new())
     }
 
-    /// Sets the term's number of the next run.
+    /// Sets the term number for the next run.
     #[must_use]
     pub fn term(self, number: u64) -> Self {
         self.host.world().next_term = number;
         self
     }
 
-    /// Sets the election's name, `test` by default.
+    /// Sets the election's name. The default is `test`.
     #[must_use]
     pub fn election(self, name: &str) -> Self {
         self.host.world().election = name.to_owned();
         self
     }
 
-    /// Sets the node's id, `test-0` by default.
+    /// Sets the node's id. The default is `test-0`.
     #[must_use]
     pub fn node(self, id: &str) -> Self {
         self.host.world().node = id.to_owned();
         self
     }
 
-    /// Sets the time of the wall clock.
+    /// Sets the wall-clock time.
     #[must_use]
     pub fn clock(self, now: SystemTime) -> Self {
         {
@@ -98,14 +98,14 @@ impl Harness {
         self
     }
 
-    /// Sets the time from the stop until the kill.
+    /// Sets the grace period: the time between the stop and the kill.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         self.host.world().grace = grace;
         self
     }
 
-    /// Sets the result of [`Term::remaining`], 12 s by default.
+    /// Sets the result of [`Term::remaining`]. The default is 12 s.
     #[must_use]
     pub fn remaining(self, remaining: Duration) -> Self {
         self.host.world().remaining = remaining;
@@ -113,13 +113,13 @@ impl Harness {
     }
 }
 
-/// Runs.
+/// Methods that run a coordinator.
 impl Harness {
-    /// Runs a coordinator until it returns. Each run is a term; the next run's number is one higher.
+    /// Runs a coordinator until it returns. Each run is a new term: its number is one higher than in the previous run.
     ///
     /// # Errors
-    /// The coordinator's failure, unless it is a returned [`Stop`](crate::Stop). Or a [kill](crate::Failure::is_kill):
-    /// by the test, at the end of the grace, or if nothing ended the coordinator for a day of the test's clock.
+    /// The coordinator's failure, except for a returned [`Stop`](crate::Stop). Also a [kill](crate::Failure::is_kill):
+    /// by the test, at the end of the grace period, or if nothing ended the coordinator for a day on the test's clock.
     ///
     /// # Panics
     /// If the coordinator panics, or runs another coordinator on this harness.
@@ -127,8 +127,8 @@ impl Harness {
         obeyed(self.host.serve(|host| run(&Term::new(host))))
     }
 
-    /// Runs an async coordinator, like [`run`](Self::run). The clock advances when each of its futures waits for the
-    /// stop or sleeps.
+    /// Runs an async coordinator, like [`run`](Self::run). The clock advances when all of the coordinator's futures are
+    /// sleeping or waiting for the stop.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -144,25 +144,25 @@ impl Harness {
     }
 }
 
-/// Events during a run. The end of a run drops the events that it did not reach.
+/// Events during a run. When a run ends, the events that it has not reached are dropped.
 impl Harness {
-    /// Asks the coordinator to stop, this time from now.
+    /// Asks the coordinator to stop after this time.
     pub fn stop_after(&self, time: Duration, reason: StopReason) {
         self.at(time, move |test| test.stop(reason));
     }
 
-    /// Kills the coordinator, this time from now, as a crash of its node would. It ends at its next sleep, check or
-    /// commit.
+    /// Kills the coordinator after this time, like a crash of its node. The coordinator ends at its next sleep, check
+    /// or commit.
     pub fn kill_after(&self, time: Duration) {
         self.host.world().script(time, Action::Kill("by the test".to_owned()));
     }
 
-    /// Calls a function, this time from now.
+    /// Calls a function after this time.
     pub fn at(&self, time: Duration, act: impl FnOnce(&Self) + Send + 'static) {
         self.host.world().script(time, Action::Do(Box::new(act)));
     }
 
-    /// Asks the running coordinator to stop. For functions of [`at`](Self::at).
+    /// Asks the running coordinator to stop. For use in functions passed to [`at`](Self::at).
     pub fn stop(&self, reason: StopReason) {
         let message = match reason {
             StopReason::LeaseAtRisk => "the lease could not be renewed for a while",
@@ -174,12 +174,12 @@ impl Harness {
         self.host.stop(reason, message.to_owned());
     }
 
-    /// Lets the coordinator's next commit fail, without saving. Another call is for the commit after that.
+    /// Makes the coordinator's next commit fail without saving. If called again, the commit after that fails, too.
     pub fn fail_commit(&self, error: StateError) {
         self.host.world().refusals.push_back(error);
     }
 
-    /// Answers the coordinator's requests from now on with a function, which may also fail them.
+    /// Sets a function that answers all further requests of the coordinator. The function may also make a request fail.
     #[cfg(feature = "async")]
     pub fn answer(
         &self,
@@ -192,46 +192,47 @@ impl Harness {
         self.host.world().answer = Some(Box::new(answer));
     }
 
-    /// Sets the time that each request takes from now on, none by default.
+    /// Sets the time that each further request takes. The default is zero.
     #[cfg(feature = "async")]
     pub fn latency(&self, time: Duration) {
         self.host.world().latency = time;
     }
 
-    /// Advances the clock, and runs the events until then. For the time between runs, or for work that takes time.
+    /// Advances the clock, and runs the events that become due. Use it between runs, or to simulate work that takes
+    /// time.
     pub fn advance(&self, time: Duration) {
         self.host.pass(time);
     }
 }
 
-/// Results.
+/// Results of a run.
 impl Harness {
-    /// The state, to fill before a run or to read after it. [`fail_commit`](Self::fail_commit) does not affect the
-    /// test's own commits.
+    /// Returns the state, which the test can fill before a run or read after it. [`fail_commit`](Self::fail_commit)
+    /// does not affect the test's own commits.
     #[must_use]
     pub fn state(&self) -> State {
         State::new(self.host.clone())
     }
 
-    /// The time of the wall clock.
+    /// Returns the wall-clock time.
     #[must_use]
     pub fn now(&self) -> SystemTime {
         self.host.now()
     }
 
-    /// The number of times that the last run reported progress.
+    /// Returns the number of times that the last run reported progress.
     #[must_use]
     pub fn progress_count(&self) -> usize {
         self.host.world().progress
     }
 
-    /// The number of commits that the last run saved.
+    /// Returns the number of commits that the last run saved.
     #[must_use]
     pub fn commit_count(&self) -> usize {
         self.host.world().commits
     }
 
-    /// The reason why the last run stepped down, if it did.
+    /// Returns the reason why the last run stepped down, if it did.
     #[must_use]
     pub fn step_down_reason(&self) -> Option<String> {
         self.host.world().step_down.clone()
@@ -242,7 +243,7 @@ impl Harness {
     }
 }
 
-/// Turns a returned stop into success.
+/// Treats a returned stop as success.
 fn obeyed(result: Result) -> Result {
     result.or_else(|failure| if matches!(failure.kind(), Kind::Stopped(_)) { Ok(()) } else { Err(failure) })
 }

@@ -1,5 +1,5 @@
-//! The historian of one election: writes what became of this node's terms into the store. It learns of terms from
-//! logged events, and no other part waits for it.
+//! The historian of one election: it records the outcome of this node's terms in the store. It learns about terms from
+//! logged events, and no other part of the host waits for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use baton_store::clock::rfc3339;
 use baton_store::jitter::{between, doubled};
 use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms};
 
-/// The pace of a historian.
+/// The timing of a historian.
 #[derive(Clone, Copy, Debug)]
 pub struct HistorianPace {
-    /// Wait between news and its write, up to twice as long: a short term ends within this time, and a beginning term,
-    /// or many of them, need the machine.
+    /// Delay between a term's change and the write, which may be up to twice as long. It lets a short term end first,
+    /// and leaves the machine to terms that are beginning.
     pub after: Duration,
-    /// Shortest interval between writes.
+    /// Minimum interval between writes.
     pub apart: Duration,
-    /// Wait after the first failure, and at most. Each further failure doubles it.
+    /// Initial and maximum wait after a failure. The wait doubles each time.
     pub again: (Duration, Duration),
-    /// Longest wait for the last write when the host ends.
+    /// Timeout for the last write at shutdown.
     pub last: Duration,
 }
 
@@ -43,29 +43,29 @@ impl Default for HistorianPace {
 pub struct Historian {
     /// The election.
     pub election: ElectionName,
-    /// This node.
+    /// The id of this node.
     pub node: String,
     /// The incarnation of the host.
     pub incarnation: String,
     /// The store with the history.
     pub store: Arc<dyn ObjectStore>,
-    /// The source of news about terms.
+    /// The source of changes of terms.
     pub tracker: Arc<ElectionTracker>,
     /// The log for errors.
     pub log: Log,
-    /// The historian's pace.
+    /// The historian's timing.
     pub pace: HistorianPace,
 }
 
 impl Historian {
-    /// Writes until the sender of `over` is dropped, then writes once more and ends.
+    /// Writes terms until the sender of `over` is dropped, then writes once more and returns.
     pub async fn run(self, mut over: watch::Receiver<()>) {
         let mut unwritten = Unwritten::default();
         tokio::select! {
             () = self.write_continuously(&mut unwritten) => {}
             _ = over.changed() => {}
         }
-        // Writing an interrupted write's terms again does no harm.
+        // An interrupted write may have succeeded. Writing its terms again does no harm.
         unwritten.add(&self, self.tracker.terms.take());
         if unwritten.0.is_empty() {
             return;
@@ -106,7 +106,7 @@ impl Historian {
                     Some(error)
                 }
             };
-            // An outage of the store is reported by the parts that need the store.
+            // Do not log an outage of the store: the parts that depend on the store report it.
             let problem = problem.filter(|problem| !matches!(problem, HistoryError::Store(StoreError::Unknown(_))));
             if let Some(problem) = &problem
                 && last_problem.as_ref() != Some(problem)
@@ -119,7 +119,7 @@ impl Historian {
         }
     }
 
-    /// Writes all unwritten terms, and returns the error of the history that it replaced, if any.
+    /// Writes all unwritten terms. If the write replaced an unreadable history, returns the error of that history.
     async fn write(&self, unwritten: &mut Unwritten) -> Result<Option<HistoryError>, HistoryError> {
         let past_terms: Vec<PastTerm> = unwritten.0.values().flatten().flatten().cloned().collect();
         let problem = report_terms(&*self.store, &self.election, &past_terms).await?;
@@ -128,7 +128,7 @@ impl Historian {
     }
 }
 
-/// Unwritten terms of this node, each with the term before it.
+/// This node's unwritten terms, each with the previous term.
 #[derive(Default)]
 struct Unwritten(BTreeMap<Term, [Option<PastTerm>; 2]>);
 
@@ -137,7 +137,7 @@ impl Unwritten {
         for served in served {
             let (number, [before, own]) = (served.term, historian.past_terms(served));
             let unwritten = self.0.entry(number).or_default();
-            // The previous term comes with the beginning of a term, and again with its end.
+            // The previous term is reported when a term begins, and again when it ends.
             *unwritten = [before.or(unwritten[0].take()), own];
             if self.0.len() > KEPT_TERMS {
                 self.0.pop_first();
@@ -147,7 +147,7 @@ impl Unwritten {
 }
 
 impl Historian {
-    /// The entries for a term of this node: the previous term, and the term itself.
+    /// Returns the entries for one of this node's terms: the previous term, and the term itself.
     fn past_terms(&self, served: Served) -> [Option<PastTerm>; 2] {
         let Served { term, module, begun, ended, outcome, reason, leaderless, before } = served;
         let begun = rfc3339(begun);

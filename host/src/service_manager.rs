@@ -1,8 +1,8 @@
-//! Notifications to the service manager that started this process: systemd, by the protocol of `sd_notify`.
+//! Notifications to the service manager that started this process: systemd, through the `sd_notify` protocol.
 //!
-//! They report phases of the host, its state for `systemctl status` and, while nothing is stuck ([`Watched::is_stuck`],
-//! as at `/livez`), watchdog pings. A thread of its own sends them, so a manager that does not read delays nothing
-//! else.
+//! The notifications report the host's phases and its state for `systemctl status`. While nothing is stuck
+//! ([`Watched::is_stuck`], as for `/livez`), they also include watchdog pings. A separate thread sends them, so that a
+//! manager that does not read them delays nothing else.
 
 use std::collections::VecDeque;
 use std::env;
@@ -23,32 +23,32 @@ use crate::telemetry::{ElectionTracker, Event, Log};
 use crate::watched::{SECOND_LOOK, Watched};
 use baton_runtime::escape::escape;
 
-/// The variable with the manager's socket.
+/// The environment variable that names the manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The variables with the watchdog interval (µs) and the process that must send the pings.
+/// The environment variables with the watchdog interval (µs) and the id of the process that must send the pings.
 const WATCHDOG: (&str, &str) = ("WATCHDOG_USEC", "WATCHDOG_PID");
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most elections that the status names, and the longest node name in it, in characters.
+/// Maximum number of elections named in the status, and maximum length of a node name there, in characters.
 const MOST_NAMED: usize = 8;
 const LONGEST_NAME: usize = 64;
 
-/// Longest interval between watchdog pings and between updates of the status.
+/// Maximum interval between watchdog pings and between updates of the status.
 const STATUS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Shortest interval between watchdog pings, however short the manager's interval is.
+/// Minimum interval between watchdog pings, even if the manager asks for a shorter one.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A phase of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// The configuration is read and the host's tasks run.
+    /// The configuration has been read and the host's tasks are running.
     Ready,
-    /// The host reads its files again. [`Phase::Ready`] follows.
+    /// The host is reading its files again. [`Phase::Ready`] follows.
     Reloading,
-    /// The host shuts down.
+    /// The host is shutting down.
     Stopping,
 }
 
@@ -71,7 +71,7 @@ pub enum NotifyError {
     /// The manager's socket has an unsupported address.
     #[error("cannot notify the service manager: {SOCKET}={0} is neither a path nor an abstract socket's name")]
     Unknown(String),
-    /// The system has no free socket.
+    /// The system cannot provide a socket.
     #[error("cannot notify the service manager: {0}")]
     System(#[from] io::Error),
 }
@@ -81,19 +81,19 @@ pub enum NotifyError {
 pub struct ServiceManager {
     address: SocketAddr,
     socket: UnixDatagram,
-    /// The interval in which it expects a watchdog ping, if it does.
+    /// The interval at which the manager expects watchdog pings, if it does.
     watchdog_interval: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// The manager that started this process, if it expects notifications.
+    /// Returns the manager that started this process, if it expects notifications.
     ///
     /// # Errors
-    /// [`NotifyError`] if it cannot be notified.
+    /// [`NotifyError`] if the manager cannot be notified.
     pub fn of_process() -> Result<Option<Self>, NotifyError> {
         let Some(place) = env::var_os(SOCKET).filter(|place| !place.is_empty()) else { return Ok(None) };
         let number = |name| env::var(name).ok()?.parse::<u64>().ok();
-        // The pings may be expected from another process, such as a script that started this one.
+        // The manager may expect the pings from another process, such as a script that started this one.
         let is_meant = number(WATCHDOG.1).is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog_interval = number(WATCHDOG.0).filter(|every| is_meant && *every > 0).map(Duration::from_micros);
         Self::at(&place, watchdog_interval).map(Some)
@@ -146,7 +146,7 @@ impl ServiceManager {
         }
     }
 
-    /// Sends everything that is unsent. If sending fails, the rest stays for the next call.
+    /// Sends all unsent messages. If sending fails, the remaining messages are kept for the next call.
     fn say(
         &self,
         unsent: &mut VecDeque<String>,
@@ -210,7 +210,7 @@ impl Phases {
 
     fn tell(&self, phase: Option<Phase>) {
         if let Some(sender) = &self.0 {
-            // At the end of the host, the receiver may be gone.
+            // At shutdown, the receiver may already have been dropped.
             let _ = sender.send(phase);
         }
     }
@@ -224,13 +224,13 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// A handle for reporting phases.
+    /// Returns a handle for reporting phases.
     #[must_use]
     pub fn phases(&self) -> Phases {
         self.phases.clone()
     }
 
-    /// Sends what is unsent, waiting 1 s at most for each message, and ends the thread.
+    /// Sends the unsent messages, waiting at most 1 s for each, and ends the thread.
     pub fn end(self) {
         self.phases.tell(None);
         if let Some(thread) = self.thread {

@@ -1,7 +1,7 @@
 //! Requests by signal: SIGINT (Ctrl-C) and SIGTERM end the process, and SIGHUP reloads its files.
 //!
-//! In a process with a terminal, SIGHUP also requests the end: it means that the terminal is gone, and would otherwise
-//! end the process without a clean shutdown. If SIGHUP is ignored, as under `nohup`, it stays ignored.
+//! In a process with a terminal, SIGHUP also requests a shutdown: it means that the terminal was closed, and would
+//! otherwise end the process without a clean shutdown. If SIGHUP is ignored, as under `nohup`, it stays ignored.
 
 use std::fs::File;
 use std::io;
@@ -12,20 +12,20 @@ use baton_election::Time;
 use baton_store::clock::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal that repeats within this time is one request: `timeout -s INT` signals the process and its group, 0.24 ms
-/// apart, and nobody presses Ctrl-C that fast to make two requests.
+/// Signals within this time count as one request. `timeout -s INT` signals the process and then its group, 0.24 ms
+/// apart, while nobody presses Ctrl-C this fast to make two requests.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
-/// The request of a signal.
+/// The request that a signal makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// A clean shutdown. The signal's name is for the log.
+    /// A clean shutdown. Holds the signal's name, for the log.
     Shutdown(&'static str),
-    /// A clean shutdown that does not wait for instances to finish, after a second signal.
+    /// A clean shutdown that does not wait for instances to finish. A second signal requests this.
     SkipGrace(&'static str),
 }
 
-/// The signals of this process, from [`Signals::listen`] on.
+/// The signals that this process has received since [`Signals::listen`].
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
@@ -34,7 +34,7 @@ pub struct Signals {
     hangup: Option<Signal>,
     /// SIGHUP, in a process without a terminal.
     reload: Option<Signal>,
-    /// The first signal that requested the end, and its time.
+    /// The first signal that requested a shutdown, and its time.
     first: Option<(&'static str, Time)>,
     clock: Clock,
 }
@@ -60,7 +60,7 @@ impl Signals {
         })
     }
 
-    /// Hands over the stream of reload requests, if this process has one.
+    /// Takes the stream of reload requests, if this process has one.
     pub fn take_reloads(&mut self) -> Option<Signal> {
         self.reload.take()
     }
@@ -76,7 +76,7 @@ impl Signals {
         }
     }
 
-    /// The request that a signal makes, or none if the signal only repeats the first one.
+    /// Returns the request that a signal makes, or `None` if the signal is only a repetition of the first one.
     fn ask(&mut self, name: &'static str, now: Time) -> Option<Ask> {
         match self.first {
             None => {
@@ -99,15 +99,15 @@ impl Signals {
             Some(()) = self.interrupt.recv() => "SIGINT",
             Some(()) = self.terminate.recv() => "SIGTERM",
             Some(()) = hung_up => "SIGHUP",
-            // Streams of signals do not end while the process lives.
+            // Signal streams do not end while the process runs.
             else => std::future::pending().await,
         }
     }
 }
 
-/// Undoes inherited signal settings: an ignored SIGCHLD (POSIX, `exec`) would hide the exit of child processes, and
-/// blocked signals would hide requests to end. Must run before a second thread exists, because each thread has a mask
-/// of its own.
+/// Resets inherited signal settings: an ignored SIGCHLD (POSIX, `exec`) would hide the exit of child processes, and
+/// blocked signals would hide shutdown requests. Must run before a second thread exists, because each thread has its
+/// own mask.
 pub fn reset_inherited_signals() {
     // SAFETY: `SIG_DFL` is a valid disposition. `sigemptyset` initializes the set before `pthread_sigmask` reads it,
     // and the pointer for the previous mask may be null. The calls access no other memory.

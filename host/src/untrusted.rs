@@ -1,4 +1,4 @@
-//! Every reader of untrusted bytes in this program; see [`baton_store::foreign`].
+//! Every reader of untrusted bytes in this program; see [`baton_store::untrusted`].
 
 use baton_store::untrusted::Reader;
 

@@ -1,8 +1,8 @@
-//! Messages that the nodes of an election send each other, in addition to the store.
+//! Messages between the nodes of an election, which supplement the store.
 //!
-//! Hints are untrusted. A hint moves a standby's next reading (later by [`LISTENING_POLL`] at most), or turns it into a
-//! survey. Decisions about the lease follow only from readings, and each acquire carries the version of its reading.
-//! [`Hint::Look`] also makes a holder renew earlier.
+//! Hints are untrusted. A hint makes a standby's next reading earlier or later (at most [`LISTENING_POLL`] later), or
+//! turns the reading into a survey. Decisions about the lease follow only from readings, and each acquire carries the
+//! version that its reading returned. [`Hint::Look`] also makes a holder renew earlier.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::record::Term;
 use crate::timing::Time;
 
-/// Interval between two readings of a standby that hears its leader's renewals, ±25%.
+/// Polling interval of a standby that hears its leader's renewals, ±25%.
 pub const LISTENING_POLL: Duration = Duration::from_secs(10);
 
 /// A leader's message to the other nodes: an effect of its elector.
@@ -20,38 +20,39 @@ pub enum Word {
     Leads {
         /// The term of its record.
         term: Term,
-        /// The time just before the last successful renewal was sent, on the sender's clock. Other nodes receive its
-        /// age.
+        /// The time just before the last successful renewal was sent, on the sender's clock. Other nodes receive it as
+        /// an age.
         renewed: Time,
     },
-    /// The sender gives the lease up: the record is marked, and the release is under way or done.
+    /// The sender is giving up the lease: the record is marked, and the release is under way or done.
     GivesUp,
 }
 
 /// A message from another node, or from the kernel: an input.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Hint {
-    /// A reading, or a holder's renewal, may show something new.
+    /// A reading by a standby, or a renewal by the holder, may show something new.
     Look,
     /// A node announces that it leads.
     Leads {
         /// The sender's incarnation.
         from: String,
-        /// The announced term. If the record names another one, this node reads again. It raises no term.
+        /// The announced term. If it differs from the record's term, this node reads again. It never raises a term that
+        /// this node knows.
         term: Term,
-        /// The age of the sender's last renewal, counted from its sending.
+        /// Time since the sender sent its last successful renewal.
         age: Duration,
         /// This node's place in the order of succession, from 0, if it has one.
         place: Option<u32>,
     },
-    /// A node announces that it gives the lease up.
+    /// A node announces that it is giving up the lease.
     GivesUp {
         /// The sender's incarnation.
         from: String,
         /// See [`Hint::Leads`].
         place: Option<u32>,
     },
-    /// A node is no longer heard.
+    /// Messages from a node no longer arrive.
     Silent {
         /// The silent node's incarnation.
         from: String,

@@ -1,14 +1,14 @@
-//! The elector of Baton: decides, without I/O, which node leads an election.
+//! Baton's elector: decides, without I/O, which node leads an election.
 //!
 //! Everything that Baton promises about leadership is decided here, by a state machine: [`Elector`]. It has no clock,
 //! no threads, no randomness of its own and no network. The host passes in the time, the lease store's answers and the
-//! fate of the instance. The elector returns a list of [`Effect`]s to carry out, and the time of its next wake-up. So
-//! each decision can be printed, replayed and tested by simulation, and `no_std` lets the compiler prove that nothing
-//! else goes in or out.
+//! instance's events. The elector returns a list of [`Effect`]s to carry out, and the time of its next wake-up. So each
+//! decision can be printed, replayed and tested in a simulation. `no_std` makes the compiler check that there is no
+//! other input or output.
 //!
 //! The modules, in reading order: [`record`] holds the contents of the store, [`request`] the requests to the store and
-//! its answers, [`timing`] the moments at which things must happen, [`hint`] the messages between nodes, and [`port`]
-//! the elector's inputs and effects. [`elector`] decides.
+//! its answers, [`timing`] the times at which things must happen, [`hint`] the messages between nodes, and [`port`] the
+//! elector's inputs and effects. [`elector`] decides.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -13,24 +13,25 @@ use crate::timing::{Time, Timing};
 pub struct Settings {
     /// This node's id.
     pub node: String,
-    /// The id of this start of the host, unique.
+    /// The unique id of this start of the host.
     pub incarnation: String,
-    /// The lease's length, and the moments that follow from it.
+    /// The lease's length, and the times derived from it.
     pub timing: Timing,
     /// The shortest and the longest lease that the store supports.
     pub lease_range: (Duration, Duration),
-    /// The wait between an instance that returned ok and the next term under the same lease.
+    /// The wait after an instance has returned ok, before the next term begins under the same lease.
     pub pause: Duration,
-    /// The action after an instance returned ok.
+    /// The action to take after an instance has returned ok.
     pub on_done: OnDone,
-    /// The length of a probation, counted from when an instance of the version begins. Earlier failures count, too.
+    /// The length of a probation. It is counted from the time at which the version's current instance began to run, or
+    /// its first failed instance if there is one.
     pub probation: Duration,
 }
 
 /// The source of an elector's random numbers.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Random {
-    /// The generator's state, which determines all further numbers.
+    /// The generator's state, which determines all future numbers.
     pub state: [u8; 32],
     /// Yields the next number and advances the state.
     pub next: fn(&mut [u8; 32]) -> u64,
@@ -46,16 +47,17 @@ impl Random {
 /// One version of the coordinator: a module and one publication of it.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct ModuleVersion {
-    /// The module's digest, `sha256:` and 64 hexadecimal digits. The elector only compares digests, so it stays text.
+    /// The module's digest, `sha256:` and 64 hexadecimal digits. The elector only compares digests, so a string
+    /// suffices.
     pub digest: String,
-    /// Distinguishes two publications: a rejected module that is published again is another version.
+    /// Distinguishes repeated publications of the same module: republishing a rejected module creates a new version.
     pub serial: u64,
 }
 
 /// The versions that a node could run, all ready to start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Plan {
-    /// The version to serve as soon as this node leads. A node without one does not contend.
+    /// The version to serve as soon as this node leads. Without it, the node does not contend for the lease.
     pub module: Option<ModuleVersion>,
     /// The version to serve if `module` turns out to be bad. It is set only while `module` is on probation.
     pub fallback: Option<ModuleVersion>,
@@ -68,7 +70,7 @@ impl Plan {
     }
 }
 
-/// The action after an instance returned ok.
+/// The action to take after an instance has returned ok.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OnDone {
     /// The next term begins after the pause.
@@ -80,13 +82,14 @@ pub enum OnDone {
 /// The time of an input.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Now {
-    /// The host's clock: an upper bound on the elapsed time. It limits what a holder may still do.
+    /// The host's clock: an upper bound on the elapsed time. It limits how long a holder may still act.
     pub time: Time,
-    /// A lower bound on the elapsed time: the slowest of the clocks that nobody can set. Waits for another node's
-    /// instance end by it, since a wall clock that steps forward would cut such a wait short. The elector also detects
-    /// by it that the host was paused.
+    /// A lower bound on the elapsed time: the slowest of the clocks that nobody can set. The elector uses it to time
+    /// waits for another node's instance, because a wall clock that steps forward would cut such a wait short, and to
+    /// detect that the host was paused.
     pub least: Duration,
-    /// Wall-clock time since the Unix epoch. People read it in the record; no wait for another instance uses it.
+    /// Wall-clock time since the Unix epoch. It is recorded for people to read; no wait for another instance depends on
+    /// it.
     pub wall: Duration,
 }
 
@@ -102,38 +105,40 @@ pub enum Input {
         /// The answer.
         result: Result<Reply, StoreError>,
     },
-    /// Instead of an answer: this acquire was not sent, nor was another under its id. The node lets others ask first.
+    /// Replaces an answer: the host has sent neither this acquire nor any other under its id, so that other nodes can
+    /// go first.
     NotSent {
         /// The request.
         id: RequestId,
     },
-    /// The instance's guest runs. The host may learn this late, or never.
+    /// The instance's guest is running. The host may learn this late, or never.
     Begun,
-    /// The instance is gone: its wasmtime store is dropped, and everything that it had started has ended.
+    /// The instance is gone: its wasmtime store is dropped, and everything that it started has ended.
     Gone {
-        /// The way in which it ended.
+        /// The way in which the instance ended.
         end: End,
     },
-    /// The instance's process is ending, by a kill or by itself, but the system has not finished with it. None of its
-    /// code runs any more, but the instance is not gone.
+    /// The instance's process was killed or is exiting, but the operating system has not finished removing it. None of
+    /// its code is running any more, but the instance is not gone yet.
     Dying,
     /// The versions that this node could run have changed.
     Plan(Plan),
     /// The instance has made no progress for too long.
     Stalled {
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
     },
     /// This node must give up leadership.
     StepDown {
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
     },
-    /// A hint, which is untrusted. It moves a standby's next reading, turns it into a survey, or hastens a renewal.
+    /// A hint, which is untrusted. It can reschedule a standby's next reading, turn that reading into a survey, or make
+    /// a renewal earlier.
     Hint(Hint),
     /// The host is shutting down.
     Shutdown,
-    /// The host is shutting down and no longer waits for the grace to end.
+    /// The host is shutting down and no longer waits for the end of the grace.
     SkipGrace,
 }
 
@@ -142,33 +147,35 @@ pub enum Input {
 pub enum End {
     /// The instance returned ok.
     Done,
-    /// The instance failed, and another try on this node is worthwhile: `retryable`, or an exit status other than 0.
+    /// The instance failed, but a retry on this node may succeed: the error is `retryable`, or the exit status is not
+    /// 0.
     Failed(String),
-    /// The instance trapped, or could not even be started. Another try on this node is worthwhile.
+    /// The instance trapped, or could not even be started. A retry on this node may succeed.
     Crashed(String),
     /// This node could not start the instance, for a reason that says nothing about the version: a secret or a granted
-    /// folder is missing, the store did not answer the claim of the state, or the system lacks processes, descriptors,
-    /// memory or disk space. Such an end neither judges the version nor counts as a failure in the record.
+    /// folder is missing, the store did not answer the request to claim the state, or the system lacks processes,
+    /// descriptors, memory or disk space. This end does not affect the version's probation, and does not count as a
+    /// failure in the record.
     Unable(String),
-    /// The instance failed, and another try on this node is not worthwhile.
+    /// The instance failed, and a retry on this node would not help.
     Fatal(String),
     /// The host killed the instance.
     Killed,
-    /// The coordinator's state was claimed by another writer, so the instance's term is over.
+    /// Another writer has claimed the coordinator's state, so the instance's term is over.
     Superseded {
         /// The term that the state names.
         term: Term,
     },
 }
 
-/// The reason for which an instance is asked to stop. It matches `stop-reason` in `wit/world.wit`.
+/// The reason why an instance is asked to stop. It corresponds to `stop-reason` in `wit/world.wit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum StopReason {
     /// The lease could not be renewed for a while, and may be lost.
     LeaseAtRisk,
-    /// The lease is gone.
+    /// The lease is lost.
     LeaseLost,
-    /// This node gives up leadership.
+    /// This node is giving up leadership.
     StepDown,
     /// A newer module takes over under the same lease.
     Replaced,
@@ -176,7 +183,7 @@ pub enum StopReason {
     Shutdown,
 }
 
-/// An action for the host. The host carries effects out in the order in which they come.
+/// An action for the host, which carries out effects in the order in which the elector yields them.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
     /// Send a request to the store; requests run concurrently. The answer, or [`StoreError::Unknown`] after `timeout`,
@@ -186,7 +193,7 @@ pub enum Effect {
         id: RequestId,
         /// The request.
         op: Op,
-        /// The longest wait for the answer.
+        /// The timeout for the answer.
         timeout: Duration,
     },
     /// Start an instance that serves `term`.
@@ -195,54 +202,55 @@ pub enum Effect {
         term: Term,
         /// The version that the instance runs.
         version: ModuleVersion,
-        /// The instance's effects are refused from then on, unless [`Effect::Extend`] moves the deadline.
+        /// The time from which the instance's effects are refused, unless [`Effect::Extend`] moves it.
         deadline: Time,
-        /// If the instance is neither gone nor dying by then, the host ends its own process.
+        /// The time at which the host ends its own process if the instance is neither gone nor dying.
         abort_at: Time,
     },
-    /// Move the instance's deadlines, after a renewal. This does not reopen a gate that has closed.
+    /// Move the instance's deadlines after a renewal. A gate that has closed stays closed.
     Extend {
-        /// The instance's effects are refused from then on.
+        /// The time from which the instance's effects are refused.
         deadline: Time,
-        /// If the instance is neither gone nor dying by then, the host ends its own process.
+        /// The time at which the host ends its own process if the instance is neither gone nor dying.
         abort_at: Time,
     },
     /// Ask the instance to stop.
     Stop {
-        /// The reason that the guest receives.
+        /// The reason passed to the guest.
         reason: StopReason,
-        /// The reason, for a person.
+        /// Human-readable reason.
         message: String,
         /// The end of the grace. The host kills the instance then, or at its deadline if that is earlier.
         grace_ends: Time,
-        /// The term that follows at once under this lease, if its number is already written.
+        /// The term that follows immediately under this lease, if it has already been written.
         next: Option<Term>,
     },
-    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, after [`Input::Dying`] if the end takes
-    /// long.
+    /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, preceded by [`Input::Dying`] if the
+    /// instance is slow to exit.
     Kill {
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
     },
-    /// End the host's process at once: an instance is neither gone nor dying, and the lease is about to end.
+    /// End the host's process immediately: an instance is neither gone nor dying, and the lease is about to expire.
     Abort {
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
     },
-    /// Record that a version has passed its probation, for all nodes.
+    /// Record for all nodes that a version has passed its probation.
     Prove {
         /// The proven version.
         version: ModuleVersion,
         /// The term in which the version passed.
         term: Term,
     },
-    /// Record that a version is bad: no node should run it again. The version to serve instead is already chosen.
+    /// Record that a version is bad: no node should run it again. The elector has already chosen the version to serve
+    /// instead.
     Reject {
         /// The rejected version.
         version: ModuleVersion,
         /// The term in which the version failed.
         term: Term,
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
         /// The version that is served instead.
         instead: Option<ModuleVersion>,
@@ -251,26 +259,26 @@ pub enum Effect {
     Tell(Word),
     /// Report an event to people.
     Report(Report),
-    /// The orderly end is complete: nothing runs, and this node holds nothing.
+    /// The orderly shutdown is complete: no instance is running, and this node has no lease left to release.
     Finished,
 }
 
-/// An event for people. Each change is reported once, with its reason and numbers.
+/// An event to report to people. Each change is reported once, with its reason and figures.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Report {
-    /// This node begins to follow, or follows again.
+    /// This node becomes a standby, at the start or again.
     Standby {
-        /// The reason for which this node follows, for a person.
+        /// Human-readable reason why this node is a standby.
         reason: String,
     },
-    /// A node leads that did not before.
+    /// Another node has begun to lead.
     Following {
         /// The record that the leader wrote when its term began.
         leader: Record,
     },
     /// A client that is not Baton holds the lease.
     HeldOutside {
-        /// The evidence, for a person.
+        /// Human-readable evidence.
         reason: String,
     },
     /// The election is finished: no node will start this module.
@@ -278,16 +286,16 @@ pub enum Report {
         /// The last record.
         record: Record,
     },
-    /// This node has taken a lease that had not expired: all processes of its holder have exited.
+    /// This node has taken an unexpired lease, because all processes of its holder have exited.
     TookOver {
         /// The last record of that holder.
         from: Record,
     },
-    /// This node holds the lease, but waits because another node's instance may still run.
+    /// This node holds the lease, but waits because another node's instance may still be running.
     Settling {
         /// Upper bound on the wait. If the store's terms could not be read, the wait ends earlier once they can.
         wait: Duration,
-        /// The reason for which another instance may still run, for a person.
+        /// Human-readable reason why another instance may still be running.
         reason: String,
     },
     /// This node holds the lease and has written its term.
@@ -306,7 +314,7 @@ pub enum Report {
     },
     /// Renewals succeed again.
     RenewedAgain {
-        /// The time since the last renewal before that.
+        /// The time since the last successful renewal before this one.
         after: Duration,
     },
     /// The instance returned ok, and the next term begins under the same lease after the pause.
@@ -318,21 +326,21 @@ pub enum Report {
     Resting {
         /// The time until the next term.
         wait: Duration,
-        /// The failure, for a person.
+        /// Human-readable description of the failure.
         reason: String,
-        /// Failures in a row.
+        /// Number of consecutive failures.
         failures: u32,
     },
     /// This node is ineligible for a while.
     CoolOff {
         /// The length of the cool-off.
         wait: Duration,
-        /// The reason for which this node stepped down, for a person.
+        /// Human-readable reason why this node stepped down.
         reason: String,
     },
     /// Leadership was lost.
     Lost {
-        /// The evidence for the loss, for a person.
+        /// Human-readable evidence of the loss.
         reason: String,
         /// The time since the last renewal known to have succeeded.
         since_renewal: Duration,
@@ -341,10 +349,11 @@ pub enum Report {
     Released,
     /// The lease could not be released, and will expire.
     NotReleased {
-        /// The reason for which the lease could not be released, for a person.
+        /// Human-readable reason why the lease could not be released.
         reason: String,
     },
-    /// A request to the store failed. Reported once, until the store answers or its error changes.
+    /// A request to the store failed. The failure is reported once, and again only after the store has answered or if
+    /// the error changes.
     StoreTrouble {
         /// The store's error.
         error: StoreError,

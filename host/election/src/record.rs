@@ -1,4 +1,4 @@
-//! Contents of the lease store for an election.
+//! An election's data in the lease store.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -6,11 +6,11 @@ use core::time::Duration;
 
 /// An election's name: 1 to 63 characters of `a-z`, `0-9` and `-`, starting with a letter.
 ///
-/// The rule is the strictest of all stores, so that a name that is valid for one store is valid for all.
+/// This rule satisfies the strictest store, so a valid name is valid in every store.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ElectionName(String);
 
-/// Error for a text that is not an [`ElectionName`].
+/// Error for a string that is not a valid [`ElectionName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an election's name: use 1 to 63 of a-z, 0-9 and hyphens, starting with a letter")]
 pub struct InvalidElectionName(pub String);
@@ -30,7 +30,7 @@ impl ElectionName {
         }
     }
 
-    /// The name as text.
+    /// The name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,8 +45,8 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// Limit of terms, out of reach even if a million terms begin each second. An object that names this term or a higher
-/// one was not written by a holder: the next term would overflow, or not fit into every store.
+/// Exclusive upper limit of terms, out of reach even if a million terms begin each second. An object that names this
+/// term or a higher one was not written by a holder: the next term would overflow, or not fit into every store.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// The random id of one acquisition of the lease: a UUID (version 4), as Azure requires.
@@ -87,43 +87,44 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// The version of the stored record (an ETag), which each write of the record changes. Lease calls leave it unchanged.
+/// The version of the stored record (an ETag), which each write of the record changes. Lease requests do not change it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Version(pub String);
 
 /// The record that the holder writes under the lease: the object's metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Record {
-    /// The highest term begun.
+    /// The highest term that has begun.
     pub term: Term,
     /// The node that began the term. `None` if no term has begun, or while a new holder waits for another instance.
     pub node: Option<String>,
     /// The incarnation of that node, unique to one start of its host.
     pub incarnation: String,
-    /// The time at which the term began, since the Unix epoch by the wall clock. It is for people; no rule reads it.
+    /// The time at which the term began, as wall-clock time since the Unix epoch. It is only for people to read; no
+    /// rule depends on it.
     pub since: Duration,
     /// The length of the lease under which the term began (D).
     pub lease: Duration,
     /// The digest of the module that ran (`sha256:` and 64 hexadecimal digits), to which `outcome` and `failures`
     /// belong.
     pub module: Option<String>,
-    /// The final outcome of the election, if it has ended: no node starts that module again.
+    /// The final outcome of the election, if it has ended: no node starts the module again.
     pub outcome: Option<Outcome>,
-    /// Failures in a row, on all nodes together.
+    /// Number of consecutive failures, across all nodes.
     pub failures: u32,
-    /// True if nothing of this term, or of any earlier one, can still run. A holder sets this mark after its instance
-    /// is gone and before it releases the lease. The node that creates the record of an election that no node has ever
-    /// led sets it too. A lease that is free without the mark was not released: any write without a lease id frees a
-    /// lease that is broken or expired.
+    /// True if no instance of this term or of an earlier term can still be running. A holder sets this mark after its
+    /// instance is gone and before it releases the lease. A node that creates the record of an election that no node
+    /// has ever led also sets it. If the lease is free but the mark is missing, no holder released the lease: any write
+    /// without a lease id also frees a broken or expired lease.
     pub released: bool,
     /// The wall-clock time since the Unix epoch before which no node begins the module's next term (`--restart-delay`),
-    /// if the last instance returned ok. If clocks differ, the pause may be shorter, and at most `--restart-delay`
-    /// long.
+    /// if the last instance returned ok. If clocks differ, the pause may be shorter than `--restart-delay`, but never
+    /// longer.
     pub rests_until: Option<Duration>,
 }
 
 impl Record {
-    /// Copies the term of `other`: its number, node, start and lease. The module's fields stay.
+    /// Copies the term from `other`: its number, node, incarnation, start and lease. Keeps the module's fields.
     pub(crate) fn names_term_of(&mut self, other: &Self) {
         let Self { term, node, incarnation, since, lease, .. } = other.clone();
         (self.term, self.node, self.incarnation, self.since, self.lease) = (term, node, incarnation, since, lease);
@@ -140,7 +141,7 @@ pub enum Outcome {
 /// The state of the lease in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LeaseState {
-    /// Held, until it expires. If the record is marked, its release may be under way.
+    /// Held, and not expired. If the record is marked as released, the release may be under way.
     Held,
     /// Held without expiry. Baton never requests such a lease.
     HeldForever,
@@ -148,16 +149,16 @@ pub enum LeaseState {
     Free,
     /// Expired.
     Expired,
-    /// Unexpired, but its holder is dead. The store itself found that out while it answered, from a witness that cannot
-    /// err. The witness covers every process of the incarnation that the record names, which began its term under this
-    /// very lease. A store without such a witness never reports this state.
+    /// Unexpired, but its holder is dead. The store itself established this while it answered the request, from a
+    /// witness that cannot be wrong. The witness covers every process of the incarnation that the record names, and
+    /// that incarnation began its term under this same lease. A store without such a witness never reports this state.
     Abandoned {
         /// The id under which the dead holder held the lease.
         holder: LeaseId,
     },
-    /// Unexpired, but its holder is dead, as certainly as under [`Abandoned`](Self::Abandoned), and this node has read
-    /// the lease's id in the holder's note. So this node can resume the lease, and no other node can. A store without
-    /// such notes never reports this state.
+    /// Unexpired, but its holder is dead, with the same certainty as in [`Abandoned`](Self::Abandoned). In addition,
+    /// this node has read the lease's id in the holder's note. So this node can resume the lease, which no node without
+    /// the id can. A store without such notes never reports this state.
     Reclaimable {
         /// The id under which the dead holder holds the lease.
         holder: LeaseId,
@@ -195,7 +196,8 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// True if the record names this term or a higher one. Until then, other objects that name it must be kept.
+    /// True if the record names this term or a higher one. Until it does, other objects that name the term must be
+    /// kept.
     #[must_use]
     pub fn names(&self, term: Term) -> bool {
         self.term() >= term

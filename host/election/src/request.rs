@@ -10,51 +10,51 @@ use crate::record::{LeaseId, Record, Snapshot, Term, Version};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// One request to the store: a single atomic step there.
+/// One request to the store, which carries it out as one atomic step.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Op {
     /// Reads the lease state, version and record. Answered by [`Reply::Read`].
     Read,
-    /// Reads the highest term that anything in the store names: the record, the coordinator's state or a node's
-    /// announcement. Answered by [`Reply::Term`], with 0 if nothing names one.
+    /// Reads the highest term that is named anywhere in the store: in the record, the coordinator's state or a node's
+    /// announcement. Answered by [`Reply::Term`], which is 0 if no term is named.
     Recall,
     /// Combines a read and a recall, for a standby that expects to take the lease. The record is read first, so the
     /// terms and the operators' steering are at least as new as the record. Answered by [`Reply::Surveyed`].
     Survey,
-    /// Creates the object with a free lease, unless it exists ([`StoreError::Conflict`]). Answered by
+    /// Creates the object with a free lease, unless the object exists ([`StoreError::Conflict`]). Answered by
     /// [`Reply::Version`].
     Create {
         /// The first record.
         record: Record,
     },
-    /// Acquires the lease if the object still has `version`. Repeated with the id that holds the lease, it succeeds
-    /// again and starts the lease's length again. Answered by [`Reply::Done`].
+    /// Acquires the lease if the object still has `version`. If the id already holds the lease, it succeeds and
+    /// restarts the lease's full length. Answered by [`Reply::Done`].
     Acquire {
-        /// The id to hold the lease under.
+        /// The id under which to hold the lease.
         id: LeaseId,
-        /// The length of the lease without a renewal.
+        /// The time after which the lease expires if it is not renewed.
         length: Duration,
         /// The version that the object must have.
         version: Version,
         /// The dead holder to replace, if the lease was read as
-        /// [`LeaseState::Abandoned`](crate::LeaseState::Abandoned). A lease that another holder holds stays held.
+        /// [`LeaseState::Abandoned`](crate::LeaseState::Abandoned). A lease that any other holder holds is left alone.
         instead_of: Option<LeaseId>,
     },
     /// Takes over the unexpired lease of a dead holder ([`LeaseState::Reclaimable`](crate::LeaseState::Reclaimable)) if
-    /// the object still has `version`. The store replaces the lease's id, and then renews the lease for its present
-    /// length. If the holder is alive after all, its next renewal fails. Repeated with the id that holds the lease, the
+    /// the object still has `version`. The store replaces the lease's id, and then renews the lease for its current
+    /// length. If the holder is alive after all, its next renewal fails. If the new id already holds the lease, the
     /// request renews the lease again. Unlike an acquire, it fails if the lease has ended or another client has held it
     /// since. Answered by [`Reply::Done`].
     Reclaim {
         /// The id under which the dead holder holds the lease.
         from: LeaseId,
-        /// The new id of the lease. No earlier request has named it.
+        /// The new id of the lease. No earlier request has used it.
         id: LeaseId,
         /// The version that the object must have.
         version: Version,
     },
-    /// Starts the lease's length again, even after an expiry if nothing has touched the lease or object in between.
-    /// Answered by [`Reply::Done`].
+    /// Restarts the lease's full length. This also works after the lease has expired, if nothing has touched the lease
+    /// or the object since. Answered by [`Reply::Done`].
     Renew {
         /// The id that holds the lease.
         id: LeaseId,
@@ -68,7 +68,7 @@ pub enum Op {
         /// The new record.
         record: Record,
     },
-    /// Releases the lease, which is free at once. Answered by [`Reply::Done`].
+    /// Releases the lease, which becomes free immediately. Answered by [`Reply::Done`].
     Release {
         /// The id that holds the lease.
         id: LeaseId,
@@ -84,11 +84,12 @@ pub enum Reply {
     Term(Term),
     /// The result of a survey.
     Surveyed {
-        /// The result of its read.
+        /// The result of the survey's read.
         read: Snapshot,
-        /// The highest term that anything in the store names.
+        /// The highest term that is named anywhere in the store.
         term: Term,
-        /// The version of the operators' steering object, for the driver of the elector; `None` without such an object.
+        /// The version of the operators' steering object, for the driver of the elector; `None` if there is no such
+        /// object.
         steering: Option<Version>,
     },
     /// The object's version after a create or a write.
@@ -98,8 +99,9 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Completes an answer that was made from the record alone, if it answers a recall or a survey. `highest` takes the
-    /// record's term and returns the highest term in the store. `steering` returns the version of the steering object.
+    /// Completes an answer to a recall or survey that was made from the record alone. Other answers are unchanged.
+    /// `highest` takes the record's term and returns the highest term in the store. `steering` returns the version of
+    /// the steering object.
     ///
     /// # Errors
     /// The errors of `highest` and `steering`.
@@ -118,22 +120,23 @@ impl Reply {
     }
 }
 
-/// Reason for which a request was not carried out, named after the decision that follows.
+/// The error of a request. Each variant calls for a different reaction.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Hash)]
 pub enum StoreError {
-    /// Acquire, reclaim: another client holds the lease, or the lease is being broken.
+    /// Another client holds the lease to be acquired or reclaimed, or the lease is being broken.
     #[error("the lease is held by another client")]
     Held,
-    /// The lease is certainly not held under the id: it expired and was taken, was broken or released, or is deleted.
+    /// The lease is definitely not held under the id: it expired and was acquired by another client, was broken,
+    /// released or deleted.
     #[error("the lease is lost: {0}")]
     Lost(String),
-    /// The object does not have the required version, or exists already: read it again.
+    /// The object does not have the required version, or already exists. Read it again.
     #[error("the record has changed")]
     Conflict,
     /// The request may or may not have been carried out: a timeout, a cut connection, 403, 429, 5xx.
     #[error("{0}")]
     Unknown(String),
-    /// The request was not carried out: account, container or permission is missing, or the store refuses this file.
+    /// The request was not carried out: an account, container or permission is missing, or the store refuses this file.
     #[error("{0}")]
     Misconfigured(String),
 }

@@ -1,13 +1,14 @@
-//! Moments at which things must happen, as fractions of the lease's length D.
+//! Times at which things must happen, as fractions of the lease's length D.
 //!
-//! All moments are counted from just before the last successful request (acquire or renew) was sent. The store's own
-//! count of D starts later, so it always ends later.
+//! All times are counted from the moment just before the last successful request (acquire or renew) was sent. The store
+//! starts to count D later, so the lease always expires later in the store.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment on the host's clock: elapsed time, by the fastest of its clocks. It never goes back.
+/// A point in time on the host's clock: the elapsed time according to the fastest of the host's clocks. It never goes
+/// back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub Duration);
 
@@ -38,19 +39,19 @@ impl fmt::Debug for Time {
     }
 }
 
-/// Interval between two readings of a standby, ±25%.
+/// Polling interval of a standby, ±25%.
 pub const POLL: Duration = Duration::from_secs(1);
 
-/// The longest interval between two readings of a standby.
+/// The longest polling interval of a standby.
 pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
 
-/// The time that a host that ends itself may spend on its last words. `room` is the time from its deadline (0.8 D) to
-/// its end (0.93 D). The result is a third of the 0.07 D that then remain of the lease.
+/// Time that a host may spend on its last words when it ends its own process. `room` is the time from the deadline (0.8
+/// D) to the host's end (0.93 D). The result is one third of the 0.07 D that then remains of the lease.
 pub fn last_words_within(room: Duration) -> Duration {
     room * 7 / 13 / 3
 }
 
-/// The moments of a lease of one length, checked to fit together.
+/// The times within a lease of a given length, checked for consistency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Timing {
     lease: Duration,
@@ -87,11 +88,11 @@ pub enum TimingError {
 }
 
 impl Timing {
-    /// Checks that the store supports a lease of that length (from `min` to `max`). Checks also that the lease leaves
-    /// time to free an instance of `memory` bytes (0.15 s, and 0.2 s for each GiB) before the host would end itself.
+    /// Checks that the store supports a lease of that length (from `min` to `max`). Also checks that the lease leaves
+    /// time to free an instance of `memory` bytes (0.15 s plus 0.2 s per GiB) before the host would end itself.
     ///
     /// # Errors
-    /// [`TimingError`] names the relation that does not hold.
+    /// [`TimingError`] if one of the checks fails.
     pub fn new(
         lease: Duration,
         (min, max): (Duration, Duration),
@@ -125,9 +126,9 @@ impl Timing {
         self.lease / 6
     }
 
-    /// The time of the renewal after a success that was sent at `sent`: the last multiple of D/12, offset by the host's
-    /// `phase`, that is not later than D/6. So a host renews all of its leases together, which saves wake-ups, and
-    /// writes if the store can batch them. Other hosts have other phases.
+    /// The time of the renewal after a successful request that was sent at `sent`: the last multiple of D/12, offset by
+    /// the host's `phase`, that is at most D/6 later. So a host renews all of its leases together, which saves
+    /// wake-ups, and also saves writes if the store can batch them. Other hosts have other phases.
     pub fn renew_at(&self, sent: Time, phase: u64) -> Time {
         let latest = sent + self.renew_after();
         let step = (self.lease / 12).as_nanos().max(1);
@@ -135,14 +136,14 @@ impl Timing {
         latest - Duration::from_nanos(since as u64)
     }
 
-    /// D/12, within 50 ms and 2 s: the timeout of one try.
+    /// D/12, but at least 50 ms and at most 2 s: the timeout for one attempt.
     pub fn try_timeout(&self) -> Duration {
         try_timeout(self.lease)
     }
 
-    /// The shortest lease in the store's range, in whole seconds, under which a try may take twice the time `took` of
-    /// the store's answers. If there is none, the shortest lease with the longest tries, provided that these take
-    /// longer than `took`.
+    /// Returns the shortest lease, in whole seconds within the store's range, whose timeout per attempt is at least
+    /// twice `took`, the store's response time. If there is none, returns the shortest lease with the longest timeout
+    /// per attempt, or `None` if even that timeout does not exceed `took`.
     pub fn lease_for(took: Duration, (min, max): (Duration, Duration)) -> Option<Duration> {
         let shortest = |enough: Duration| {
             let seconds = min.as_secs()..=max.as_secs();
@@ -152,12 +153,12 @@ impl Timing {
         shortest(took * 2).or_else(|| (longest > took).then(|| shortest(longest)).flatten())
     }
 
-    /// D/60 to D/15: the wait between a failed try and the next.
+    /// D/60 to D/15: the wait between a failed attempt and the next.
     pub fn retry_range(&self) -> (Duration, Duration) {
         (self.lease / 60, self.lease / 15)
     }
 
-    /// 0.7 D: if the lease was not renewed by then, the instance is asked to stop.
+    /// 0.7 D: if the lease has not been renewed by then, the instance is asked to stop.
     pub fn at_risk_after(&self) -> Duration {
         self.lease * 7 / 10
     }
@@ -177,25 +178,24 @@ impl Timing {
         self.abort_after() - self.deadline_after()
     }
 
-    /// A quarter of [`kill_timeout`](Self::kill_timeout). If more time has passed since a killed instance was last
-    /// checked, the host was paused. Checks are twice as frequent.
+    /// A quarter of [`kill_timeout`](Self::kill_timeout). If more time than this has passed since a killed instance was
+    /// last checked, the host was paused. Checks come twice as often.
     pub fn noticed_pause(&self) -> Duration {
         self.kill_timeout() / 4
     }
 
-    /// The time that a host that ends itself may spend on its last words: see [`last_words_within`].
+    /// Time that a host may spend on its last words when it ends its own process: see [`last_words_within`].
     pub fn last_words(&self) -> Duration {
         last_words_within(self.kill_timeout())
     }
 
-    /// The longest time without a leader after a crash: D, and a standby's longest wait for its next reading.
+    /// The longest time without a leader after a crash: D plus a standby's longest polling interval.
     pub fn takeover_after_crash(&self) -> Duration {
         self.lease + LONGEST_POLL
     }
 
-    /// The longest unnoticed pause by which the host's own end may be late while its instance is still gone before the
-    /// lease expires. It is the rest of D after 0.93 D and the last words, less D/100 for late wake-ups and clock
-    /// errors.
+    /// The longest unnoticed pause that may delay the host's own end without its instance outliving the lease. It is
+    /// the rest of D after 0.93 D and the last words, minus D/100 for late wake-ups and clock errors.
     pub fn tolerated_pause(&self) -> Duration {
         self.lease - self.abort_after() - self.last_words() - self.lateness()
     }
@@ -211,7 +211,7 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The longest store outage that a leader survives: 0.7 D less D/6.
+    /// The longest store outage that a leader survives: 0.7 D minus D/6.
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after()
     }

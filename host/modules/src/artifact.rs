@@ -1,7 +1,7 @@
-//! Compiled code on its way from the process that made it, or from the cache, into this one.
+//! Compiled code that is loaded into this process, from the compiler's process or from the cache.
 //!
-//! Wasmtime runs the code as it is, so nobody may be able to change the code after it was checked. An [`Artifact`] is
-//! an in-memory file that is sealed first, and then compared with its checksum.
+//! Wasmtime runs the code without verifying it, so nobody may be able to change the code after the check. An
+//! [`Artifact`] is an in-memory file that is first sealed, and then compared with its checksum.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,17 +14,17 @@ use sha2::{Digest as _, Sha256};
 use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
-/// Version of the artifact's format. Raise it if the same module must be compiled again although wasmtime's version and
-/// settings are unchanged: if core modules are wrapped differently, or if an artifact holds something else.
+/// Version of the artifact's format. Raise it if modules must be recompiled although wasmtime's version and settings
+/// are unchanged: if core modules are wrapped differently, or if the content of artifacts changes.
 const WRAPPING: u32 = 3;
 
-/// Length of the checksum that follows the code and its outline, in bytes.
+/// Length of the checksum, in bytes. It follows the code and its outline.
 const CHECKSUM: u64 = 32;
 
 /// Upper bound on the size of an artifact, in bytes.
 pub(super) const LARGEST_ARTIFACT: u64 = 2 << 30;
 
-/// Identifies compiled code by its module and by the engine of this very program.
+/// Identifies compiled code by its module and by this program's engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ArtifactKey(String);
 
@@ -52,7 +52,7 @@ impl ArtifactKey {
         Sha256::new_with_prefix(&self.0)
     }
 
-    /// Writes code and its outline as an artifact of this key.
+    /// Writes an artifact with this key, from the code and its outline.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -74,10 +74,10 @@ impl Artifact {
         Ok(File::from(rustix::fs::memfd_create("baton-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
     }
 
-    /// Seals a file that an artifact was written to, and checks that it is complete and belongs to this key.
+    /// Seals a file to which an artifact was written, and checks that the artifact is complete and has this key.
     ///
     /// # Errors
-    /// If the file is damaged, belongs to another key, or cannot be read.
+    /// If the file is damaged, has another key, or cannot be read.
     pub fn seal(mut file: File, key: &ArtifactKey) -> io::Result<Self> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
@@ -120,7 +120,7 @@ impl Artifact {
         io::copy(&mut from, to).map(drop)
     }
 
-    /// The module with this code. `bytes` is the module's binary.
+    /// Creates the module with this code. `bytes` is the module's binary.
     ///
     /// # Errors
     /// If the system is out of descriptors.

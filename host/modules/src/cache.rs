@@ -1,8 +1,8 @@
-//! A cache of compiled code that outlives the process, in a folder that belongs to one user alone.
+//! A cache of compiled code that outlives the process, in a folder to which only one user can write.
 //!
-//! Wasmtime runs the code as it is, so each entry begins with a tag that only this user's hosts can make: see
-//! [`CacheKey`]. An entry with another tag is removed. A folder that other users can write to is not used. Nothing
-//! depends on the cache: a module without an entry is compiled.
+//! Wasmtime runs the code without verifying it, so each entry begins with a tag that only this user's hosts can make:
+//! see [`CacheKey`]. The cache removes entries with any other tag, and does not use a folder to which other users can
+//! write. Nothing depends on the cache: if a module has no entry, it is compiled.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -24,7 +24,7 @@ const ENTRY: &str = ".code";
 /// Suffix of an entry's name while the entry is being written.
 const UNFINISHED: &str = ".new";
 
-/// A folder of compiled code. Processes may share it.
+/// A folder of compiled code. Several processes may share it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     folder: PathBuf,
@@ -32,7 +32,7 @@ pub struct Cache {
     largest: u64,
 }
 
-/// A reason why a folder cannot be used as a cache.
+/// The reason why a folder cannot be used as a cache.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The folder cannot be created or opened.
@@ -52,24 +52,24 @@ pub enum CacheError {
          which no other user can write (`chmod 700`); name another folder with `--cache`, or use `--cache off`"
     )]
     NotPrivate(PathBuf),
-    /// The key can be neither read nor created.
+    /// The key can neither be read nor created.
     #[error(
         "cannot use the cache of compiled modules: cannot read or create its key {path}: {why}; the host compiles \
          modules at each start unless XDG_STATE_HOME or HOME names a folder to which this user can write"
     )]
     NoKey {
-        /// Path of the key.
+        /// Path of the key's file.
         path: PathBuf,
         /// The system's error.
         why: io::Error,
     },
-    /// There is no home folder for the key.
+    /// No home folder is known in which to keep the key.
     #[error(
         "cannot use the cache of compiled modules: there is no home folder for its key; set HOME or XDG_STATE_HOME, or \
          use `--cache off`"
     )]
     NoPlaceForKey,
-    /// The key's file is not a key, or other users can read it.
+    /// The file is not a key, or other users can read it.
     #[error(
         "cannot use the cache of compiled modules: its key {0} must be a file of 32 bytes that this user owns \
          and no other user can read; remove the key: the host then creates a new key and compiles modules again"
@@ -78,10 +78,10 @@ pub enum CacheError {
 }
 
 impl Cache {
-    /// Opens the cache in a folder, and its key in a file. Creates both if they are missing.
+    /// Opens the cache in `folder`, with the key in the file `key`. Creates both if they are missing.
     ///
     /// # Errors
-    /// [`CacheError`] if the cache cannot be used. The caller then does without.
+    /// [`CacheError`] if the cache cannot be used. The caller then works without a cache.
     pub fn open(folder: &Path, key: &Path) -> Result<Self, CacheError> {
         let key = CacheKey::open(key).map_err(|error| match error {
             KeyError::Unusable(why) => CacheError::NoKey { path: key.to_owned(), why },
@@ -98,7 +98,8 @@ impl Cache {
         }
     }
 
-    /// Returns the artifact under a key, if any. Removes an entry that is damaged, or has no tag of this user's hosts.
+    /// Returns the artifact with this key, if the cache has it. Removes the entry if it is damaged, or if its tag was
+    /// not made by this user's hosts.
     pub(super) fn get(&self, key: &ArtifactKey) -> Option<Artifact> {
         let folder = self.opened().ok().flatten()?;
         let name = entry(key);
@@ -120,7 +121,7 @@ impl Cache {
         read
     }
 
-    /// Stores code under a key. Errors are ignored, since nothing depends on the cache.
+    /// Stores an artifact under its key. Ignores errors, since nothing depends on the cache.
     pub(super) fn put(&self, key: &ArtifactKey, code: &Artifact) {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let Some(folder) = self.opened().ok().flatten() else { return };
@@ -132,22 +133,23 @@ impl Cache {
         if kept.is_err() {
             self.discard(&folder, &unfinished);
         }
-        // After an error, the next call removes the rest.
+        // If this fails, the next call removes the remaining entries.
         let _ = self.shrink(&folder);
     }
 
     fn discard(&self, folder: &OwnedFd, name: &str) -> Option<Artifact> {
-        // Another process may have removed the entry first. A folder of that name was not made by a host, and stays.
+        // Another process may have removed the entry already. `unlinkat` does not remove a folder: no host creates
+        // folders here.
         let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
         None
     }
 
-    /// Opens the folder. Returns `None` if other users can write to it, which is checked each time.
+    /// Opens the folder. Each time, checks whether other users can write to it, and returns `None` if they can.
     fn opened(&self) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
             Ok(folder) => folder,
-            // A symbolic link, or not a folder.
+            // The path is a symbolic link, or not a folder.
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -155,7 +157,8 @@ impl Cache {
         Ok(is_private.then_some(folder))
     }
 
-    /// Reads a file. Returns `None` unless a host of this user wrote it for this key and it is complete.
+    /// Reads an entry. Returns `None` unless the entry is complete and one of this user's hosts wrote it under this
+    /// key.
     fn read(&self, file: OwnedFd, key: &ArtifactKey) -> Option<Artifact> {
         let stat = rustix::fs::fstat(&file).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -165,7 +168,7 @@ impl Cache {
         let mut file = File::from(file);
         let mut tag = [0; TAG];
         file.read_exact(&mut tag).ok()?;
-        // A copy, so that later changes to the file or its disk do not affect running code.
+        // Copy the file, so that later changes to it or errors of its disk do not affect running code.
         let mut code = Artifact::blank().ok()?;
         io::copy(&mut io::Read::take(file, LARGEST_ARTIFACT), &mut code).ok()?;
         Artifact::seal(code, key).ok().filter(|code| self.key.knows(code.checksum(), &tag))
@@ -178,14 +181,14 @@ impl Cache {
         code.copy_to(&mut file)
     }
 
-    /// Removes the least recently used entries until the rest is small enough.
+    /// Removes the least recently used entries until the cache is within its size limit.
     fn shrink(&self, folder: &OwnedFd) -> io::Result<()> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name.ends_with(ENTRY) || name.ends_with(UNFINISHED) {
-                // Another process may have removed the entry meanwhile.
+                // Another process may have removed the entry in the meantime.
                 let Ok(stat) = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
                 entries.push(((stat.st_mtime, stat.st_mtime_nsec), name.to_owned(), size(&stat)));
             }
@@ -303,7 +306,7 @@ mod tests {
             std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
             assert!(!case.has("m"), "{length} bytes");
         }
-        // Undamaged, but another module's.
+        // An undamaged entry, but of another module.
         case.put("m", code);
         std::fs::rename(case.path("m"), case.path("n")).unwrap();
         assert!(!case.has("n"));
@@ -345,7 +348,8 @@ mod tests {
     fn entry_is_not_used_without_a_tag_of_this_users_key() {
         let case = Case::new();
         case.put("m", b"code");
-        // Undamaged, but without a tag, as an earlier version wrote entries; then with the tag of another user's key.
+        // An undamaged entry without a tag, as an earlier version wrote it; then one whose tag was made with another
+        // user's key.
         let known = std::fs::read(case.path("m")).unwrap();
         std::fs::write(case.path("m"), &known[TAG..]).unwrap();
         assert!(!case.has("m"));
@@ -400,7 +404,7 @@ mod tests {
             std::fs::File::open(case.path(module)).unwrap().set_modified(used).unwrap();
         }
         assert!(case.has("a"));
-        // The leftovers of a killed process count, too.
+        // Unfinished entries of a killed process count toward the limit, too.
         std::fs::write(case.cache.folder.join(format!("x{UNFINISHED}")), code).unwrap();
         std::fs::File::open(case.cache.folder.join(format!("x{UNFINISHED}")))
             .unwrap()

@@ -1,7 +1,7 @@
-//! The key of the cache. A tag made with it proves that a host of this user wrote an entry.
+//! The cache's key. A tag made with this key proves that one of this user's hosts wrote the entry.
 //!
-//! A checksum would not do, since anybody can compute one. The key is in a file that no other user can read, outside
-//! the folder of entries. Somebody who can write an entry, even through this user's own hosts, cannot sign it.
+//! A checksum is not enough, since anybody can compute one. The key is in a file that no other user can read, outside
+//! the cache's folder. An attacker who can write entries, even through this user's own hosts, cannot create valid tags.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -20,15 +20,15 @@ const KEY: usize = 32;
 /// Length of a tag, in bytes.
 pub(super) const TAG: usize = 32;
 
-/// Recognizes the entries that hosts of this user have written, by HMAC-SHA256.
+/// Signs the entries of this user's hosts, and verifies them, with HMAC-SHA256.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKey(Arc<hmac::Key>);
 
-/// An error from opening the key.
+/// The error if the key cannot be opened.
 #[derive(Debug)]
 pub(super) enum KeyError {
     Unusable(io::Error),
-    /// The file exists, but is not a key that only this user can read.
+    /// The file exists, but it is not a key, or other users can read it.
     NotPrivate,
 }
 
@@ -39,8 +39,8 @@ impl From<io::Error> for KeyError {
 }
 
 impl CacheKey {
-    /// Opens the key in a file, and creates the file if it is missing. If several hosts create it at once, one succeeds
-    /// and all of them use its key.
+    /// Opens the key in a file. Creates the file if it is missing. If several hosts create it at the same time, one of
+    /// them succeeds and all of them use that key.
     ///
     /// # Errors
     /// [`KeyError`] if the key cannot be read or created, or is not private.
@@ -55,12 +55,12 @@ impl CacheKey {
         Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &key))))
     }
 
-    /// The tag of an entry with this checksum.
+    /// Returns the tag for an entry with this checksum.
     pub fn tag(&self, checksum: &[u8]) -> hmac::Tag {
         hmac::sign(&self.0, checksum)
     }
 
-    /// True if `tag` is the tag of an entry with this checksum.
+    /// Returns true if `tag` is the tag for an entry with this checksum.
     pub fn knows(&self, checksum: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.0, checksum, tag).is_ok()
     }
@@ -84,7 +84,8 @@ fn read(path: &Path) -> Result<[u8; KEY], KeyError> {
     Ok(key)
 }
 
-/// Creates a key, unless another process is faster. The hard link makes the file appear complete.
+/// Creates a key, unless another process creates one first. Hard-linking the finished file makes it appear only once it
+/// is complete.
 fn make(path: &Path) -> io::Result<()> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent() {
@@ -95,7 +96,7 @@ fn make(path: &Path) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{}.{}.new", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)));
     let unfinished = PathBuf::from(unfinished);
-    // Left over from a killed process with the same id.
+    // A killed process with the same id may have left this file.
     let _ = std::fs::remove_file(&unfinished);
     let written = OpenOptions::new()
         .write(true)

@@ -1,11 +1,12 @@
 //! Compiles modules in child processes.
 //!
-//! A module that is made to compile forever, to use up memory or to break the compiler ends only the child. The child
-//! is this program again, under the hidden command `compile-module`, with tight limits. It reads the module from stdin,
-//! and writes an artifact or a description of the module to stdout. It reports errors to stderr.
+//! A malicious module can make the compiler run forever, exhaust its memory or crash, but affects only the child. The
+//! child is this same program with the hidden command `compile-module`, under tight limits. It reads the module from
+//! stdin, and writes either an artifact or a description of the module to stdout. It reports errors to stderr.
 //!
-//! The limit is CPU time, because elapsed time depends more on the load of the machine than on the module. The child
-//! watches its CPU time itself, and the parent gives up only after far longer. The child exits when its host does.
+//! The time limit is on CPU time, because elapsed time depends more on the machine's load than on the module. The child
+//! monitors its own CPU time. The parent gives up only after a much longer elapsed time. The child exits when its host
+//! exits.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, Write};
@@ -33,37 +34,38 @@ use baton_store::Digest;
 /// Name of the hidden command.
 pub const COMPILE_MODULE: &str = "compile-module";
 
-/// Exit status of the child if the module is to blame.
+/// Exit status of the child if the module is at fault.
 const BAD_MODULE: u8 = 3;
 
 /// Exit status of the child once it has used up its CPU time.
 const TOO_SLOW: u8 = 4;
 
-/// Lifetime of a compiler: this multiple of its CPU time, and at least this duration, since the machine may be busy.
+/// Maximum lifetime of a compiler: this multiple of its CPU time limit, but at least this duration, since the machine
+/// may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
-/// Length of a compiler's turn. The largest modules that people write need half of it, on two processors.
+/// Length of a compiler's turn. The largest modules in practice need half of it, on two CPUs.
 const TURN: Duration = Duration::from_secs(10);
 
-/// Maximum number of compilers at a time. Each may use 4 GiB of memory.
+/// Maximum number of compilers that run at the same time. Each may use 4 GiB of memory.
 const AT_ONCE: usize = 2;
 
-/// Limit on a compiler's memory, in bytes: 64 times the largest module.
+/// Limit on a compiler's memory, in bytes: 64 times the size of the largest module.
 const MEMORY: u64 = 4 << 30;
 
-/// Maximum number of threads that compile. The other processors are left to the instances.
+/// Maximum number of compiling threads. The remaining CPUs are left to the instances.
 const THREADS: usize = 4;
 
-/// Upper bound on the child's error message, in bytes. The rest is discarded.
+/// Upper bound on the size of the child's error message, in bytes. The rest is discarded.
 const LONGEST_MESSAGE: u64 = 16 << 10;
 
-/// Upper bound on the child's description of a module, in bytes.
+/// Upper bound on the size of the child's description of a module, in bytes.
 const LONGEST_INSPECTION: u64 = 16 << 20;
 
-/// Upper bound on the quoted message of a compiler that failed, in characters.
+/// Maximum length of a failed compiler's message when quoted, in characters.
 const LONGEST_CAUSE: usize = 500;
 
-/// Starts compilers in turns. Clones share the turns.
+/// Runs compilers one turn after another. Clones share the limit on concurrent compilers.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     program: PathBuf,
@@ -71,35 +73,36 @@ pub struct Compiler {
     turns: Arc<Turns>,
 }
 
-/// Limits how many compilers work at a time. A single one uses the least memory and has the processors to itself. A
-/// compiler whose turn is over continues next to the following one, so that a slow module holds up no others. Each
-/// election compiles one module at a time, so that no election takes all places.
+/// Limits the number of concurrent compilers. Normally a single compiler runs, because this uses the least memory and
+/// gives it all CPUs. When its turn ends, a compiler continues in parallel with the next one, so that a slow module
+/// does not delay the others. Each election compiles one module at a time, so one election cannot occupy all places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
     turn: Semaphore,
 }
 
-/// The child's task.
+/// The child's task, as given by its parent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assignment {
     /// Size of the module, in bytes.
     pub size: u64,
-    /// Limit on the CPU time of all threads together.
+    /// Limit on the total CPU time of all threads.
     pub cpu: Duration,
-    /// If set, the child describes the module under this name instead of handing over code.
+    /// If set, the child describes the module under this name instead of returning compiled code.
     pub inspect: Option<String>,
 }
 
-/// A reason why there is no code.
+/// The reason why a compilation failed.
 #[derive(Debug)]
 pub(super) enum CompileError {
-    /// The module is to blame, for this reason.
+    /// The module is at fault, for this reason.
     Module(String),
     TooSlow,
-    /// The parent gave up after this time, in which the compiler received less CPU time than its limit.
+    /// The parent gave up after this elapsed time, because the compiler had not received the CPU time that its limit
+    /// allows.
     Starved(Duration),
-    /// The compiler crashed: its exit status and its message.
+    /// The compiler crashed. Holds its exit status and its message.
     Broken(String),
     Killed,
     System(io::Error),
@@ -112,7 +115,7 @@ impl From<io::Error> for CompileError {
 }
 
 impl Default for Compiler {
-    /// The compiler in this program, even if the program's file was replaced meanwhile.
+    /// Uses this program as the compiler, even if the program's file has been replaced since the start.
     fn default() -> Self {
         Self::in_program("/proc/self/exe".into())
     }
@@ -125,26 +128,28 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a place, kept while the compiler works, and for the turn, kept for [`TURN`]. First come, first served.
+    /// Waits for a place, which the caller keeps while the compiler runs, and for the turn, which it keeps for
+    /// [`TURN`]. First come, first served.
     async fn next(&self) -> Result<[SemaphorePermit<'_>; 2], AcquireError> {
         Ok([self.places.acquire().await?, self.turn.acquire().await?])
     }
 }
 
 impl Compiler {
-    /// The compiler in this program file, which must be the same version of Baton.
+    /// Uses the program in this file as the compiler. It must be the same version of Baton.
     #[must_use]
     pub fn in_program(program: PathBuf) -> Self {
         Self { program, least_patience: PATIENCE.1, turns: Arc::default() }
     }
 
-    /// Gives up earlier on a busy machine: after `least_patience`, or after 10 times the CPU time if that is longer.
+    /// Replaces the default minimum lifetime of a compiler, so that the host gives up earlier on a busy machine. The
+    /// lifetime is still at least 10 times the CPU time limit.
     #[must_use]
     pub fn with_min_lifetime(self, least_patience: Duration) -> Self {
         Self { least_patience, ..self }
     }
 
-    /// Compiles a module within this CPU time. Dropping the future kills the child.
+    /// Compiles a module, using at most this much CPU time. Dropping the future kills the child.
     pub(super) async fn compile(
         &self,
         key: &ArtifactKey,
@@ -158,7 +163,8 @@ impl Compiler {
         sealed.map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Compiles a module within this CPU time, to describe it under this name. Dropping the future kills the child.
+    /// Compiles a module, using at most this much CPU time, and describes it under this name. Dropping the future kills
+    /// the child.
     pub(super) async fn inspect(
         &self,
         name: &str,
@@ -170,7 +176,7 @@ impl Compiler {
         inspection(&said).map_err(|error| CompileError::Broken(error.to_string()))
     }
 
-    /// Runs a child on a module, and returns the child's output.
+    /// Passes a module to a child, and returns the child's output.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
         // The semaphores are never closed.
         let turn = self.turns.next().await;
@@ -185,15 +191,16 @@ impl Compiler {
             .args(["--cpu", &humantime::format_duration(within).to_string()])
             .env_clear()
             .env("RAYON_NUM_THREADS", threads.to_string())
-            // Otherwise, each thread reserves an arena of its own, and the arenas are most of the child's memory.
+            // Without this setting, each thread allocates its own arena, and the arenas take most of the child's
+            // memory.
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::piped())
             .stdout(written.try_clone()?)
             .stderr(Stdio::piped())
-            // Ctrl-C at a terminal ends the host, and must not count against the module.
+            // Ctrl-C in a terminal would otherwise kill the child, too, and count against the module.
             .process_group(0)
             .kill_on_drop(true);
-        // Spawning blocks until the child has loaded its program, which may take any time.
+        // Spawning blocks until the child's program is loaded, which may take arbitrarily long.
         let mut child = run_blocking(move || command.spawn()).await?;
         let longest = within.saturating_mul(PATIENCE.0).max(self.least_patience);
         let talk = notify_after(TURN, talk(&mut child, bytes), || drop(turn));
@@ -212,28 +219,30 @@ impl Compiler {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
             Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
-            // The child never kills itself. When memory runs out, the kernel kills it before other processes.
+            // The child never kills itself with SIGKILL. When memory runs out, the kernel kills the child before other
+            // processes.
             None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
             _ => CompileError::Broken(describe_exit(status, &said)),
         })
     }
 }
 
-/// Parses a child's description of a module. It is untrusted, since the module may have taken over the child.
+/// Parses a child's description of a module. The description is untrusted, since a malicious module may have taken
+/// control of the child.
 pub(super) fn inspection(said: impl io::Read) -> serde_json::Result<Inspection> {
     serde_json::from_reader(io::BufReader::new(said.take(LONGEST_INSPECTION)))
 }
 
-/// Sends the module to the child, and waits until the child exits. Returns its exit status and its message.
+/// Sends the module to the child, and waits until the child exits. Returns the child's exit status and error message.
 async fn talk(child: &mut Child, bytes: &Bytes) -> io::Result<(ExitStatus, String)> {
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let hand_over = async {
         let mut stdin = stdin;
         if let Some(stdin) = &mut stdin {
-            // A child that exits before it has read everything reports why.
+            // Ignore the error: a child that exits before it has read everything reports the reason.
             let _ = stdin.write_all(bytes).await;
         }
-        // Kept open: the child exits when it is closed.
+        // Keep stdin open: the child exits when it is closed.
         stdin
     };
     let listen = async {
@@ -255,13 +264,13 @@ fn describe_exit(status: ExitStatus, said: &str) -> String {
         }
         _ => status.to_string(),
     };
-    // A panic's message has three lines.
+    // A panic's message spans three lines.
     let said: Vec<&str> = said.split_whitespace().collect();
     let said: String = said.join(" ").chars().take(LONGEST_CAUSE).collect();
     if said.is_empty() { how } else { format!("{how}: {said}") }
 }
 
-/// Compiles the module from stdin, in the child. Returns the exit status of the process.
+/// Compiles the module from stdin. Runs in the child, and returns the exit status of the process.
 #[must_use]
 pub fn compile_for_parent(assignment: Assignment) -> ExitCode {
     let (status, message) = match serve(assignment) {
@@ -269,7 +278,7 @@ pub fn compile_for_parent(assignment: Assignment) -> ExitCode {
         Err(Failure::Module(message)) => (BAD_MODULE, message),
         Err(Failure::Other(message)) => (1, message),
     };
-    // The parent may have exited.
+    // Writing fails if the parent has exited.
     let _ = writeln!(io::stderr(), "{message}");
     ExitCode::from(status)
 }
@@ -293,7 +302,8 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     if bytes.len() as u64 != size {
         return Err(Failure::Other("the module arrived incomplete".to_owned()));
     }
-    // Not joined: it ends this process when the parent exits, and otherwise ends with this process.
+    // This thread is never joined. It ends this process when the parent exits; otherwise the thread ends with the
+    // process.
     std::thread::Builder::new().name("parent".into()).spawn(move || {
         let _ = stdin.read(&mut [0]);
         std::process::exit(1);
@@ -302,7 +312,7 @@ fn serve(Assignment { size, cpu, inspect }: Assignment) -> Result<(), Failure> {
     let engine = Engine::new();
     let engine = engine.map_err(|error| Failure::Other(format!("{error:#}")))?;
     let bad = |error: ModuleError| Failure::Module(format!("{:#}", anyhow::Error::from(error)));
-    // Not through `Stdout`, which scans for line ends.
+    // Avoid `Stdout`, which scans the output for line ends.
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     if let Some(name) = inspect {
         let inspection = Module::inspect(&engine, &name, &bytes).map_err(bad)?;
@@ -322,24 +332,25 @@ fn end_after(cpu: Duration) -> ! {
         if left.is_zero() {
             std::process::exit(TOO_SLOW.into());
         }
-        // All threads together cannot use it up sooner.
+        // All threads together cannot use up the remaining CPU time sooner.
         std::thread::sleep((left / (THREADS as u32 + 2)).max(Duration::from_millis(5)));
     }
 }
 
-/// Restricts this process for good: its resources, its priority and its system calls.
+/// Permanently restricts this process: its resources, its priority and its system calls.
 fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
     let limit = |resource, most: u64, then: u64| {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(then) })
             .map_err(|error| Failure::Other(format!("cannot set its resource limits: {error}")))
     };
     limit(Resource::As, MEMORY, MEMORY)?;
-    // A backstop, in case the thread that watches the CPU time is stopped. The signal, SIGXCPU, names the limit.
+    // A fallback, in case the thread that monitors the CPU time is stopped. The parent recognizes the limit by the
+    // signal, SIGXCPU.
     let seconds = cpu.as_secs().saturating_add(2);
     limit(Resource::Cpu, seconds, seconds.saturating_add(1))?;
     limit(Resource::Fsize, LARGEST_ARTIFACT, LARGEST_ARTIFACT)?;
     limit(Resource::Core, 0, 0)?;
-    // A courtesy to other processes, not a safety measure: it may fail.
+    // These calls may fail: they are a courtesy to other processes, not a safety measure.
     let _ = nice(10);
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     confine::to_computing(code).map_err(|error| Failure::Other(error.to_string()))

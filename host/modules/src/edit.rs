@@ -1,4 +1,4 @@
-//! Changes an election's list of versions. Operators push, and nodes judge.
+//! Changes to an election's list of versions. Operators push versions, and nodes record verdicts.
 
 use baton_election::ElectionName;
 use baton_store::clock::wall;
@@ -16,19 +16,19 @@ pub async fn read_versions(store: &dyn ObjectStore, election: &ElectionName) -> 
     Ok(found.map(|content| VersionList::decode(&content)).transpose()?)
 }
 
-/// Changes the list in one conditional write, or in none if `change` changes nothing. If another writer was faster,
-/// `change` is called again. Returns the value that `change` returned for the written list. If the future is dropped, a
-/// request may still be under way.
+/// Changes the list in one conditional write; writes nothing if `change` makes no changes. If another writer wins the
+/// race, calls `change` again. Returns the result of the call to `change` that produced the written list. If the future
+/// is dropped, a request may still be in progress.
 ///
 /// # Errors
-/// Those of `change`, and [`EditError`]. Nothing was changed, unless the error says that the outcome is unknown.
+/// The errors of `change`, and [`EditError`]. The list is unchanged, unless the error says that the outcome is unknown.
 pub async fn edit_versions<T, E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
     mut change: impl FnMut(&mut VersionList) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut edit = Edit::of(store, VersionedObject::Control, election);
-    // The same start for all tries, so that each publishes the same version.
+    // All attempts use the same start, so that each would publish the same version.
     let begun = VersionList::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
     loop {
@@ -41,7 +41,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
         let mut next = before.clone();
         let answer = change(&mut next).map_err(|why| edit.forbidden(why))?;
         if next == before {
-            // An earlier try was written, or another writer made the same change.
+            // An earlier attempt was written after all, or another writer made the same change.
             return Ok(doubt.map_or(answer, |doubt| doubt.answer));
         }
         match edit.write(next.encode()).await.map_err(EditError::from)? {
@@ -62,9 +62,9 @@ impl Unusable for VersionListError {
     const IN_DOUBT: &'static str = "the change may or may not have been written: check with `baton modules`";
 }
 
-/// A try that may have been written, or may still be, until the list that it was based on is replaced.
+/// An attempt whose write may have succeeded. It can still succeed until the list on which it was based is replaced.
 struct Doubt<T> {
-    /// The version that the try made the newest, if any. Any other change can be repeated without effect.
+    /// The version that the attempt made the newest, if any. Any other change can be repeated without effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

@@ -1,4 +1,4 @@
-//! A module in a file, in whatever way the file is replaced.
+//! A module in a file. Notices a new version however the file is replaced.
 
 use std::collections::BTreeSet;
 
@@ -22,23 +22,23 @@ use baton_store::{Digest, foreign_file_system};
 /// Upper bound on the size of a signature, in bytes.
 const LONGEST_SIGNATURE: u64 = 64 << 10;
 
-/// A module in a file, with its minisign signature in `FILE.minisig` next to it, if there is one.
+/// A module in a file. Its minisign signature, if any, is in `FILE.minisig` next to it.
 ///
-/// An offer is read in one go, and only if the file did not change shortly before or during the read. The source checks
-/// the files after hints from inotify, and now and then without one.
+/// An offer is read as a whole, and only if the file did not change shortly before or during the read. The source
+/// checks the files after each inotify hint, and also at intervals without a hint.
 pub struct FileSource {
     path: PathBuf,
     pace: WatchIntervals,
     watch: Option<Arc<Watch>>,
-    /// Longest wait between two checks, depending on the file system.
+    /// Maximum interval between two checks, depending on the file system.
     rests: Duration,
     /// Time of the next check, unless a hint comes first.
     looks_at: Option<Instant>,
-    /// The stamps of the files when they were last read.
+    /// The stamps of the files at the last successful read.
     known: Option<Sight>,
-    /// The changed stamps of the files, and since when they have been stable.
+    /// The new stamps of changed files, and the time since when these stamps have been stable.
     settling: Option<(Sight, Instant)>,
-    /// The read in progress, which may take any time.
+    /// The read in progress, which may take arbitrarily long.
     reading: Option<BoxFuture<'static, Result<FoundFile, SourceError>>>,
     offered: Option<(Digest, Option<String>)>,
     said: Option<SourceError>,
@@ -47,15 +47,15 @@ pub struct FileSource {
 /// Intervals of a [`FileSource`].
 #[derive(Clone, Copy)]
 struct WatchIntervals {
-    /// Delay from the first hint to the check, because changes come in bursts.
+    /// Delay between the first hint and the check, because changes come in bursts.
     calm: Duration,
-    /// Time without a change after which a file that looks complete counts as complete.
+    /// Time without a change after which a file that looks complete is considered complete.
     settle: Duration,
-    /// The same for a file that looks half-written.
+    /// Time without a change after which a file that looks half-written is considered complete.
     patience: Duration,
-    /// Longest interval between checks if every change gives a hint.
+    /// Maximum interval between checks if every change gives a hint.
     poll: Duration,
-    /// Longest interval on a network file system, where changes by other machines give no hint.
+    /// Maximum interval on a network file system, where changes made by other machines give no hint.
     shared: Duration,
     unwatched: Duration,
 }
@@ -93,7 +93,7 @@ impl Source for FileSource {
     async fn next(&mut self) -> Result<Offer, SourceError> {
         let is_first = self.offered.is_none() && self.said.is_none();
         if is_first && self.watch.is_none() {
-            // Without a watch, the source checks more often.
+            // If there is no watch, the source checks more often.
             self.watch = Watch::new().ok().map(Arc::new);
         }
         loop {
@@ -130,13 +130,13 @@ impl Source for FileSource {
                     self.settling = None;
                     let is_news = self.offered.as_ref() != Some(&found.identity);
                     self.offered = Some(found.identity);
-                    // After an error, the follower must hear that the module is back.
+                    // After an error, the follower must learn that the module is back.
                     if self.said.take().is_some() || is_news {
                         return Ok(found.offer);
                     }
                 }
                 Err(error) if unsure.is_zero() && self.said.as_ref() != Some(&error) => {
-                    // The same file may come back with the same stamps.
+                    // The file may come back unchanged, with the same stamps.
                     self.known = None;
                     self.said = Some(error.clone());
                     return Err(error);
@@ -149,7 +149,7 @@ impl Source for FileSource {
 }
 
 impl FileSource {
-    /// Sets the watch to the folders that matter now, then checks the files. So every later change gives a hint.
+    /// Watches the folders that matter now, and only then checks the files, so that every later change gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let pace = self.pace;
@@ -170,12 +170,13 @@ impl FileSource {
         sight
     }
 
-    /// Schedules the next check in `longest`, or earlier if the source checks more often.
+    /// Schedules the next check after `longest`, or earlier if this source checks at shorter intervals.
     fn look_after(&mut self, longest: Duration) {
         self.looks_at = Some(Instant::now() + longest.min(self.rests));
     }
 
-    /// Waits until the next check is due or there is a hint. A caller that drops this and calls again waits no longer.
+    /// Waits until the next check is due or there is a hint. Dropping the future and calling again does not extend the
+    /// wait.
     async fn rest(&mut self) {
         let Some(at) = self.looks_at else { return };
         let hint = async {
@@ -193,7 +194,7 @@ impl FileSource {
     }
 }
 
-/// The stamps of module and signature, taken without reading the files.
+/// The stamps of the module and of its signature, taken without reading the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sight {
     module: Option<Stamp>,
@@ -203,7 +204,7 @@ struct Sight {
 struct FoundFile {
     offer: Offer,
     identity: (Digest, Option<String>),
-    /// True if the module ends where WebAssembly says that it does. A half-written file does not.
+    /// True if the module ends where the WebAssembly format says it does. A half-written file does not.
     is_complete: bool,
 }
 
@@ -225,7 +226,7 @@ fn source_error(error: ModuleError) -> SourceError {
     if is_lasting { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
 }
 
-/// True if the error lasts until somebody fixes it. Otherwise, the file system has failed.
+/// Returns true if the error lasts until somebody fixes the cause. Any other error is a failure of the file system.
 fn is_lasting(error: &io::Error) -> bool {
     let kinds = [ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ELOOP)
@@ -253,11 +254,12 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
             return Err(SourceError::Unusable(text));
         }
     };
-    // Bytes that are not text are not a signature either, as the verification will report.
+    // Bytes that are not text are not a valid signature either, and the verification reports that.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// The folders in which a change can make `path` name another file: that of the file, and that of each link.
+/// Returns the folders in which a change can make `path` lead to a different file: those that contain the file or a
+/// link on the path.
 fn folders_of(path: &Path) -> BTreeSet<PathBuf> {
     let lookups = PathLookups::to(path).map(|way| way.lookups).unwrap_or_default();
     lookups.into_iter().filter(|lookup| lookup.decides).map(|lookup| lookup.folder).collect()

@@ -1,14 +1,14 @@
-//! The way of a module from its source to an instance: fetching, verifying, compiling, and choosing the version to run.
+//! A module's path from its source to an instance: fetching, verifying, compiling, and choosing the version to run.
 //!
-//! A source **offers** bytes. On every node, the bytes are verified, compiled and linked ahead of time (**prepared**).
-//! Only then does a supervisor receive the version, in its **supply**. Running a version leads to a **judgement**,
-//! which is kept in the election's [`VersionList`] so that every node knows it.
+//! A source **offers** bytes. Every node verifies, compiles and links them ahead of time (**prepares** them). Only then
+//! does a supervisor receive the version, in its **supply**. Running a version results in a **judgement**, which is
+//! recorded in the election's [`VersionList`] so that every node knows it.
 //!
-//! - `source` defines sources: `file`, `oci`, or the store itself. `watch` gives hints that files change, and
+//! - `source` defines sources: `file`, `oci`, or the store itself. `watch` gives hints when files change, and
 //!   [`path_watch`] resolves paths.
-//! - `follow` prepares what a source names: the newest version that is neither rejected nor refused.
+//! - `follow` prepares the versions that a source names: the newest version that is neither rejected nor refused.
 //! - `prepare` turns offered bytes into a module that can be started. `trust` checks pins and signatures, `compile`
-//!   runs the compiler's process, `artifact` holds its code, and `cache` stores code under a `cache_key`.
+//!   runs the compiler process, `artifact` holds the compiled code, and `cache` stores code under a `cache_key`.
 //! - `version_list` is the list of an election's versions, and `edit` changes it.
 
 mod artifact;
@@ -59,7 +59,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The version as the elector knows it.
+    /// Returns the version in the elector's terms.
     #[must_use]
     pub fn version(&self) -> ModuleVersion {
         ModuleVersion { digest: self.module.digest().to_string(), serial: self.serial }
@@ -69,14 +69,14 @@ impl Prepared {
 /// The versions that a node could run in an election.
 #[derive(Clone, Default)]
 pub struct Supply {
-    /// The version to run as leader. Without one, the node does not contend.
+    /// The version to run as leader. If there is none, the node does not contend.
     pub current: Option<Prepared>,
-    /// The version to fall back on. Set only while the current one is on probation.
+    /// The version to fall back to. Set only while the current version is on probation.
     pub fallback: Option<Prepared>,
 }
 
 impl Supply {
-    /// The current version and the fallback, as the elector knows them.
+    /// Returns the current version and the fallback in the elector's terms.
     #[must_use]
     pub fn versions(&self) -> [Option<ModuleVersion>; 2] {
         [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(Prepared::version))
@@ -86,17 +86,17 @@ impl Supply {
 /// The state that a supervisor wants its node to announce.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SupervisorState {
-    /// Digest of the version that the instance runs, if there is an instance.
+    /// Digest of the version that this node's instance runs, if there is an instance.
     pub runs: Option<Digest>,
-    /// The highest term that the node has seen in the election; 0 before the first.
+    /// The highest term that the node has seen in the election; 0 if it has seen none.
     pub term: Term,
     /// The last steering command to the node, as in an [`Announcement`](baton_store::Announcement).
     pub steered: Option<String>,
-    /// The reason why the node would not take the lease now, as in an `Announcement`.
+    /// The reason why the node would not acquire the lease now, as in an `Announcement`.
     pub stays_out: Option<&'static str>,
-    /// True if the host leads as many other elections as it should.
+    /// True if the host already leads its share of the other elections.
     pub leads_enough: bool,
-    /// The leader that the node listens to over a link, if any.
+    /// The leader to which the node listens over a link, if any.
     pub listens: Option<Listens>,
 }
 
@@ -114,11 +114,11 @@ pub struct Judgement {
 /// The result of running a version. The recorder adds the node and the time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The version passed its probation.
+    /// The version has passed its probation.
     Good,
-    /// The version must not run any more.
+    /// The version must no longer run.
     Rejected {
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The location of a coordinator's modules, as people write it.
+//! The location of a coordinator's modules, as users write it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use baton_election::ElectionName;
 use super::oci::{InvalidOciReference, OciReference};
 use baton_store::address::without_user;
 
-/// Prefix of modules in the store.
+/// URL prefix of modules in the store.
 const STORE: &str = "store://";
-/// Prefix of modules in registries.
+/// URL prefix of modules in registries.
 const OCI: &str = "oci://";
 
 /// The location of a coordinator's modules.
@@ -19,28 +19,28 @@ const OCI: &str = "oci://";
 pub enum ModuleSource {
     /// A file, which is watched for changes.
     File(PathBuf),
-    /// Modules pushed for this election into the store that holds the lease.
+    /// Modules that are pushed for this election into the store that also holds the lease.
     Published(ElectionName),
     /// A repository in an OCI registry.
     Oci(OciReference),
 }
 
-/// A reason why a text is not a [`ModuleSource`].
+/// The reason why a string is not a valid [`ModuleSource`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidModuleSource {
-    /// The text is empty.
+    /// The string is empty.
     #[error("is empty: name the component's file")]
     Empty,
-    /// The text after `store://` is not an election's name.
+    /// The part after `store://` is not an election's name.
     #[error(
         "`{STORE}{0}` does not contain the name of an election: write {STORE}ELECTION, with 1 to 63 of a-z, 0-9 and \
          hyphens, starting with a letter"
     )]
     Election(String),
-    /// The text after `oci://` is not a reference to a module.
+    /// The part after `oci://` is not a reference to a module.
     #[error(transparent)]
     Oci(#[from] InvalidOciReference),
-    /// The text has a scheme that this version does not know.
+    /// The string has a scheme that this version does not support.
     #[error("`{0}` is an unknown kind of source: write a path, {STORE}ELECTION or {OCI}REGISTRY/REPOSITORY:TAG")]
     Scheme(String),
 }
@@ -75,7 +75,7 @@ impl fmt::Display for ModuleSource {
 }
 
 impl ModuleSource {
-    /// The module's bare name, without folder, extension, registry or tag.
+    /// Returns the module's bare name, without folder, extension, registry or tag.
     #[must_use]
     pub fn stem(&self) -> String {
         match self {
@@ -91,7 +91,8 @@ impl ModuleSource {
     }
 }
 
-/// True if a text is a path rather than `SCHEME://…`. A path of that form can be written as `./…`.
+/// Returns true if `text` is a path rather than `SCHEME://…`. A path that looks like the latter can be written as
+/// `./…`.
 pub fn is_path(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     scheme.is_empty() || !scheme.bytes().all(|c| c.is_ascii_alphanumeric())

@@ -1,8 +1,9 @@
-//! Modules from OCI registries, where the ecosystem keeps them: `oci://REGISTRY/REPOSITORY:TAG`.
+//! Modules from OCI registries, where the WebAssembly ecosystem publishes them: `oci://REGISTRY/REPOSITORY:TAG`.
 //!
-//! A tag is followed: the source polls the digest of the tag's manifest, and pulls only if the digest changes. A digest
-//! is pulled once. `client` sends requests over the bounded `transport`. `authorization` answers the registry's
-//! `challenge` with what `credentials` finds. `registry` verifies and words responses, and `artifact` finds the module.
+//! The source follows a tag: it polls the digest of the tag's manifest, and pulls the module only if the digest
+//! changes. Each digest is pulled once. `client` sends requests over `transport`, which limits time and size.
+//! `authorization` answers the registry's `challenge` with the credentials that `credentials` finds. `registry`
+//! verifies responses and formats errors, and `artifact` finds the module in a manifest.
 
 mod artifact;
 mod authorization;
@@ -31,32 +32,33 @@ use baton_store::Digest;
 use baton_store::jitter::{between, doubled};
 use registry::{Failure, Registry};
 
-/// Shortest and longest interval between polls of a tag.
+/// Minimum and maximum interval between polls of a tag.
 const PACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// First and longest wait after a failure. Each wait doubles, and up to a quarter is added at random.
+/// Initial and maximum wait after a failure. The wait doubles each time, and a random addition of up to a quarter
+/// avoids synchronized retries.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(48));
 
 /// A module in a registry.
 pub struct OciSource {
     reference: OciReference,
     credentials: RegistryCredentials,
-    /// Called when a module takes long to pull.
+    /// Called when pulling a module takes long.
     pulling: Pulling,
-    /// The poll in progress. It continues while nobody waits for it, and ends with the source.
+    /// The poll in progress. It continues even when no caller awaits it, and ends when the source is dropped.
     look: JoinSet<Looked>,
     known: Known,
-    /// The registry, if the next poll can use the same credentials.
+    /// The opened registry, if the next poll can use the same credentials.
     registry: Option<Registry>,
-    /// The last error that was returned, until it is over.
+    /// The last error that was returned, unless a poll has succeeded since.
     told: Option<SourceError>,
     failures: u32,
     due: Instant,
 }
 
-/// Receives a module's digest.
+/// A callback that receives a module's digest.
 type Pulling = Arc<dyn Fn(Digest) + Send + Sync>;
 
-/// Results that need not be pulled again, each with the digest of its manifest.
+/// Results of earlier polls that need not be pulled again, each with its manifest's digest.
 #[derive(Clone, Default)]
 struct Known {
     offered: Option<Digest>,
@@ -64,13 +66,13 @@ struct Known {
 }
 
 impl Known {
-    /// True if another poll of this manifest brings nothing new.
+    /// Returns true if polling this manifest again would yield nothing new.
     fn settles(&self, manifest: Digest) -> bool {
         self.offered == Some(manifest) || self.unfit.as_ref().is_some_and(|(unfit, _)| *unfit == manifest)
     }
 }
 
-/// The registry, unless the next poll needs other credentials, and the result of the poll.
+/// The registry, if the next poll can use the same credentials, and the result of the poll.
 type Looked = (Option<Registry>, Result<Finding, Failure>);
 
 enum Finding {
@@ -95,15 +97,15 @@ impl OciSource {
         }
     }
 
-    /// Sets a function to call with each module that takes long to pull.
+    /// Sets a callback for each module that takes long to pull.
     #[must_use]
     pub fn telling(self, pulling: impl Fn(Digest) + Send + Sync + 'static) -> Self {
         Self { pulling: Arc::new(pulling), ..self }
     }
 
-    /// Records the result of a poll. Returns what the caller has to know, if anything.
+    /// Records the result of a poll. Returns the offer or error for the caller, if it is new.
     fn conclude(&mut self, looked: Result<Looked, JoinError>) -> Option<Result<Offer, SourceError>> {
-        // A poll does not panic, whatever the registry answers. If it did, the panic was printed where it happened.
+        // A poll should not panic, whatever the registry sends. If it does, the panic message has already been printed.
         let (registry, found) = looked.unwrap_or_else(|_| {
             let registry = self.reference.registry();
             (None, Err(Failure::Refused(format!("the registry {registry} sent an invalid response"))))
@@ -164,7 +166,7 @@ impl Source for OciSource {
     }
 }
 
-/// Polls once, with the registry of an earlier poll if there is one.
+/// Polls once. Uses the registry that an earlier poll opened, if there is one.
 async fn look(
     reference: OciReference,
     credentials: RegistryCredentials,
@@ -172,10 +174,10 @@ async fn look(
     known: Known,
     pulling: Pulling,
 ) -> Looked {
-    // Any other error may be due to credentials or certificates, which may have changed by the next poll.
+    // Other errors may be due to credentials or certificates, which may have changed before the next poll.
     let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
-        // The credentials may have expired, and new ones may be there by now.
+        // The credentials may have expired, and new ones may be available.
         match find(&reference, &mut registry, &known, &pulling).await {
             Err(Failure::Denied(_)) => {}
             found => return (kept(registry, &found), found),

@@ -1,32 +1,32 @@
-//! The lookups that resolve a path: each name, and the folder in which it is looked up.
+//! The lookups that are needed to resolve a path: each name, and the folder in which it is looked up.
 //!
-//! A user who can change one of these folders decides where the path leads.
+//! A user who can change any of these folders controls where the path leads.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Number of links that the kernel follows in a path.
+/// Maximum number of links that the kernel follows in a path.
 const LINKS: u32 = 40;
 
-/// The lookups of a path, as it resolves now.
+/// The lookups for a path, as it resolves at the moment.
 pub struct PathLookups {
-    /// Each lookup, in order.
+    /// The lookups, in order.
     pub lookups: Vec<PathLookup>,
-    /// The end of the path, without links, `.` or `..`, as far as it exists.
+    /// The location to which the path leads, without links, `.` or `..`. Parts that do not exist are kept as written.
     pub end: PathBuf,
 }
 
 /// The lookup of one name.
 pub struct PathLookup {
-    /// The folder in which the name is looked up, in the form of [`PathLookups::end`].
+    /// The folder in which the name is looked up, resolved like [`PathLookups::end`].
     pub folder: PathBuf,
-    /// True if the name is that of a link, or the last one.
+    /// True if the name is a link, or is the last name in the path.
     pub decides: bool,
 }
 
 impl PathLookups {
-    /// Resolves a path from the root, or from the working folder. Takes names that do not exist literally. May block as
-    /// long as the file system does.
+    /// Resolves a path from the root, or from the working folder if the path is relative. Takes names that do not exist
+    /// literally. May block for as long as the file system does.
     ///
     /// # Errors
     /// If the path is empty, or relative to a working folder that no longer exists.
@@ -40,7 +40,7 @@ impl PathLookups {
             }
             let next = at.join(&part);
             let target = if links < LINKS { std::fs::read_link(&next).ok() } else { None };
-            // The root is not looked up in a folder.
+            // The root itself is not looked up in any folder.
             if part.is_relative() {
                 lookups.push(PathLookup { folder: at.clone(), decides: target.is_some() || ahead.is_empty() });
             }
@@ -56,7 +56,7 @@ impl PathLookups {
     }
 }
 
-/// The parts of a path, last one first. The root is a part, and replaces any path that it is joined to.
+/// Splits a path into its parts, last one first. The root is one of the parts: joining it to a path replaces that path.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components()
         .rev()
@@ -89,7 +89,7 @@ mod tests {
         assert!(decide.eq([&*base.join("a/b"), &base.join("c")]));
         assert_eq!(way.end, base.join("c/file"));
 
-        // A part that does not exist is taken literally.
+        // Parts that do not exist are taken literally.
         let way = PathLookups::to(&base.join("a/b/link/../none/file")).unwrap();
         assert_eq!(way.end, base.join("none/file"));
         assert_eq!(PathLookups::to(Path::new("/")).unwrap().end, Path::new("/"));

@@ -1,7 +1,7 @@
 //! Turns an offer into a module that can be started.
 //!
-//! Offers are untrusted. Size, digest and signature are checked before the content, and the content is compiled in a
-//! process of its own. See [`Trust`], [`Compiler`] and [`Cache`].
+//! Offers are untrusted. The preparer checks size, digest and signature before the content, and compiles the content in
+//! a separate process. See [`Trust`], [`Compiler`] and [`Cache`].
 
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ pub struct Preparer {
     pub compiler: Compiler,
     /// Limit on the CPU time of one compilation.
     pub compile_timeout: Duration,
-    /// The cache of compiled code. Without one, modules are compiled each time.
+    /// The cache of compiled code. Without a cache, modules are compiled each time.
     pub cache: Option<Cache>,
-    /// The runners. A module is not prepared if no runner can be made ready for it.
+    /// The runners. If no runner can be made ready for a module, the module is not prepared.
     pub runners: Runners,
 }
 
@@ -39,17 +39,17 @@ pub struct Preparation {
     pub module: Module,
     /// True if the code was in the cache.
     pub cached: bool,
-    /// Duration of the whole preparation.
+    /// Duration of the entire preparation.
     pub took: Duration,
 }
 
-/// A reason why an offer was not prepared.
+/// The reason why an offer was not prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// The module is too large, with this size in bytes.
+    /// The module is too large. Holds its size in bytes.
     #[error("the module has {} MiB; the limit is {} MiB", .0.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge(u64),
-    /// The module is not trusted here.
+    /// This host does not trust the module.
     #[error(transparent)]
     Distrusted(#[from] Distrust),
     /// The module cannot run here.
@@ -58,13 +58,13 @@ pub enum PrepareError {
     /// The compiler reports that the module cannot be compiled, or cannot run here.
     #[error("{0}")]
     Refused(String),
-    /// The compilation used up this CPU time.
+    /// The compilation used up its limit of CPU time.
     #[error(
         "compiling the module takes more than {} of CPU time: if the module is as intended, raise `--compile-timeout`",
         humantime::format_duration(*.0)
     )]
     TooSlow(Duration),
-    /// The machine was too busy to compile the module. This may pass.
+    /// The machine was too busy to compile the module. This error may be temporary.
     #[error(
         "the machine is too busy: within {}, the compiler received less than the {} of CPU time that \
          `--compile-timeout` allows",
@@ -82,17 +82,17 @@ pub enum PrepareError {
         "the compiler failed: {0}; make the module smaller; if it is an ordinary module, report this as a Baton bug"
     )]
     Broken(String),
-    /// The compiler was killed. This may pass.
+    /// The compiler was killed. This error may be temporary.
     #[error(
         "the compiler was killed, most likely because the machine, container or service ran out of memory \
          (memory.max, MemoryMax=, a Kubernetes limit); check the kernel's log, and provide more memory or make the \
          module smaller"
     )]
     Killed,
-    /// The system could not run a compiler. This may pass.
+    /// The system could not run a compiler. This error may be temporary.
     #[error("the module cannot be compiled now: {0}")]
     System(std::io::Error),
-    /// No runner is ready for the module.
+    /// No runner could be made ready for the module.
     #[error("the module cannot run here: {0}")]
     NotReady(RunnerError),
 }
@@ -104,7 +104,7 @@ impl From<RunnerError> for PrepareError {
 }
 
 impl PrepareError {
-    /// True if the error comes from the state of this machine, not from the module or the settings.
+    /// Returns true if the error is due to the state of this machine, not to the module or the settings.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use RunnerError::{Lost, System, Template};
@@ -126,8 +126,8 @@ impl PrepareError {
     }
 }
 
-/// Describes a module before an operator publishes it, whether or not it can run here. Uses the compiler and the limits
-/// of a node. `name` is the module's name in the description.
+/// Describes a module before an operator publishes it, even if it cannot run here. Uses the compiler and the limits
+/// that a node uses. `name` is the module's name in the description.
 ///
 /// # Errors
 /// [`PrepareError`] if the module is not a component, or exceeds the compiler's limits.
@@ -159,7 +159,7 @@ impl Preparer {
         Ok(Preparation { module, cached, took: started.elapsed() })
     }
 
-    /// Makes all checks that need no compiler. Also returns the module if its code is in the cache.
+    /// Runs all checks that do not need the compiler. Also returns the module if its compiled code is cached.
     fn verify(&self, offer: &Offer) -> Result<(ArtifactKey, Option<Module>), PrepareError> {
         let bytes = &offer.bytes;
         let size = bytes.len() as u64;
@@ -189,7 +189,7 @@ impl Preparer {
     }
 }
 
-/// Runs blocking work off the runtime's worker threads.
+/// Runs blocking work on a thread where it does not block the runtime's workers.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
 ) -> Result<T, PrepareError> {

@@ -1,4 +1,4 @@
-//! Waiting for work that is usually fast.
+//! Waits for work that is usually fast.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 /// Delay after which slow work on a module is reported.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Waits for work, and calls `say` if the work is not done soon.
+/// Waits for work, and calls `say` once if the work takes longer than [`SOON`].
 pub(crate) async fn notify_if_slow<T>(work: impl Future<Output = T>, say: impl FnOnce()) -> T {
     notify_after(SOON, work, say).await
 }

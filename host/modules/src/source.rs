@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// The module that a source names at the moment. It is untrusted.
+/// The module that a source currently names. It is untrusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// The module's bytes, at most `LARGEST_MODULE`.
@@ -12,25 +12,25 @@ pub struct Offer {
     pub signature: Option<String>,
 }
 
-/// A place outside the store that names a module, and may name another one later.
+/// A location outside the store that names a module. It may name a different module later.
 #[async_trait]
 pub trait Source: Send {
-    /// Waits until there is something new, and returns it. The first call returns the current module. An unchanged
+    /// Waits until the module changes, and returns the new one. The first call returns the current module. An unchanged
     /// module is not offered again. After an error, the caller calls again, and the source itself waits before it
-    /// retries. It does not return the same error twice in a row. Dropping the future loses nothing.
+    /// retries. A source does not return the same error twice in a row. Dropping the future loses no change.
     ///
     /// # Errors
     /// [`SourceError`] if there is nothing to offer. An earlier offer stays valid.
     async fn next(&mut self) -> Result<Offer, SourceError>;
 }
 
-/// A reason why a source offers nothing.
+/// The reason why a source offers nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The source cannot be reached at the moment. The next call retries.
+    /// The source is currently unreachable. The next call retries.
     #[error("{0}")]
     Unreachable(String),
-    /// The content cannot be a module, or may not be read, until somebody changes that.
+    /// The content cannot be a module, or reading it is not permitted, until somebody changes that.
     #[error("{0}")]
     Unusable(String),
 }

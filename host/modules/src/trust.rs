@@ -22,7 +22,7 @@ pub struct Trust {
     election: Option<ElectionName>,
 }
 
-/// Public keys, one of which must have signed a module. If there are none, modules need no signature.
+/// Public keys. A module must be signed with one of them. If there are no keys, modules need no signature.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedKeys(Arc<[PublicKey]>);
 
@@ -30,7 +30,7 @@ impl TrustedKeys {
     /// Reads the keys in these files.
     ///
     /// # Errors
-    /// [`TrustError`] for a file that cannot be read, or that holds anything but minisign public keys.
+    /// [`TrustError`] if a file cannot be read, or contains anything other than minisign public keys.
     pub fn read(files: &[PathBuf]) -> Result<Self, TrustError> {
         let mut keys = Vec::new();
         for path in files {
@@ -40,10 +40,10 @@ impl TrustedKeys {
     }
 }
 
-/// Prefix of the words in a trusted comment that name the signature's elections.
+/// Prefix of the words in a trusted comment that name the elections for which the signature is valid.
 const ELECTION: &str = "election:";
 
-/// A reason why a key file cannot be used.
+/// The reason why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read public keys from {path}: {why}; `--trust` needs a file such as minisign.pub")]
 pub struct TrustError {
@@ -51,7 +51,7 @@ pub struct TrustError {
     why: String,
 }
 
-/// A reason why a module may not run here.
+/// The reason why a module may not run here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Distrust {
     /// The module's digest is not pinned.
@@ -66,13 +66,13 @@ pub enum Distrust {
     /// The signature cannot be parsed.
     #[error("the signature is invalid ({0}): it must be the text of the file that `minisign -Sm MODULE` writes")]
     Unreadable(String),
-    /// No trusted key made the signature.
+    /// The signature was not made with a trusted key.
     #[error(
         "the module is not signed with a key that this host trusts (keys: {0}): sign it with a trusted key, or add its \
          key with `--trust`"
     )]
     UnknownKey(usize),
-    /// A trusted key signed other content.
+    /// The signature is from a trusted key but covers different content.
     #[error("the signature does not match the module: sign the module's file again with `minisign -Sm MODULE`")]
     Wrong,
     /// The module is signed for other elections.
@@ -90,8 +90,8 @@ pub enum Distrust {
 }
 
 impl Trust {
-    /// Trusts modules that have one of these digests and a signature by one of the keys in these files. An empty list
-    /// sets no condition. The files are read once, here.
+    /// Trusts modules that have one of these digests and a signature made with a key in one of these files. An empty
+    /// list imposes no condition. The files are read once, by this call.
     ///
     /// # Errors
     /// As for [`TrustedKeys::read`].
@@ -100,21 +100,21 @@ impl Trust {
         Ok(Self { pins, keys: Arc::new(RwLock::new(keys)), election: None })
     }
 
-    /// Replaces the trusted keys, here and in all clones. Earlier checks are not repeated.
+    /// Replaces the trusted keys, in this value and in all its clones. Earlier checks are not repeated.
     pub fn renew(&self, keys: TrustedKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// Restricts trust to the modules of one election. A signature that names elections is valid for those alone.
+    /// Restricts trust to modules for one election. A signature that names elections is valid only for those.
     #[must_use]
     pub fn in_election(self, election: &ElectionName) -> Self {
         Self { election: Some(election.clone()), ..self }
     }
 
-    /// Checks whether a module may run here. Takes as long as hashing the module.
+    /// Checks whether a module may run here. This takes as long as hashing the module.
     ///
     /// # Errors
-    /// [`Distrust`] says why not.
+    /// [`Distrust`] if the module may not run here.
     pub fn check(&self, digest: Digest, bytes: &[u8], signature: Option<&str>) -> Result<(), Distrust> {
         if !self.pins.is_empty() && !self.pins.contains(&digest) {
             return Err(Distrust::NotPinned(digest));
@@ -127,9 +127,9 @@ impl Trust {
         let signature = Signature::decode(signature).map_err(|error| Distrust::Unreadable(error.to_string()))?;
         let mut refused = Distrust::UnknownKey(keys.len());
         for key in keys.iter() {
-            // Old versions of minisign sign the bytes instead of their hash. Both are sound.
+            // Old versions of minisign sign the content instead of its hash. Both methods are secure.
             match key.verify(bytes, &signature, true) {
-                // The signature covers the comment, too.
+                // The signature also covers the trusted comment.
                 Ok(()) => return check_election(&signature, self.election.as_ref()),
                 Err(minisign_verify::Error::UnexpectedKeyId) => {}
                 Err(_) => refused = Distrust::Wrong,
@@ -139,7 +139,7 @@ impl Trust {
     }
 }
 
-/// Checks that a signature is for this election, as the signature itself says.
+/// Checks that a signature is valid for this election, according to its trusted comment.
 ///
 /// # Errors
 /// [`Distrust::OtherElection`] if the signature names elections, but not this one.
@@ -154,7 +154,7 @@ pub fn check_election(signature: &Signature, election: Option<&ElectionName>) ->
     Err(Distrust::OtherElection { named: named.join(", "), wanted: wanted.join(" ") })
 }
 
-/// Reads the keys in a file, one on each line. Skips comments.
+/// Reads the keys in a file, one per line. Skips comments.
 fn read(path: &Path) -> Result<Vec<PublicKey>, String> {
     let text = match read_file(path, LARGEST_KEY_FILE) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| error.to_string())?,

@@ -1,4 +1,4 @@
-//! Readers of untrusted bytes in this crate, for fuzzing.
+//! This crate's readers of untrusted bytes, for fuzzing.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn control(bytes: &[u8]) {
     assert_eq!(VersionList::decode(&control.encode()), Ok(control.clone()), "it is written as it is read");
     let (current, fallback) = (control.current().cloned(), control.fallback().cloned());
     assert!(fallback.is_none() || current != fallback);
-    // Every list that can be read can also be changed.
+    // Every list that can be decoded can also be changed.
     let goes_on = |change: &dyn Fn(&mut VersionList)| {
         let mut changed = control.clone();
         change(&mut changed);

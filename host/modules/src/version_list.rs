@@ -1,7 +1,8 @@
 //! The list of an election's versions: the control object `ELECTION/control`.
 //!
-//! Versions are listed in the order in which they were pushed. The **current** one is the newest that is not rejected.
-//! So a push, a rollback and a rejection are each one conditional write. If two happen at once, both are kept.
+//! Versions are listed in the order in which they were pushed. The **current** version is the newest that is not
+//! rejected. A push, a rollback and a rejection are therefore each one conditional write, and concurrent ones are all
+//! kept.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,27 +13,29 @@ use serde::{Deserialize, Serialize};
 use super::{Judgement, Verdict};
 use baton_store::{Digest, DigestPrefix};
 
-/// Format that this version reads and writes. Raise it with each new field, which an older host would drop.
+/// Format that this version of Baton reads and writes. Raise it with each new field, because an older host would drop
+/// the field.
 const FORMAT: u64 = 1;
-/// Size above which nothing more is pushed, in bytes: every node reads the whole object at each change.
+/// Size above which pushes are refused, in bytes: every node reads the whole object after each change.
 const LARGEST: usize = 512 << 10;
-/// Upper bound on the size of a parsed object, in bytes: [`LARGEST`] and verdicts. Parsing takes many times as much.
+/// Upper bound on the size of an object that is parsed, in bytes. It leaves room for verdicts beyond [`LARGEST`].
+/// Parsing uses many times this amount of memory.
 const LARGEST_READ: usize = 8 * LARGEST;
-/// Highest valid serial. Counting does not reach it, even with a million pushes each second.
+/// Highest valid serial. Even a million pushes per second would not reach it.
 const HIGHEST_SERIAL: u64 = 1 << 62;
-/// Number of rejections that are kept for modules that were not pushed.
+/// Maximum number of rejections that are kept for modules that were not pushed.
 const UNPUSHED: usize = 20;
-/// Length to which a reason is cut, in characters, so that every judgement fits beyond [`LARGEST`].
+/// Maximum length of a stored reason, in characters. The limit ensures that judgements always fit beyond [`LARGEST`].
 const REASON: usize = 500;
 
-/// All versions of an election's coordinator.
+/// The versions of an election's coordinator.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VersionList {
-    /// Serial of the newest entry. Each push and each rollback takes the next one.
+    /// Serial of the newest entry. Each push and each rollback uses the next serial.
     pub serial: u64,
     /// The pushed versions, in order. Each digest occurs once, at its last position.
     pub pushed: Vec<ListedVersion>,
-    /// Rejected modules that were not pushed, from files and registries, oldest first.
+    /// Rejected modules that came from files or registries and were not pushed, oldest first.
     pub unpushed: Vec<ListedVersion>,
 }
 
@@ -46,25 +49,25 @@ pub struct ListedVersion {
     pub size: u64,
     /// Serial of the publication.
     pub serial: u64,
-    /// Author, if known: `USER@HOST` for a push, the node's id for a judgement.
+    /// The author, if known: `USER@HOST` for a push, the node's id for a judgement.
     pub by: String,
     /// Time, in RFC 3339.
     pub at: String,
     /// Text of the minisign signature, if any.
     pub signature: Option<String>,
-    /// The verdict, once there is one.
+    /// The verdict, if there is one yet.
     pub verdict: Option<RecordedVerdict>,
 }
 
-/// A [`Verdict`] as it is stored. A rejection also names the node and the time.
+/// A [`Verdict`] in its stored form. A rejection also holds the node and the time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RecordedVerdict {
-    /// The version passed its probation.
+    /// The version has passed its probation.
     Good,
     /// The version must not run until it is pushed again.
     Rejected {
-        /// The reason, for a person.
+        /// Human-readable reason.
         reason: String,
         /// The node that rejected the version.
         node: String,
@@ -89,9 +92,9 @@ pub struct Publication {
 pub enum Pushed {
     /// The module is now the current version.
     Current,
-    /// The module was current already, and now has another signature.
+    /// The module was already current, and now has a different signature.
     SignedAnew,
-    /// The module was current already.
+    /// The module was already current.
     Already,
 }
 
@@ -100,27 +103,27 @@ pub enum Pushed {
 pub enum RolledBack {
     /// This version is now current.
     To(Digest),
-    /// This version was current already.
+    /// This version was already current.
     Already(Digest),
-    /// The rejection of this module, which was never pushed, is removed.
+    /// The module was never pushed. Its rejection was removed.
     Forgiven(Digest),
 }
 
-/// A reason why a control object cannot be used.
+/// The reason why a control object cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VersionListError {
-    /// The object is damaged, or another program's.
+    /// The object is damaged, or was written by another program.
     #[error("the election's control object is damaged: {0}; `baton push` refuses to touch it, so repair or delete it")]
     Damaged(String),
     /// The object has the format of a later version of Baton.
     #[error("the election's control object has format {0}, and this version of Baton reads 1: update this host")]
     Format(u64),
-    /// The object has no room for another version.
+    /// The list is too large for another version.
     #[error("too many versions are kept ({0}): remove old ones with `baton prune`, then try again")]
     Full(usize),
 }
 
-/// A reason why a rollback is impossible.
+/// The reason why a rollback is impossible.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RollbackError {
     /// Nothing was ever pushed.
@@ -132,21 +135,21 @@ pub enum RollbackError {
          version to retry it"
     )]
     NoOther,
-    /// No version has such a digest.
+    /// No version's digest begins with this prefix.
     #[error("there is no version {0}: `baton modules` lists them")]
     Unknown(DigestPrefix),
-    /// Several versions have such a digest.
+    /// The digests of several versions begin with this prefix.
     #[error("several versions begin with {0}: give more digits of the digest")]
     Ambiguous(DigestPrefix),
-    /// No host could read the resulting list.
+    /// The resulting list would be unreadable for hosts.
     #[error(transparent)]
     Damaged(#[from] VersionListError),
 }
 
 impl VersionList {
-    /// Returns the list of an election for which nothing is stored at this time since the Unix epoch. A list may have
-    /// existed and been deleted: running hosts remember its serials, and which of them they rejected. So serials start
-    /// at the time in microseconds, which no count has reached.
+    /// Returns the initial list of an election for which nothing is stored. `now` is the time since the Unix epoch. An
+    /// earlier list may have been deleted, while running hosts still remember its serials, and which of them they
+    /// rejected. Serials therefore start at the time in microseconds, which no earlier serial has reached.
     #[must_use]
     pub fn begun(now: Duration) -> Self {
         let serial = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).min(HIGHEST_SERIAL / 2);
@@ -179,24 +182,25 @@ impl VersionList {
         json.to_string().into()
     }
 
-    /// The version that every node should run: the newest that is not rejected.
+    /// Returns the version that every node should run: the newest that is not rejected.
     #[must_use]
     pub fn current(&self) -> Option<&ListedVersion> {
         self.candidates().next()
     }
 
-    /// The version to fall back on while the current one is on probation.
+    /// Returns the version to fall back to while the current version is on probation.
     #[must_use]
     pub fn fallback(&self) -> Option<&ListedVersion> {
         let on_probation = self.current()?.verdict.is_none();
         self.candidates().nth(1).filter(|_| on_probation)
     }
 
-    /// Makes a module the current version. Removes a rejection of the module, and all rejections of unpushed modules. A
-    /// verdict of good stays. Without a new signature, the module keeps its old one.
+    /// Makes a module the current version. Removes the module's rejection, if any, and all rejections of unpushed
+    /// modules. Keeps a verdict of `Good`. If `new` has no signature, the module keeps its previous one.
     ///
     /// # Errors
-    /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if no serial is left. Nothing is changed then.
+    /// [`VersionListError::Full`], or [`VersionListError::Damaged`] if the serials are exhausted. The list is then
+    /// unchanged.
     pub fn push(&mut self, new: Publication) -> Result<Pushed, VersionListError> {
         let Publication { digest, size, by, at, signature } = new;
         if let Some(current) = self.current().filter(|current| current.digest == digest) {
@@ -221,10 +225,10 @@ impl VersionList {
         Ok(Pushed::Current)
     }
 
-    /// Makes an earlier version current: `to`, or else the newest other version that is not rejected.
+    /// Makes an earlier version current: the version `to`, or by default the newest other version that is not rejected.
     ///
     /// # Errors
-    /// [`RollbackError`]. Nothing is changed then.
+    /// [`RollbackError`]. The list is then unchanged.
     pub fn rollback(&mut self, to: Option<&DigestPrefix>) -> Result<RolledBack, RollbackError> {
         let current = self.current().map(|current| current.digest);
         let digest = match to {
@@ -245,8 +249,8 @@ impl VersionList {
         Ok(RolledBack::To(digest))
     }
 
-    /// Records the verdict on a pushed version, but not on a later publication of the same digest. Returns true if that
-    /// changed the list. A rejection is final, but the last version that could run is not rejected.
+    /// Records the verdict on a pushed version, but not on a later publication of the same digest. A rejection is
+    /// final. The last version that is not rejected cannot be rejected. Returns true if the list changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
         let others = self.candidates().filter(|entry| entry.serial != version.serial).count();
@@ -264,7 +268,8 @@ impl VersionList {
         news
     }
 
-    /// Records the rejection of an unpushed module of `size` bytes. Keeps the newest 20. Returns true on a change.
+    /// Records the rejection of an unpushed module of `size` bytes. Keeps the 20 newest rejections. Returns true if the
+    /// list changed.
     pub fn judge_unpushed(&mut self, judgement: &Judgement, size: u64, node: &str, at: &str) -> bool {
         let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return false };
         let is_known = self.unpushed.iter().any(|entry| entry.digest == digest);
@@ -279,8 +284,8 @@ impl VersionList {
         true
     }
 
-    /// Removes all versions except the newest `keep`, the current one, its fallback and those in use. Returns the
-    /// removed versions, oldest first.
+    /// Removes all versions except the newest `keep`, the current version, its fallback and the versions in use.
+    /// Returns the removed versions, oldest first.
     pub fn prune(&mut self, keep: usize, in_use: &BTreeSet<Digest>) -> Vec<ListedVersion> {
         let needed: BTreeSet<Digest> =
             [self.current(), self.fallback()].into_iter().flatten().map(|entry| entry.digest).collect();
@@ -293,7 +298,7 @@ impl VersionList {
         self.pushed.extract_if(.., removable).collect()
     }
 
-    /// True if the list includes the change that made this version the newest, even below later changes.
+    /// Returns true if the list includes the change that made this version the newest, even if later changes follow.
     pub(super) fn includes(&self, newest: &ListedVersion) -> bool {
         self.pushed.iter().any(|entry| entry.serial == newest.serial && entry.digest == newest.digest)
     }
@@ -302,7 +307,7 @@ impl VersionList {
         self.pushed.iter().rev().filter(|entry| !is_rejected(entry))
     }
 
-    /// Appends an entry under a new serial, without a rejection.
+    /// Appends an entry with a new serial, and removes its rejection, if any.
     fn publish(&mut self, entry: ListedVersion) -> Result<(), VersionListError> {
         self.serial += 1;
         let verdict = entry.verdict.filter(|verdict| *verdict == RecordedVerdict::Good);
@@ -345,7 +350,7 @@ impl VersionList {
 }
 
 impl ListedVersion {
-    /// The reason for the rejection, if the version is rejected.
+    /// Returns the reason for the rejection, if the version is rejected.
     #[must_use]
     pub fn rejection(&self) -> Option<&str> {
         match &self.verdict {
@@ -368,7 +373,7 @@ impl RecordedVerdict {
     }
 }
 
-/// The part that all formats share.
+/// The part that all formats have in common.
 #[derive(Deserialize)]
 struct Head {
     format: u64,

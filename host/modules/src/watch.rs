@@ -1,7 +1,7 @@
-//! Notices that files change, by hints from the kernel and by stamps to compare.
+//! Detects file changes, through hints from the kernel and stamps that can be compared.
 //!
-//! Inotify is used through `rustix` and tokio. The crate `notify` starts a thread that somebody would have to join, and
-//! reports what happened to which file. A hint is enough here, since a source compares the files itself.
+//! Inotify is used through `rustix` and tokio. The crate `notify` starts a thread that would have to be joined, and
+//! reports which file changed and how. A hint is enough here, since a source compares the files itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -15,11 +15,11 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Size of the buffer for inotify events, in bytes. An event has a name of up to 255 bytes.
+/// Size of the buffer for inotify events, in bytes. An event can contain a name of up to 255 bytes.
 const EVENTS: usize = 4096;
 
-/// Gives a hint when something changes in folders: a file appears, vanishes, is renamed or closed by a writer, or a
-/// folder vanishes. Changes by other machines on a network file system give no hint.
+/// Gives a hint when something changes in a folder: a file appears, disappears, is renamed or is closed by a writer, or
+/// the folder itself disappears. Changes made by other machines on a network file system give no hint.
 #[derive(Debug)]
 pub struct Watch {
     inotify: AsyncFd<OwnedFd>,
@@ -27,20 +27,20 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch of no folders. Must be called inside a tokio runtime.
+    /// Creates a watch that watches no folders yet. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The system's error, if inotify is unavailable or a limit is reached.
+    /// The system's error, if inotify is unavailable or one of its limits is reached.
     pub fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // SAFETY: an `OwnedFd` stays open and stays the same descriptor until it is dropped. The `AsyncFd` owns this
-        // one until it is dropped itself, and lends it out by shared reference only.
+        // SAFETY: an `OwnedFd` stays open and keeps its descriptor until it is dropped. The `AsyncFd` owns this
+        // `OwnedFd` until the `AsyncFd` itself is dropped, and lends it out by shared reference only.
         let inotify = unsafe { AsyncFd::register(inotify) };
         Ok(Self { inotify: inotify.map_err(io::Error::from)?, watched: Mutex::default() })
     }
 
-    /// Watches these folders and no others, each as it is at its path now. Call it again when a folder may have been
-    /// replaced. Returns true if all of them can be watched. May block as long as the file system does.
+    /// Watches exactly these folders, as they are at their paths now. Call this again when a folder may have been
+    /// replaced. Returns true if all of them can be watched. May block for as long as the file system does.
     pub fn set(&self, folders: &BTreeSet<PathBuf>) -> bool {
         let flags = WatchFlags::ONLYDIR
             | WatchFlags::CREATE
@@ -60,14 +60,14 @@ impl Watch {
         }
         let mut known = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         for gone in known.difference(&watched) {
-            // Fails if the folder no longer exists, since the kernel has removed the watch by then.
+            // This fails if the folder no longer exists, since the kernel has then removed the watch already.
             let _ = inotify::remove_watch(&self.inotify, *gone);
         }
         *known = watched;
         all
     }
 
-    /// Waits for a hint. Several earlier hints count as one. Dropping the future loses none.
+    /// Waits for a hint. Several earlier hints count as one. Dropping the future loses no hint.
     pub async fn hint(&self) {
         loop {
             let Ok(mut ready) = self.inotify.readable().await else {
@@ -76,7 +76,7 @@ impl Watch {
             };
             match ready.try_io(|inotify| drain(inotify.get_ref())) {
                 Ok(Ok(())) => return,
-                // The source also checks without hints.
+                // After an error, give no more hints: the source also checks without them.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_nothing) => {}
             }
@@ -87,7 +87,7 @@ impl Watch {
 /// Reads all pending events.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] if there are none.
+/// [`io::ErrorKind::WouldBlock`] if no event is pending.
 fn drain(inotify: &OwnedFd) -> io::Result<()> {
     let mut buffer = [MaybeUninit::uninit(); EVENTS];
     let mut events = inotify::Reader::new(inotify, &mut buffer);
@@ -101,8 +101,8 @@ fn drain(inotify: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// A file's attributes, taken without reading the file. If the content differs, so does the stamp: unlike the time of
-/// modification, nobody can set the time of change.
+/// A file's attributes, taken without reading the file. If the content changes, so does the stamp: unlike the
+/// modification time, the change time (ctime) cannot be set by users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     device: u64,
@@ -113,7 +113,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of the file that a path leads to, if such a file can be seen. May block.
+    /// Returns the stamp of the file to which a path leads, if the file exists and is accessible. May block.
     pub fn of(path: &Path) -> Option<Self> {
         Some(Self::from(&fs::metadata(path).ok()?))
     }
@@ -131,7 +131,7 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Runs blocking work off the runtime's worker threads.
+/// Runs blocking work on a thread where it does not block the runtime's workers.
 pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

@@ -1,13 +1,13 @@
-//! Shortens a guest's backtrace for the log: demangles names, and folds recursions and frames of language runtimes.
+//! Shortens a guest's backtrace for the log: demangles names, and folds recursion and the frames of language runtimes.
 
 use std::fmt::Write as _;
 
 use super::names::plain;
 
-/// Number of frames to capture. Up to a dozen frames of a panic precede the author's code.
+/// Number of frames to capture. In a panic, up to a dozen frames come before the author's own code.
 pub(super) const FRAMES: usize = 32;
 
-/// Longest line (bytes). Longer names are cut.
+/// Maximum length of a line (bytes). Longer lines are cut.
 const LONGEST_LINE: usize = 400;
 
 /// Shortens the text of a [`wasmtime::WasmBacktrace`].
@@ -38,18 +38,18 @@ pub(super) fn shortened(text: &str) -> String {
     short
 }
 
-/// Frames that have no line of their own.
+/// Frames that are counted instead of printed.
 #[derive(Default)]
 struct Folded {
     /// Number of repetitions of the last frame.
     repeats: usize,
-    /// Number of consecutive frames of the language's runtime.
+    /// Number of consecutive frames in the language's runtime.
     runtime_frames: usize,
 }
 
 impl Folded {
     fn write_repeats(&mut self, short: &mut String) {
-        // A repeated frame of the runtime counts as another frame of the runtime.
+        // A repeat of a runtime frame counts as one more runtime frame.
         match (std::mem::take(&mut self.repeats), self.runtime_frames) {
             (0, _) => {}
             // Writing to a string cannot fail.
@@ -98,7 +98,7 @@ fn is_runtime_frame(function: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Leaves out the hashes that Rust's compiler adds to names: `core[9f8d08631ff90aa5]::…`, `…::h340f1d7a407b57a9`.
+/// Removes the hashes that the Rust compiler adds to names: `core[9f8d08631ff90aa5]::…`, `…::h340f1d7a407b57a9`.
 fn readable(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line;
@@ -127,7 +127,7 @@ fn is_hash(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// True if the apparent hash at the end of a name is the beginning of a longer name.
+/// True if an apparent `::h…` hash is only the start of a longer name.
 fn continues(opens: &str, tail: &str) -> bool {
     opens == "::h" && tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')
 }

@@ -1,19 +1,19 @@
-//! Reads files that a user has named, whatever they turn out to be.
+//! Reads files named by a user, which may turn out to be pipes, devices or huge files.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// The reason why a file was not read.
+/// The reason a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The path leads to a folder, a pipe or a device.
     #[error("is not a regular file")]
     NotRegular,
-    /// The file has at least this number of bytes: it was named by mistake.
+    /// The file has at least this many bytes, so it was probably named by mistake.
     #[error("is too large: it has at least {0} bytes")]
     TooLong(u64),
-    /// The system cannot read the file.
+    /// Reading the file failed.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),
 }
@@ -21,9 +21,9 @@ pub enum FileError {
 /// Reads a regular file of at most `longest` bytes.
 ///
 /// # Errors
-/// [`FileError`] for any other file, at once: it never waits for the writer of a pipe or the end of a device.
+/// [`FileError`] for any other file, without blocking: it never waits for a pipe's writer or reads a device to its end.
 pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
-    // Checked first: opening a pipe would wait for its writer.
+    // Check this first: opening a pipe would block until it has a writer.
     let found = metadata(path)?;
     if !found.is_file() {
         return Err(FileError::NotRegular);
@@ -32,7 +32,7 @@ pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
         return Err(FileError::TooLong(found.len()));
     }
     let mut bytes = Vec::new();
-    // Bounded, since the file may be growing.
+    // Limit the read, since the file may be growing.
     File::open(path)?.take(longest.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {
         size if size > longest => Err(FileError::TooLong(size)),
@@ -57,7 +57,7 @@ mod tests {
         assert!(matches!(read_file(&path, 2), Err(FileError::TooLong(3))));
         assert!(matches!(read_file(folder.path(), 3), Err(FileError::NotRegular)));
         assert!(matches!(read_file(Path::new("/dev/zero"), 3), Err(FileError::NotRegular)));
-        // The file reports a size of 0.
+        // This file reports a size of 0, but has content.
         assert!(matches!(read_file(Path::new("/proc/self/status"), 3), Err(FileError::TooLong(4))));
         let pipe = folder.path().join("pipe");
         mkfifoat(CWD, &pipe, Mode::RUSR).unwrap();

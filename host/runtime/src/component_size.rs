@@ -1,4 +1,4 @@
-//! The size of a component, such as the number of core instances, to which the limit on instances applies.
+//! The size of a component: its number of core instances, to which the limit on instances applies, and of steps.
 
 use wasmtime::component::Component;
 use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
@@ -9,8 +9,9 @@ use wasmtime_environ::{ScopeVec, Tunables};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ComponentSize {
     pub instances: u64,
-    /// Number of steps to instantiate it, plus its imports and exports, and the globals and segments of all its core
-    /// modules. Each takes memory of the process that loads the component, and a few bytes make millions of them.
+    /// Number of instantiation steps, plus the number of imports, exports, and globals and segments in all core
+    /// modules. Each takes memory in the process that loads the component, and a small component can have millions of
+    /// them.
     pub steps: usize,
     /// True if instantiating it runs none of its code: it contains no start function.
     pub is_inert: bool,
@@ -18,12 +19,12 @@ pub(super) struct ComponentSize {
 
 /// Counts the parts of a component.
 ///
-/// Wasmtime reports the numbers of memories and tables, but not that of instances. The binary alone does not show it:
-/// nested components may be instantiated several times, and wasmtime adds a module between two that call each other. So
-/// this repeats wasmtime's translation, without compiling.
+/// Wasmtime reports the number of memories and tables, but not the number of instances. The binary does not show that
+/// number directly: a nested component may be instantiated several times, and wasmtime adds a module between two
+/// components that call each other. So this function repeats wasmtime's translation, without compiling.
 ///
 /// # Errors
-/// An error for a binary that wasmtime does not compile either.
+/// Returns an error for a binary that wasmtime would not compile either.
 pub(super) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
     let mut validator = Validator::new_with_features(WasmFeatures::all());
     let mut types = ComponentTypesBuilder::new(&validator);
@@ -43,7 +44,7 @@ pub(super) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
 }
 
 /// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each,
-/// which is many times as large as its few bytes.
+/// which is many times larger than its encoding.
 fn declared(binary: &[u8]) -> usize {
     let payloads = Parser::new(0).parse_all(binary).map_while(Result::ok);
     let counts = payloads.map(|payload| match payload {
@@ -55,16 +56,17 @@ fn declared(binary: &[u8]) -> usize {
     counts.map(|count| count as usize).sum()
 }
 
-/// Computes [`ComponentSize::is_inert`] from all parts, instantiated or not.
+/// Computes [`ComponentSize::is_inert`]. Includes parts that are never instantiated.
 fn is_inert(binary: &[u8]) -> bool {
     let starts =
         |payload: &Payload<'_>| matches!(payload, Payload::StartSection { .. } | Payload::ComponentStartSection { .. });
     Parser::new(0).parse_all(binary).all(|payload| payload.is_ok_and(|payload| !starts(&payload)))
 }
 
-/// Returns the highest count of core instances (`instances`), memories or tables, as wasmtime limits them.
+/// Returns the highest of the numbers of core instances (`instances`), memories and tables, each of which wasmtime
+/// limits.
 pub(super) fn most(component: &Component, instances: u64) -> u64 {
-    // `None` for a component that imports core modules, which no host provides.
+    // `resources_required` returns `None` for a component that imports core modules, which no host provides.
     let others = component.resources_required().map_or(0, |needs| needs.num_memories.max(needs.num_tables));
     instances.max(others.into())
 }
@@ -77,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns true if a component can be instantiated with this limit on each.
+    /// Returns true if a component can be instantiated with at most `limit` core instances, memories and tables each.
     fn fits(component: &Component, limit: u64) -> bool {
         let engine = component.engine();
         let limit = usize::try_from(limit).unwrap();
@@ -105,7 +107,8 @@ mod tests {
 
     #[test]
     fn count_is_the_lowest_limit_that_wasmtime_accepts() {
-        // Cases: instances of one module, nested components, a passed module, calls, memories, tables.
+        // Cases: two instances of one module, nested components, a module passed to a component, calls between
+        // components, memories, tables.
         let plain = "(component (core module $m) (core instance (instantiate $m)) (core instance (instantiate $m)))";
         let nested = "(component
             (component $inner

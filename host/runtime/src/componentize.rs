@@ -1,5 +1,5 @@
-//! Converts two kinds of core modules, which other toolchains produce, to components: those with component types
-//! (wit-bindgen), and those for WASI preview 1. `judge` says whether the result fits.
+//! Wraps core modules from other toolchains as components. There are two kinds: modules with component types (from
+//! wit-bindgen), and modules for WASI preview 1. `judge` checks whether this host can run the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -15,13 +15,13 @@ use wasmparser::{
 };
 use wit_component::ComponentEncoder;
 
-/// Prefix of the names of custom sections with component types.
+/// Prefix of the names of custom sections that hold component types.
 const COMPONENT_TYPE: &str = "component-type";
 
-/// Limit on the packages of interfaces in a module. Real modules have far fewer.
+/// Maximum number of interface packages in a module. Real modules have far fewer.
 const MOST_PACKAGES: usize = 1_000;
 
-/// The kind of core module that was made a component.
+/// The kind of core module that was wrapped as a component.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wrapped {
@@ -31,16 +31,16 @@ pub enum Wrapped {
     WasiPreview1,
 }
 
-/// The reason why a core module cannot be made a component.
+/// The reason a core module cannot be wrapped as a component.
 #[derive(Debug)]
 pub(super) enum Unwrappable {
-    /// The module is of neither kind.
+    /// The module is of neither supported kind.
     Unmarked,
-    /// The module is of a known kind, but invalid.
+    /// The module is of a supported kind, but invalid.
     Wrong(String),
 }
 
-/// Converts a core module to a component. The module must be valid.
+/// Wraps a core module as a component. The module must be valid WebAssembly.
 pub(super) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappable> {
     let marks = marks(module).map_err(|error| Unwrappable::Wrong(error.to_string()))?;
     let wrapped = match marks {
@@ -59,8 +59,8 @@ pub(super) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
     encoded.map(|component| (component, wrapped)).map_err(|error| Unwrappable::Wrong(format!("{error:#}")))
 }
 
-/// Refuses component types whose packages depend on each other in a circle, or in a long chain, as in a damaged module.
-/// The encoder would recurse until its stack overflows and the process crashes.
+/// Rejects component types with cyclic dependencies between packages, or with too many packages. Only damaged modules
+/// have them, and the encoder would recurse until its stack overflows and the process crashes.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?
@@ -76,7 +76,7 @@ fn check_types(module: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The packages that each package of interfaces depends on, from the encoded types of worlds.
+/// The dependencies of each interface package, as found in the encoded types of worlds.
 type Needs = BTreeMap<String, BTreeSet<String>>;
 
 fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
@@ -88,7 +88,7 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
             for declaration in &outer {
                 match declaration {
                     ComponentTypeDeclaration::Type(ComponentType::Component(world)) => note_needs(world, &mut needs),
-                    // The world's own package depends on those of its interfaces.
+                    // The world's own package depends on the packages of its interfaces.
                     ComponentTypeDeclaration::Export { name, .. } => {
                         if let Some(package) = package(name.name) {
                             let others: Vec<String> =
@@ -104,9 +104,9 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
     Ok(needs)
 }
 
-/// Records the packages whose interfaces use types of another package.
+/// Records which packages use types from other packages.
 fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
-    // The packages that each type of the world comes from, and the package of each interface.
+    // For each type of the world, the packages that it comes from; for each interface, its package.
     let (mut types, mut interfaces) = (Vec::<BTreeSet<String>>::new(), Vec::<Option<String>>::new());
     let of = |types: &[BTreeSet<String>], index: u32| types.get(index as usize).cloned().unwrap_or_default();
     for declaration in world {
@@ -151,13 +151,13 @@ fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
     }
 }
 
-/// Returns the package of an interface, with its version.
+/// Returns the package of an interface, including its version.
 fn package(interface: &str) -> Option<String> {
     let (package, rest) = interface.split_once('/')?;
     Some(format!("{package}@{}", rest.split_once('@').map_or("", |(_, version)| version)))
 }
 
-/// Returns true if the packages can be ordered so that none depends on a later one, and are not too many.
+/// Returns true if the dependencies have no cycle and there are at most [`MOST_PACKAGES`] packages.
 fn is_ordered(mut needs: Needs) -> bool {
     while !needs.is_empty() && needs.len() <= MOST_PACKAGES {
         let left: BTreeSet<String> = needs.keys().cloned().collect();
@@ -169,17 +169,18 @@ fn is_ordered(mut needs: Needs) -> bool {
     needs.is_empty()
 }
 
-/// Returns true if a core module, or one within a component, is built for WASI preview 1.
+/// Returns true if a core module, or any core module in a component, is built for WASI preview 1.
 pub(super) fn is_for_preview1(bytes: &[u8]) -> bool {
     marks(bytes).is_ok_and(|marks| marks.imports_preview1)
 }
 
-/// Returns the adapter. A command of preview 1 exports `_start`; any other module is entered through its exports.
+/// Returns the preview 1 adapter: the command adapter for a module that exports `_start`, otherwise the reactor
+/// adapter.
 fn adapter(marks: &Marks) -> &'static [u8] {
     if marks.exports_start { WASI_SNAPSHOT_PREVIEW1_COMMAND_ADAPTER } else { WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER }
 }
 
-/// The marks in a core module, or in those of a component, that say how to make it a component.
+/// The features of a core module, or of the core modules in a component, that determine how to wrap it.
 #[derive(Default)]
 struct Marks {
     has_types: bool,
@@ -213,7 +214,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// Builds a core module with the component types of a world that has these imports.
+    /// Builds a core module whose component types describe a world with these imports.
     fn module(imports: &str) -> Vec<u8> {
         let types = wat::parse_str(format!(
             r#"(component
@@ -235,7 +236,7 @@ mod tests {
         let z = r#"(import "a:a/z" (instance (export "t" (type (eq $u)))))"#;
         let line = componentize(&module(&format!("{y} {x}")));
         assert!(line.is_ok(), "{line:?}");
-        // A circle of two packages, and one with the world's own package.
+        // A cycle between two packages, and a cycle that includes the world's own package.
         for imports in [format!("{y} {x} {z}"), format!("{y} {x}").replace("a:a/", "c:c/")] {
             let circle = componentize(&module(&imports));
             assert!(

@@ -1,12 +1,13 @@
-//! Control groups of version 2 (cgroups(7)): one for each runner, if a group was delegated to this host.
+//! Control groups, version 2 (cgroups(7)): one for each runner, if a group is delegated to this host.
 //!
 //! If systemd or another manager delegates a group (attribute `user.delegate`, systemd's `CGROUP_DELEGATION.md`), the
-//! host makes two groups in it. `host` has the host and its other processes. `runners` has a group for each runner,
-//! named after its process id. So all runners together get no more CPU time than the host, if both compete for it. The
-//! kernel also bounds all memory of a runner, including cached files, page tables and socket buffers, which a process
-//! limit does not count.
+//! host creates two groups in it. `host` contains the host and its other processes. `runners` contains a group for each
+//! runner, named after the runner's process id. If the host and its runners compete for the CPU, all runners together
+//! therefore get no more CPU time than the host. The kernel also limits a runner's total memory, including cached
+//! files, page tables and socket buffers, which a process limit does not count.
 //!
-//! A runner's CPU time is not limited: a process that has used up its share would have to wait before it could exit.
+//! A runner's CPU time is not limited, since a process that has used up its quota would have to wait before it could
+//! exit.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,10 +19,10 @@ use rustix::process::Pid;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Type of that file system: `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+/// Type of the file system at [`ROOT`]: `CGROUP2_SUPER_MAGIC` in linux/magic.h.
 const CGROUP2: u64 = 0x6367_7270;
 
-/// The attribute by which a manager marks a group as delegated.
+/// The attribute with which a manager marks a group as delegated.
 const DELEGATED: &str = "user.delegate";
 
 const HOST: &str = "host";
@@ -43,7 +44,7 @@ struct Inner {
 
 type Tell = Box<dyn FnOnce(String) + Send>;
 
-/// The reason why a delegated group cannot be used.
+/// The reason a delegated group cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot use the control group {}, which is delegated to this host ({what}: {source}): only per-process limits \
@@ -57,8 +58,8 @@ pub struct ControlGroupsError {
 }
 
 impl ControlGroups {
-    /// Divides the group that was delegated to this process, and moves the process into one part; `None` if no group
-    /// was delegated. `tell` gets the first later error: then the limits of processes still hold.
+    /// Divides the group that is delegated to this process, and moves the process into the part for the host; `None` if
+    /// no group is delegated. `tell` is called with the first later error. Process limits still apply after that error.
     ///
     /// # Errors
     /// [`ControlGroupsError`] if the delegated group cannot be used.
@@ -69,7 +70,7 @@ impl ControlGroups {
         let found = if is_delegated(&own) {
             Self::divide(&own, true)
         } else {
-            // systemd may have moved this process there (`DelegateSubgroup=`).
+            // systemd may already have moved this process into the host's part (`DelegateSubgroup=`).
             match own.parent().filter(|above| own.ends_with(HOST) && is_delegated(above)) {
                 Some(above) => Self::divide(above, false),
                 None => return Ok(None),
@@ -78,14 +79,15 @@ impl ControlGroups {
         let (folder, bounds_memory) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            // A container's root group, which is delegated to the container's manager.
+            // This is a container's root group, which is delegated to the container's manager, not to this host.
             Err(error) if own == Path::new(ROOT) && is_anothers(&error.source) => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok(Some(Self(Arc::new(Inner { folder, bounds_memory, tell: Mutex::new(Some(Box::new(tell))) }))))
     }
 
-    /// Returns the folder for the runners' groups, and whether it bounds memory; `None` without controllers.
+    /// Returns the folder for the runners' groups, and true if the memory controller is available; `None` without
+    /// controllers.
     fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
         let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
         let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading its controllers"))?;
@@ -103,21 +105,22 @@ impl ControlGroups {
             }
             write(host.join("cgroup.procs"), own).map_err(failed("moving this process into it"))?;
         }
-        // A group with processes of its own cannot have limited subgroups, so the runners get a group next to `host`.
+        // A group that contains processes cannot have limited subgroups, so the runners get a group next to `host`.
         let folder = group.join("runners");
         make(&folder).map_err(failed("creating a group in it"))?;
         let all: Vec<_> = has.iter().map(|controller| format!("+{controller}")).collect();
         for group in [group, &folder] {
             write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("enabling its controllers"))?;
         }
-        // Removes what a killed host left. This fails for files and for groups with processes, which stay.
+        // Remove the groups that a killed host left behind. This fails for files and for groups that contain processes,
+        // which stay.
         for left in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             let _ = fs::remove_dir(left.path());
         }
         Ok(Some((folder, has.contains(&"memory"))))
     }
 
-    /// Moves a runner that is not reaped yet into a group of its own; `None` if that fails. Blocks.
+    /// Moves a runner, which must not have been reaped yet, into its own group; `None` if that fails. Blocks.
     pub(super) fn enter(&self, runner: Pid) -> Option<ControlGroup> {
         let Inner { folder, bounds_memory, .. } = &*self.0;
         let runner = runner.as_raw_nonzero().to_string();
@@ -131,7 +134,7 @@ impl ControlGroups {
         Some(group)
     }
 
-    /// Has the kernel kill the process of a group once the group takes `more` bytes more than now. Blocks.
+    /// Makes the kernel kill the group's process once the group uses `more` bytes beyond its current usage. Blocks.
     pub(super) fn limit_memory(&self, group: &ControlGroup, more: u64) {
         if let Err(error) = group.limit_memory(more) {
             self.tell(group, &error);
@@ -159,7 +162,7 @@ impl ControlGroup {
             return Ok(());
         }
         let most = self.number("memory.current")?.saturating_add(more);
-        // Swapped memory would evade the limit. Without swap, there is no such file.
+        // Swapped memory would evade the limit. Without swap, this file does not exist.
         match write(self.folder.join("memory.swap.max"), "0") {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -173,7 +176,7 @@ impl ControlGroup {
         if ran_out(&events) { self.number("memory.max").ok() } else { None }
     }
 
-    /// Removes the group, once its process was reaped. Blocks.
+    /// Removes the group. Its process must have been reaped. Blocks.
     pub(super) fn remove(&self) {
         let _ = fs::remove_dir(&self.folder);
     }
@@ -184,12 +187,12 @@ impl ControlGroup {
     }
 }
 
-/// Writes to a file of the kernel, which must exist.
+/// Writes to an existing file of the kernel.
 fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all(text.as_ref())
 }
 
-/// Creates a group, unless it exists.
+/// Creates a group if it does not exist.
 fn make(group: &Path) -> io::Result<()> {
     match fs::create_dir(group) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -197,14 +200,16 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the group of a process, from its `/proc/PID/cgroup`.
+/// Returns the group of a process, given its `/proc/PID/cgroup`.
 fn own_group(groups: &str) -> Option<PathBuf> {
-    // The line of version 2 has the number 0 and no controllers. A group outside this namespace begins with `/..`.
+    // The line for version 2 has hierarchy number 0 and no controllers. A group outside this namespace begins with
+    // `/..`.
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     (!own.starts_with("..")).then(|| Path::new(ROOT).join(own))
 }
 
-/// Returns true if a process was killed because this group, none above it, lacked memory (`memory.events`).
+/// Returns true if a process was killed because this group, and not a group above it, ran out of memory
+/// (`memory.events`).
 fn ran_out(events: &str) -> bool {
     let has = |event: &str| {
         events.lines().any(|line| line.split_once(' ').is_some_and(|(name, count)| name == event && count != "0"))

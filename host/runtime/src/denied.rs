@@ -1,5 +1,6 @@
-//! Interfaces that can be imported without a grant, as most languages import files and sockets in any case. A use of
-//! them fails with an error of the program's language, and the host's log names what was not granted.
+//! Interfaces that can be imported without a grant, since most languages import files and sockets even if the program
+//! uses neither. Using such an interface fails with an ordinary error in the program's language, and the host's log
+//! names the missing grant.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ const NO_FOLDERS: &str = "`--dir HOST::GUEST` grants a folder";
 const READ_ONLY: &str = "`--dir HOST::GUEST` without `:ro` grants write access";
 const NO_SOCKETS: &str = "no flag grants sockets; `--allow-http` grants requests through wasi:http";
 
-/// Links sockets, which are never granted. `files` links the interfaces for files.
+/// Links the socket interfaces, which are never granted. The module `files` links the file interfaces.
 pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     network::add_to_linker::<Guest, WasiSockets>(linker, &network::LinkOptions::default(), Guest::sockets)?;
     instance_network::add_to_linker::<Guest, WasiSockets>(linker, Guest::sockets)?;
@@ -37,14 +38,15 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     ip_name_lookup::add_to_linker::<Guest, Refuser>(linker, |guest| Refused(guest))
 }
 
-/// Reports each kind of thing that an instance uses without a grant, once.
+/// Reports the things that an instance uses without a grant, each kind once.
 pub(super) struct Denials {
     output: Arc<dyn Output>,
     told: Vec<&'static str>,
 }
 
 impl Denials {
-    /// Creates the reporter. Missing folders are not reported for a module that asks for folders in any case.
+    /// Creates the reporter. If the module always asks for folders (`asks_for_folders`), missing folders are not
+    /// reported.
     pub(super) fn new(output: Arc<dyn Output>, asks_for_folders: bool) -> Self {
         let told = if asks_for_folders { vec![FILES] } else { Vec::new() };
         Self { output, told }
@@ -100,7 +102,7 @@ impl ip_name_lookup::Host for Refused<'_> {
         _: Resource<Network>,
         name: String,
     ) -> Result<Resource<ip_name_lookup::ResolveAddressStream>, SocketError> {
-        // Names in DNS are no longer.
+        // A DNS name has at most 253 characters.
         let name: String = name.chars().take(253).collect();
         self.refuse("a DNS lookup", &format!(" ({name})"))
     }

@@ -1,10 +1,10 @@
-//! Escapes untrusted text for terminals and readers of lines.
+//! Escapes untrusted text for terminals and line-based readers.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Escapes characters that could move a cursor, end a line or change its direction: control characters, line and
-/// paragraph separators, and the marks for bidirectional text.
+/// Escapes characters that could move the cursor, end the line or change its text direction: control characters, line
+/// and paragraph separators, and bidirectional formatting characters.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {
@@ -21,7 +21,7 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Escapes text of several lines, except the line ends.
+/// Escapes multi-line text, but keeps its line breaks.
 #[must_use]
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c != '\n' && is_harmful(c)) {
@@ -30,7 +30,7 @@ pub fn escape_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split('\n').map(escape).collect::<Vec<_>>().join("\n"))
 }
 
-/// Escapes serialized JSON for one line: harmful characters that the serializer leaves alone become `\uXXXX`.
+/// Escapes serialized JSON for one line: harmful characters that the serializer does not escape become `\uXXXX`.
 pub fn escape_json(json: String) -> String {
     if !json.chars().any(is_harmful) {
         return json;
@@ -38,7 +38,7 @@ pub fn escape_json(json: String) -> String {
     let mut safe = String::with_capacity(json.len() + 16);
     for c in json.chars() {
         if is_harmful(c) {
-            // Cannot fail: the target is a string.
+            // Writing to a string cannot fail.
             let _ = write!(safe, "\\u{:04x}", u32::from(c));
         } else {
             safe.push(c);
@@ -47,7 +47,8 @@ pub fn escape_json(json: String) -> String {
     safe
 }
 
-/// Returns true if a character acts on a terminal or a line. All are in the basic plane: JSON needs one `\uXXXX`.
+/// Returns true for characters that can control a terminal or break a line. All are in the Basic Multilingual Plane, so
+/// one `\uXXXX` escape is enough for each in JSON.
 #[must_use]
 pub fn is_harmful(c: char) -> bool {
     c.is_control()

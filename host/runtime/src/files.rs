@@ -1,6 +1,6 @@
 //! Files in the folders that a coordinator was granted.
 //!
-//! Wraps wasmtime's implementation: each call passes the gate. An operation under way cannot be taken back.
+//! Wraps wasmtime's implementation so that each call passes the gate. An operation in progress cannot be cancelled.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     preopens::add_to_linker::<Guest, Files>(linker, FileAccess::of)
 }
 
-/// The open folders of an instance, and the gate of its file operations.
+/// The open folders of an instance, and the gate for its file operations.
 #[derive(Clone)]
 pub(super) struct Folders {
     gate: Arc<Gate>,
@@ -36,17 +36,17 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// Opens the granted folders. One that was replaced since the host started is not what was granted.
+    /// Opens the granted folders. A folder that was replaced after the host started is not the one that was granted.
     ///
     /// # Errors
-    /// The folder that cannot be opened, and the reason.
+    /// Names the folder that cannot be opened, and the reason.
     pub(super) fn open(gate: &Arc<Gate>, folders: &[Folder]) -> wasmtime::Result<Self> {
         let open = folders.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { gate: Arc::clone(gate), open })
     }
 }
 
-/// The error if a granted folder cannot be opened on this node, whatever the version.
+/// The error if a granted folder cannot be opened on this node. It does not depend on the module's version.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoFolder(String);
@@ -118,7 +118,7 @@ impl FileAccess<'_> {
         }
     }
 
-    /// Checks that the instance may open one more file or listing.
+    /// Checks that the instance may open one more file or folder listing.
     fn may_open(&mut self) -> FsResult<()> {
         self.held.open().map_err(|_| types::ErrorCode::Quota.into())
     }
@@ -136,7 +136,7 @@ impl FileAccess<'_> {
     }
 }
 
-/// Passes calls that only read to wasmtime's implementation, if the gate is open.
+/// Forwards read-only calls to wasmtime's implementation, if the gate is open.
 macro_rules! reads {
     ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {$(
         async fn $name(&mut self, $($argument: $type),*) -> FsResult<$answer> {
@@ -191,8 +191,8 @@ impl types::HostDescriptor for FileAccess<'_> {
         unlink_file_at(folder: Resource<Descriptor>, path: String) -> ();
     }
 
-    /// Opens the file to set its times: a runner may not set times by path, since Landlock does not restrict that. A
-    /// symbolic link cannot be opened, so its own times cannot be set.
+    /// Opens the file to set its times. A runner may not set times by path, since Landlock does not restrict that. A
+    /// symbolic link itself cannot be opened, so its own times cannot be set.
     async fn set_times_at(
         &mut self,
         folder: Resource<Descriptor>,
@@ -286,12 +286,13 @@ impl types::HostDescriptor for FileAccess<'_> {
     }
 }
 
-/// Returns the guest's error. The details were already reported to people.
+/// Returns the error for the guest. The details have already been reported.
 fn no_memory(_: TooMuch) -> FsError {
     types::ErrorCode::InsufficientMemory.into()
 }
 
-/// Returns the listing behind a guest's handle. wasmtime's own type is never created, since it reads a whole folder.
+/// Returns the listing behind a guest's handle. wasmtime's own type is never created, since it reads the whole folder
+/// at once.
 fn listing(entries: &Resource<types::DirectoryEntryStream>) -> Resource<Listing> {
     if entries.owned() { Resource::new_own(entries.rep()) } else { Resource::new_borrow(entries.rep()) }
 }
@@ -324,13 +325,13 @@ impl types::Host for FileAccess<'_> {
     }
 }
 
-/// A stream of a file whose operations pass the gate.
+/// A file stream whose operations pass the gate.
 struct Guarded<S> {
     stream: S,
     guard: Guard,
 }
 
-/// The gate of a [`Guarded`] stream. It also keeps the file and the buffer's token until the stream is dropped.
+/// The gate of a [`Guarded`] stream. It also holds the file and the buffer's token until the stream is dropped.
 struct Guard {
     gate: Arc<Gate>,
     _kept: Descriptor,
@@ -378,7 +379,7 @@ impl Pollable for Guarded<DynOutputStream> {
 impl OutputStream for Guarded<DynOutputStream> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.guard.pass()?;
-        // The bytes stay in the host's memory until they are written.
+        // Limit the size, since the bytes stay in the host's memory until they are written.
         if bytes.len() > BUFFER {
             return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }

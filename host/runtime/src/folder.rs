@@ -1,4 +1,4 @@
-//! Folders of the host that a coordinator may use: `HOST::GUEST`, or `HOST::GUEST:ro`.
+//! Host folders that a coordinator may use: `HOST::GUEST`, or `HOST::GUEST:ro`.
 
 use std::fmt;
 use std::io;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 /// The syntax of a grant.
 const FORM: &str = "HOST::GUEST, or HOST::GUEST:ro for read-only access, as in /srv/data::/data";
 
-/// A folder that a coordinator may use: the one that was at its path when the host started, and no other.
+/// A folder that a coordinator may use. The grant covers only the folder that was at this path when the host started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Folder {
     /// Path on the host, as the operator wrote it.
     #[serde(with = "any_path")]
     pub host: PathBuf,
-    /// Path at which the coordinator finds the folder: absolute, without a trailing slash.
+    /// Path at which the coordinator sees the folder: absolute, without a trailing slash.
     pub guest: String,
     /// True if the folder is read-only.
     pub read_only: bool,
@@ -60,7 +60,7 @@ impl<'a> FolderGrant<'a> {
     /// Parses `HOST::GUEST` or `HOST::GUEST:ro`.
     ///
     /// # Errors
-    /// A description of the syntax, if the text does not match it.
+    /// Returns a description of the syntax if `text` does not match it.
     pub fn of(text: &'a str) -> Result<Self, String> {
         let (host, guest) = text.rsplit_once("::").unwrap_or_default();
         let (guest, read_only) = match guest.strip_suffix(":ro") {
@@ -83,26 +83,26 @@ impl fmt::Display for FolderGrant<'_> {
 }
 
 impl Folder {
-    /// Resolves a path of the host to the folder that is there now, which the coordinator finds at the path `guest`.
+    /// Resolves a host path to the folder that is there now. The coordinator sees the folder at the path `guest`.
     ///
     /// # Errors
-    /// The system's error, if no folder is there.
+    /// Returns the system's error if there is no folder at the path.
     pub fn at(host: PathBuf, guest: String, read_only: bool) -> io::Result<Self> {
         let real = host.canonicalize()?;
         let identity = identity(&open_without_links(&real)?)?;
         Ok(Self { host, guest, read_only, real, identity })
     }
 
-    /// Path of the folder when the host started: absolute and without symbolic links.
+    /// Returns the path that the folder had when the host started: absolute and without symbolic links.
     pub fn real(&self) -> &Path {
         &self.real
     }
 
-    /// Opens the folder, if it is still the one that was granted. Symbolic links are resolved when the host starts: one
-    /// on this path was put there since.
+    /// Opens the folder if it is still the one that was granted. Symbolic links were resolved when the host started, so
+    /// any link on this path was created later.
     ///
     /// # Errors
-    /// The reason why the folder cannot be opened, and what to do.
+    /// Says why the folder cannot be opened, and what to do.
     pub fn open(&self) -> Result<OwnedFd, String> {
         let host = self.host.display().to_string();
         let opened = open_without_links(&self.real).and_then(|folder| Ok((identity(&folder)?, folder)));

@@ -41,13 +41,13 @@ use bindings::baton::host::term as contract;
 pub(super) use bindings::exports::baton::host::task::Failure;
 pub(super) use bindings::{Coordinator, CoordinatorPre};
 
-/// The package whose world coordinators are built for.
+/// The WIT package that contains the world for coordinators.
 pub(super) const CONTRACT: &str = "baton:host";
 /// Version of [`CONTRACT`].
 pub(super) const CONTRACT_VERSION: &str = "0.1.0";
 
-/// Interfaces that every coordinator is granted: the contract, and those that a program needs to start, print, wait and
-/// get random numbers. Neither network nor files.
+/// Interfaces that every coordinator is granted: the contract, and the interfaces that a program needs to start, print,
+/// wait and get random numbers. They give access to neither the network nor files.
 pub(super) const GRANTED: &[&str] = &[
     "baton:host/state",
     "baton:host/term",
@@ -73,7 +73,8 @@ pub(super) const GRANTED: &[&str] = &[
     "wasi:random/random",
 ];
 
-/// The drafts among [`GRANTED`], with the version that is granted: each version is another interface.
+/// The draft interfaces among [`GRANTED`], each with the granted version. Each version of a draft is a different
+/// interface.
 pub(super) const DRAFTS: &[(&str, &str)] =
     &[("wasi:config/store", "0.2.0-rc.1"), ("wasi:logging/logging", "0.1.0-draft")];
 
@@ -166,7 +167,7 @@ struct StopSignal(watch::Receiver<Option<StopNotice>>);
 #[wasmtime_wasi::async_trait]
 impl Pollable for StopSignal {
     async fn ready(&mut self) {
-        // The sender lives as long as the instance. Without it, no request to stop can arrive.
+        // The sender lives as long as the instance. If it is gone, no stop request can arrive any more.
         if self.0.wait_for(Option::is_some).await.is_err() {
             std::future::pending().await
         }
@@ -225,7 +226,7 @@ impl contract::Host for Guest {
     }
 
     fn step_down(&mut self, reason: String) -> wasmtime::Result<()> {
-        // The first reason is enough; a guest that repeats itself must not keep the host busy.
+        // Only the first reason is sent: a guest that repeats the call must not keep the host busy.
         if !std::mem::replace(&mut self.term.has_stepped_down, true) {
             self.term.wire.send(&FromRunner::StepDown(reason));
         }
@@ -237,6 +238,6 @@ fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Limit on the data that one call may pass in either direction, in bytes. While the host copies data, it needs twice
-/// the memory, and nothing can interrupt the call. Lines, messages and lists of handles are far smaller.
+/// Maximum amount of data that one call may pass in either direction (bytes). While the host copies the data, it needs
+/// twice the memory, and nothing can interrupt the call. Real lines, messages and lists of handles are far smaller.
 pub(super) const CALL_BYTES: usize = 1 << 20;

@@ -1,9 +1,9 @@
-//! The resources of one instance, and their limits: its own memory and tables, its handles, its open files, and the
-//! memory that the host keeps for all that.
+//! The resources of one instance and their limits: its own memory and tables, its handles, its open files, and the
+//! memory that the host keeps for them.
 //!
-//! The host's memory cannot be read off. Each call that leaves data behind adds an upper bound of its weight. Once the
-//! sum exceeds the limit, the data is weighed again ([`weight`]). So the sum is exact when it matters, and free when it
-//! does not. Handles that weigh next to nothing are bounded by their number alone.
+//! The host's memory cannot be measured directly. Each call that leaves data behind adds an upper bound on the size of
+//! that data. If the sum exceeds the limit, the actual size is computed ([`weight`]). So the sum is exact when it
+//! matters, and costs almost nothing otherwise. Tiny handles are limited only by their number.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -20,16 +20,16 @@ use super::shared::SharedMemory;
 use super::weight::{self, BUFFER};
 use baton_store::clock::Clock;
 
-/// Shortest time between two counts of the handles.
+/// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of calls after which the clock is read, to see whether a count is due.
+/// Number of calls of [`Holdings::table`] after which the clock is read to check whether a count is due.
 const LOOK_EVERY: u32 = 64;
 
-/// Memory that the host may keep for an instance, in bytes, besides the instance's granted but unused memory.
+/// Memory that the host may keep for an instance (bytes), in addition to the instance's granted but unused memory.
 const KEPT: u64 = 16 << 20;
 
-/// The resources of one instance, and what was reported about them.
+/// The resources of one instance, and the reports made about them.
 pub(super) struct Holdings {
     /// The instance's handles of host resources.
     pub(super) table: ResourceTable,
@@ -38,20 +38,20 @@ pub(super) struct Holdings {
     output: Arc<dyn Output>,
     clock: Clock,
     handles_counted: Time,
-    /// Calls of [`Self::table`] since the clock was last read.
+    /// Number of calls of [`Self::table`] since the clock was last read.
     asked: u32,
     /// Upper bound on the memory that the host keeps for the instance, in bytes.
     kept: u64,
-    /// The files that the instance has opened. Some may be closed by now.
+    /// The files that the instance has opened. Some may have been closed since.
     files: Vec<Weak<dyn Any + Send + Sync>>,
-    /// A token that is cloned for each buffer that cannot be weighed.
+    /// A token, cloned for each buffer whose size cannot be measured.
     buffers: Arc<()>,
     /// Limits that were reported as nearly reached.
     told: Vec<LimitKind>,
     refused: Vec<&'static str>,
 }
 
-/// The error if an instance may have no more of something, and what to do.
+/// The error if an instance asks for more than a limit allows, with the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the coordinator asked for {what}, which it is not granted: {remedy}")]
 pub(super) struct TooMuch {
@@ -89,12 +89,12 @@ impl Holdings {
         &mut self.table
     }
 
-    /// Returns the instance's own memory in use, in bytes.
+    /// Returns how much memory of its own the instance uses (bytes).
     pub(super) fn memory(&self) -> u64 {
         self.tally.memory.load(Ordering::Relaxed)
     }
 
-    /// Records the number of core instances, memories or tables that an instance is about to have, at most the limit.
+    /// Records the number of core instances, memories or tables that an instance is about to have, capped at the limit.
     pub(super) fn has_instances(&self, number: u64) {
         self.tally.instances.store(number.min(self.limits.instances), Ordering::Relaxed);
     }
@@ -102,7 +102,7 @@ impl Holdings {
     /// Reserves up to `bytes` of the host's memory.
     ///
     /// # Errors
-    /// [`TooMuch`] if that exceeds the limit. Then nothing is reserved, and the first such error is reported.
+    /// [`TooMuch`] if that exceeds the limit; nothing is reserved then. Only the first such error is reported.
     pub(super) fn keep(&mut self, bytes: usize) -> Result<(), TooMuch> {
         if self.has_room(bytes as u64, self.memory()) {
             self.kept = self.kept.saturating_add(bytes as u64);
@@ -121,7 +121,7 @@ impl Holdings {
         ))
     }
 
-    /// Reserves a buffer, for as long as the returned token lives.
+    /// Reserves memory for a buffer until the returned token is dropped.
     ///
     /// # Errors
     /// [`TooMuch`], as in [`Holdings::keep`].
@@ -133,7 +133,7 @@ impl Holdings {
     /// Checks that the instance may open one more file, or list one more folder.
     ///
     /// # Errors
-    /// [`TooMuch`] if the limit on open files is reached. The first such error is reported.
+    /// [`TooMuch`] if the limit on open files is reached. Only the first such error is reported.
     pub(super) fn open(&mut self) -> Result<(), TooMuch> {
         let (limit, open) = (self.limits.files, self.open_files());
         if open < limit {
@@ -149,7 +149,7 @@ impl Holdings {
         ))
     }
 
-    /// Records an opened file, which counts as open as long as anything holds it.
+    /// Records an opened file. The file counts as open until its last reference is dropped.
     pub(super) fn opened<T: Send + Sync + 'static>(&mut self, file: &Arc<T>) {
         let file: Weak<T> = Arc::downgrade(file);
         self.files.push(file);
@@ -161,12 +161,13 @@ impl Holdings {
         self.files.len() as u64
     }
 
-    /// Returns the memory that the host may keep, in bytes, while the instance has `memory` bytes of its own.
+    /// Returns how much memory the host may keep (bytes) while the instance itself uses `memory` bytes.
     fn may_keep(&self, memory: u64) -> u64 {
         self.limits.memory.saturating_add(KEPT).saturating_sub(memory)
     }
 
-    /// Returns true if `more` bytes may be kept next to `memory` bytes of the instance. Weighs only if needed.
+    /// Returns true if the host may keep `more` bytes while the instance itself uses `memory` bytes. Weighs the handles
+    /// only if needed.
     fn has_room(&mut self, more: u64, memory: u64) -> bool {
         let may_be = self.may_keep(memory);
         let fits = |kept: u64| kept.saturating_add(more) <= may_be;
@@ -180,7 +181,7 @@ impl Holdings {
         self.kept
     }
 
-    /// Counts and weighs the handles, if that is due.
+    /// Counts and weighs the handles, if a count is due.
     fn look(&mut self) {
         let now = self.clock.now();
         if now.since(self.handles_counted) >= COUNT_HANDLES_EVERY {
@@ -194,8 +195,9 @@ impl Holdings {
         }
     }
 
-    /// Determines the peak number of handles at the end. A table never gives up a slot, and with a capacity of 0 it
-    /// accepts new handles in its free slots only.
+    /// Determines the peak number of handles when the instance ends. A table never gives up a slot, so the peak is the
+    /// number of all its slots. With a capacity of 0, the table accepts new handles only in its free slots, which
+    /// counts them.
     pub(super) fn finish(&mut self) {
         self.weigh();
         let held = self.table.iter_mut().count() as u64;
@@ -204,7 +206,7 @@ impl Holdings {
         self.tally.handles.fetch_max(held + free, Ordering::Relaxed);
     }
 
-    /// Reports once that 80% of a limit is used.
+    /// Reports that 80% of a limit is used, once for each limit.
     fn near(&mut self, what: LimitKind, used: u64, limit: u64) {
         if used.saturating_mul(5) >= limit.saturating_mul(4) && used > 0 && !self.told.contains(&what) {
             self.told.push(what);
@@ -212,7 +214,7 @@ impl Holdings {
         }
     }
 
-    /// Reports once that the instance may have no more of something.
+    /// Reports that the instance was refused more of a resource, once for each `kind`.
     fn refuse(&mut self, kind: &'static str, why: TooMuch) -> TooMuch {
         let TooMuch { what, remedy } = &why;
         if !self.refused.contains(&kind) {

@@ -1,16 +1,16 @@
-//! The host's side of an instance: one running copy of a module in a process of its own, until it is gone.
+//! The host's side of an instance, which is one running copy of a module in its own process.
 //!
-//! One task of the host supervises each instance. It reads the runner's messages, does the work that only the host can
-//! do, and notices when the instance has ended. A kill does not wait for this task: it closes the page and sends
-//! SIGKILL through a pidfd.
+//! One task of the host supervises each instance. The task reads the runner's messages, does the work that only the
+//! host can do, and notices when the instance has ended. A kill does not wait for the task: it closes the page and
+//! sends SIGKILL through a pidfd.
 //!
-//! An instance is gone once its process has been reaped, all that the process sent has been read, and no commit for it
-//! is in progress. A process that the kernel cannot end, such as one in a write to a disk that hangs, is not gone but
-//! dying. The supervisor is notified of that.
+//! An instance is gone once its process has been reaped, all messages from the process have been read, and no commit
+//! for it is in progress. If the kernel cannot end the process yet, for example during a write to a disk that hangs,
+//! the instance is dying, and the supervisor is notified.
 //!
 //! An instance that fails because its effects are refused counts as killed, since the refusal is the first half of a
-//! kill. If the process dies otherwise, the instance has failed, and the reason says how the process died. The host and
-//! its other instances continue.
+//! kill. If the process dies for any other reason, the instance has failed, and the reported reason says how the
+//! process died. The host and its other instances continue.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -63,16 +63,19 @@ const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// Delay between an accepted SIGKILL and [`InstanceEvent::Dying`]. Most processes exit within a few milliseconds.
 const LINGERS: Duration = Duration::from_millis(50);
 
-/// The runner may see the deadline pass this much earlier than its host, since it reads the clocks one by one.
+/// The runner may see the deadline pass up to this much earlier than its host, since the clocks are read one after the
+/// other.
 const APART: Duration = Duration::from_millis(20);
-/// Most unwritten bytes of answers at which a runner may send another request. Answers are far shorter than this.
+/// Maximum number of response bytes not yet written to a runner when the runner sends another request. Real responses
+/// are far shorter.
 const UNREAD: usize = 1 << 20;
-/// Most notices about refusals and near limits. A runner sends each of these once, so it has fewer to send.
+/// Maximum number of notices about refusals and nearly reached limits. A runner sends each of them once, so it has
+/// fewer to send.
 const TOLD: u32 = 64;
-/// Longest line from a runner (bytes): each byte that is not UTF-8 was replaced by a character of 3 bytes.
+/// Maximum length of a line from a runner (bytes): each invalid byte was replaced by a character of 3 bytes.
 const LINE: usize = LONGEST_LINE * 3;
 
-/// Starts the instances of one coordinator, whichever version of it they run.
+/// Starts the instances of one coordinator, for all versions of its module.
 #[derive(Clone)]
 pub struct Launcher {
     /// The election that the instances serve.
@@ -85,9 +88,9 @@ pub struct Launcher {
     pub states: Arc<dyn ObjectStore>,
     /// The state that a replaced instance leaves to its successor.
     pub handover: state::Handover,
-    /// The state as it is read while the lease is being acquired.
+    /// The state that is read while the lease is being acquired.
     pub read_ahead: state::ReadAhead,
-    /// Longest delay of a stop request while the state is claimed for the next term. The delay is also at most a
+    /// Maximum delay of a stop request while the state is claimed for the next term. The delay is also at most a
     /// quarter of the grace.
     pub claim_ahead: Duration,
     /// Arguments of the guest, after the election's name.
@@ -140,7 +143,7 @@ impl Launcher {
         };
         // Watch the instance before it begins.
         self.watchdog.watch(&gate);
-        // If nothing must be waited for, the instance begins here, without waking another thread.
+        // If there is nothing to wait for, the instance begins here, without waking another thread.
         let begun = instance_task.begin_at_once();
         let task = self.runners.handle().spawn(instance_task.run(begun));
         Instance {
@@ -156,20 +159,20 @@ impl Launcher {
         }
     }
 
-    /// Starts to read the state of `module`, if it uses state, while the lease is being acquired.
+    /// Starts to read the state while the lease is being acquired, if `module` uses state.
     pub fn expects(&self, module: &Module) {
         if module.uses_state() {
             self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
         }
     }
 
-    /// Discards what [`Launcher::expects`] prepared, since another node holds the lease.
+    /// Discards the state that [`Launcher::expects`] has read, since another node holds the lease.
     pub fn expects_none(&self) {
         self.read_ahead.clear();
     }
 
-    /// Returns the guest's environment variables. A command has no interface to learn its fencing token, election and
-    /// node, so it gets variables for them, which override configured ones.
+    /// Returns the guest's environment variables. A command has no interface for its fencing token, election and node,
+    /// so it gets them in variables, which override configured ones.
     fn environment(&self, module: &Module, term: Term, secrets: &[(String, String)]) -> Vec<(String, String)> {
         let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
         if module.kind() == ModuleKind::Coordinator {
@@ -203,7 +206,7 @@ impl Launcher {
     }
 }
 
-/// The parts of an instance that its supervisor reaches without waiting for the task. Clones share them.
+/// The parts of an instance that its supervisor can use without waiting for the instance's task. Clones share them.
 #[derive(Clone)]
 struct InstanceControl {
     gate: Arc<Gate>,
@@ -212,7 +215,7 @@ struct InstanceControl {
     lapsed: Arc<AtomicBool>,
     /// True once the kernel has accepted a SIGKILL for the process.
     dying: Arc<watch::Sender<bool>>,
-    /// Set once a runner has the instance.
+    /// Set once the instance has been given to a runner.
     runner: Arc<OnceLock<RunnerHandle>>,
 }
 
@@ -226,8 +229,8 @@ struct RunnerHandle {
 impl InstanceControl {
     /// Copies the gate's deadline to the runner's page.
     fn open(&self) {
-        // Either the thread that extends the deadline sees the runner, or the one that sets the runner sees the
-        // deadline.
+        // The fence ensures that the thread that extends the deadline sees the runner, or the thread that sets the
+        // runner sees the new deadline.
         fence(Ordering::SeqCst);
         if let Some(RunnerHandle { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());
@@ -273,8 +276,8 @@ impl InstanceControl {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
 
-    /// True if an effect was refused because the deadline had passed. The runner's claim alone is not sufficient: an
-    /// end for this reason counts as no failure, and the next instance starts at once.
+    /// True if an effect was refused because the deadline had passed. The runner's own claim is not sufficient, since
+    /// such an end does not count as a failure, and the next instance starts at once.
     fn was_refused(&self) -> bool {
         self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }
@@ -286,7 +289,8 @@ pub struct Instance {
     started: Time,
     stop: watch::Sender<Option<StopNotice>>,
     succeed: watch::Sender<Option<Successor>>,
-    /// The deferred stop request. When the timer fires, it is sent even if the state is not claimed for the successor.
+    /// The deferred stop request and its timer. When the timer fires, the request is sent even if the state has not
+    /// been claimed for the successor.
     patience: Option<(Pin<Box<Sleep>>, StopNotice)>,
     claim_ahead: Duration,
     clock: Clock,
@@ -304,13 +308,13 @@ struct StopNotice {
 /// An event of an instance, for its supervisor.
 #[derive(Debug)]
 pub enum InstanceEvent {
-    /// The guest runs.
+    /// The guest is running.
     Begun,
     /// The guest gives up leadership.
     StepDown(String),
-    /// The process was killed, and has not exited within a moment.
+    /// The process was killed, but has not exited shortly afterwards.
     Dying,
-    /// The instance is gone. The last event.
+    /// The instance is gone. This is the last event.
     Gone(Gone),
 }
 
@@ -337,7 +341,7 @@ impl Instance {
                 biased;
                 Some(event) = self.events.recv() => return event,
                 gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
-                    // The async runtime shuts down with the host.
+                    // The async runtime is shutting down with the host.
                     let why = format!("the host failed to supervise the instance: {error}");
                     Gone { end: End::Crashed(why), backtrace: None }
                 })),
@@ -350,7 +354,7 @@ impl Instance {
         }
     }
 
-    /// Asks the instance to stop. Only the first request counts. If the `next` term follows in this process, the host
+    /// Asks the instance to stop. Only the first request counts. If this process also runs the `next` term, the host
     /// first claims the state for that term, unless this takes too long.
     pub fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let notice = StopNotice { reason, message, grace_ends };
@@ -371,28 +375,28 @@ impl Instance {
         self.control.extend(deadline, abort_at);
     }
 
-    /// Time until effects are refused.
+    /// Returns the time until effects are refused.
     pub fn remaining(&self) -> Duration {
         self.control.gate.remaining()
     }
 
-    /// Time of the last progress report, or of the start if there was none.
+    /// Returns the time of the last progress report, or of the start if there was none.
     pub fn last_progress(&self) -> Time {
         let since = self.control.runner.get().and_then(|runner| runner.tally.since_progress());
         since.map_or(self.started, |since| Time(self.clock.now().0.saturating_sub(since)).max(self.started))
     }
 
-    /// Resources that the instance has used.
+    /// Returns the resources that the instance has used.
     pub fn usage(&self) -> Usage {
         self.control.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
     }
 
-    /// Numbers of effects that have passed or were refused so far.
+    /// Returns the numbers of effects that have passed or have been refused so far.
     pub fn effects(&self) -> Effects {
         self.control.runner.get().map(|runner| runner.tally.effects()).unwrap_or_default()
     }
 
-    /// Time of the start.
+    /// Returns the time of the start.
     pub fn started(&self) -> Time {
         self.started
     }
@@ -436,7 +440,7 @@ struct InstanceTask {
     dropped: AtomicU64,
 }
 
-/// A runner that was given an instance, and the part of the start message that is not written yet.
+/// A runner that has been given an instance, and the part of the start message that has not been written yet.
 struct Begun {
     runner: Runner,
     unwritten: Vec<u8>,
@@ -460,7 +464,7 @@ enum ExitCause {
 }
 
 impl InstanceTask {
-    /// Begins at once if a runner is ready, no state must be claimed and no file must be read.
+    /// Begins at once if a runner is ready and there is no state to claim and no file to read.
     fn begin_at_once(&self) -> Option<Begun> {
         let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
         if waits {
@@ -471,7 +475,7 @@ impl InstanceTask {
         self.begin(ready, secrets, None).ok()
     }
 
-    /// Gives the instance to a runner, and writes as much of the start message as the pipe takes.
+    /// Gives the instance to a runner, and writes as much of the start message as fits into the pipe.
     fn begin(
         &self,
         ready: Ready,
@@ -517,7 +521,7 @@ impl InstanceTask {
         until_gone.await
     }
 
-    /// Waits until the process was killed, and a moment longer.
+    /// Waits until [`LINGERS`] after the process was killed.
     async fn lingers(&self) {
         // Cannot fail: `self` holds the sender.
         let _ = self.control.dying.subscribe().wait_for(|dying| *dying).await;
@@ -535,16 +539,17 @@ impl InstanceTask {
         });
         let mut died = None;
         if let Some(Runner { mut process, .. }) = runner {
-            // The runner may have closed its pipe or reported its end, and still run. Its messages were all handled.
+            // The runner may have closed its pipe or reported its end, but still be running. All its messages have been
+            // handled.
             self.control.end(process.handle());
-            // Without proof of its exit the process is not gone, and the watchdog ends the host in time.
+            // Without proof of its exit, the process does not count as gone, and the watchdog ends the host in time.
             died = match process.ended().await {
                 Ok(status) => Some(status),
                 Err(_) => pending().await,
             };
         }
         if let Some(RunnerHandle { tally, .. }) = self.control.runner.get() {
-            // A runner that was killed did not report its last dropped lines.
+            // A killed runner has not reported the lines that it dropped last.
             self.report_dropped(tally.usage().dropped.saturating_sub(self.dropped.load(Ordering::Relaxed)));
         }
         let gone = self.judge(cause, died);
@@ -592,7 +597,7 @@ impl InstanceTask {
         let begun = match begun {
             Some(begun) => begun,
             None => {
-                // A kill ends the preparation, whatever it waits for.
+                // A kill ends the preparation, whatever the preparation is waiting for.
                 let begun = tokio::select! {
                     begun = self.prepare(&mut claim) => begun,
                     () = self.killed() => return ExitCause::Cannot(End::Killed),
@@ -651,7 +656,7 @@ impl InstanceTask {
             .map_err(|error| ended_by(&error, format!("cannot send the start message to the runner: {error}")))
     }
 
-    /// Reads the current secrets. Reading a file may block for ever, so it has a thread that nothing else waits for.
+    /// Reads the current secrets. Reading a file may block forever, so it runs on a blocking thread.
     async fn secrets(&self) -> Result<Vec<(String, String)>, String> {
         let sources = self.launcher.secrets.clone();
         if sources.iter().all(|source| source.file().is_none()) {
@@ -662,8 +667,8 @@ impl InstanceTask {
     }
 }
 
-/// Returns the remedy if the system had no process, descriptor, memory or disk space for a call of the host. Such an
-/// error says nothing about the version, since a guest's own use of these is bounded in its runner.
+/// Returns the remedy if a system call of the host failed for lack of processes, descriptors, memory or disk space.
+/// Such an error says nothing about the version, since the runner limits the guest's own use of these resources.
 fn shortage(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::AGAIN => {
@@ -681,23 +686,23 @@ fn read_secret(source: &SecretSource) -> Result<(String, String), String> {
     Ok((source.name().to_owned(), source.read()?.expose().to_owned()))
 }
 
-/// Most DNS lookups of a runner in flight. Each occupies a thread for as long as the system's resolver takes.
+/// Maximum number of DNS lookups in flight for a runner. Each occupies a thread until the system's resolver answers.
 pub(super) const LOOKUPS: usize = 4;
 
-/// Longest time for an instance to begin, which usually takes milliseconds. Until then no other node can lead.
+/// Timeout for an instance to begin, which usually takes milliseconds. Until then, no other node can lead.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
 struct InstanceLoop<'a> {
     task: &'a InstanceTask,
     claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
-    /// The commit in progress. There is at most one, since the guest waits for its end.
+    /// The commit in progress, if any. There is at most one, since the guest waits until each commit has ended.
     committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
     lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
     is_started: bool,
     is_stepping_down: bool,
     /// Number of notices received of the kinds that a runner sends only once.
     told: u32,
-    /// Limits the messages that need no answer.
+    /// Limits the rate of messages that need no response.
     lines: MessageLimit,
 }
 
@@ -782,7 +787,8 @@ impl InstanceLoop<'_> {
         }
     }
 
-    /// Handles a message of the runner. `unwritten` is the number of bytes that the runner has not been sent yet.
+    /// Handles a message from the runner. `unwritten` is the number of bytes that have not been written to the runner
+    /// yet.
     fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
         let InstanceTask { launcher, control, output, .. } = self.task;
         let may_leave = || control.gate.pass().is_ok();
@@ -837,7 +843,7 @@ impl InstanceLoop<'_> {
                 if self.committing.is_some() {
                     return Some(ExitCause::Broken("it sent a commit during another commit".to_owned()));
                 }
-                // Without state, the runner itself refuses its guest's commits.
+                // For an election without state, the runner itself refuses its guest's commits.
                 if self.task.states.is_none() {
                     return Some(ExitCause::Broken("it sent a commit for an election without state".to_owned()));
                 }
@@ -873,7 +879,7 @@ impl InstanceLoop<'_> {
 }
 
 fn send(unwritten: &mut Vec<u8>, message: &ToRunner) {
-    // Only a message far larger than memory cannot be encoded.
+    // Encoding fails only for a message far larger than memory.
     if let Ok(message) = frame(message) {
         unwritten.extend(message);
     }
@@ -901,7 +907,7 @@ fn not_committed(error: CommitError) -> NotCommitted {
     }
 }
 
-/// Looks up a host name. The system's lookup cannot be interrupted: if it ends late, its answer is dropped.
+/// Looks up a host name. The system's lookup cannot be interrupted; if it ends too late, its answer is dropped.
 async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
     let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
     let found = tokio::task::spawn_blocking(move || {
@@ -914,7 +920,7 @@ async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -
     (number, found.map_err(|error| error.to_string()))
 }
 
-/// Once there is a successor, claims the state for it and asks the guest to stop. Returns only if superseded.
+/// Waits for a successor, claims the state for it and asks the guest to stop. Returns only if the claim is superseded.
 async fn claim_ahead(
     mut succeeded: watch::Receiver<Option<Successor>>,
     succession: Option<&HandoverClaim>,

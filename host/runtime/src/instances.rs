@@ -11,7 +11,7 @@ use super::policy::Policy;
 use super::shared::SharedMemory;
 use baton_store::gate::Gate;
 
-/// The running instances of all launchers with this value. Clones share the list.
+/// The running instances of all launchers that have a clone of this list.
 #[derive(Clone, Default)]
 pub struct RunningInstances(Arc<Mutex<Vec<RunningInstance>>>);
 
@@ -23,18 +23,18 @@ struct RunningInstance {
     requests: u64,
     tally: SharedMemory<Tally>,
     pid: Pid,
-    /// Alive as long as the instance is.
+    /// Can be upgraded as long as the instance exists.
     gate: Weak<Gate>,
 }
 
-/// An instance's use of each of its limits.
+/// An instance's usage of each limited resource.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InstanceUsage {
     /// Memory, in bytes.
     pub memory: LimitUsage,
     /// Table elements.
     pub table_elements: LimitUsage,
-    /// Core instances, or memories or tables if there are more of these.
+    /// Core instances, memories or tables, whichever number is highest.
     pub instances: LimitUsage,
     /// Handles of host resources.
     pub handles: LimitUsage,
@@ -46,27 +46,27 @@ pub struct InstanceUsage {
     pub requests: LimitUsage,
     /// Lines of output so far.
     pub lines: u64,
-    /// Lines that were dropped in addition.
+    /// Lines that were dropped, which `lines` does not include.
     pub dropped: u64,
     /// Limit on lines per second, in the long run.
     pub lines_per_second: u32,
-    /// The system resources of its process now.
+    /// The system resources that its process uses now.
     pub process: ProcessUse,
 }
 
-/// The system resources of a process, including all that running an instance needs.
+/// The system resources that a process uses, including the overhead of running an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct ProcessUse {
     /// Process id.
     pub pid: u32,
-    /// Resident memory, in bytes, including what is shared with other processes, such as the program.
+    /// Resident memory (bytes), including memory shared with other processes, such as the program's code.
     pub memory: u64,
     /// CPU time since the process started, in milliseconds.
     pub cpu_ms: u64,
 }
 
 impl ProcessUse {
-    /// Reads the present values (proc_pid_stat(5)). They are 0 if the process no longer exists.
+    /// Reads the current values (proc_pid_stat(5)). Memory and CPU time are 0 if the process no longer exists.
     fn of(pid: Pid) -> Self {
         let raw = pid.as_raw_nonzero().get();
         let number = u32::try_from(raw).unwrap_or(0);
@@ -84,7 +84,7 @@ impl ProcessUse {
     }
 }
 
-/// The use of one limit, at its peak so far.
+/// The peak usage of one resource so far, and its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LimitUsage {
     /// The peak.
@@ -116,7 +116,7 @@ impl RunningInstances {
         });
     }
 
-    /// Returns the effects of each instance that have passed or were refused so far.
+    /// Returns, for each instance, the effects that have passed or have been refused so far.
     pub fn effects(&self) -> Vec<(ElectionName, Term, Effects)> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let there = entries.iter().filter(|entry| entry.gate.strong_count() > 0);
@@ -133,7 +133,7 @@ impl RunningInstances {
         let running: Vec<RunningInstance> = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let in_use = |entry: RunningInstance| {
             let process = process(entry.pid);
-            // If the instance has ended meanwhile, its process id may be another process's.
+            // If the instance has ended in the meantime, its process id may belong to another process.
             entry.gate.upgrade()?;
             let (limits, usage) = (entry.limits, entry.tally.usage());
             let in_use = InstanceUsage {

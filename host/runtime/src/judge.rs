@@ -15,14 +15,14 @@ pub(super) const STATE: &str = "baton:host/state@";
 /// Prefix of a command's export, before the version.
 pub(super) const COMMAND: &str = "wasi:cli/run@";
 
-/// Limit on the problems that are listed. Further ones are only counted.
+/// Maximum number of problems that are listed. Further problems are only counted.
 const MOST_PROBLEMS: usize = 20;
-/// Limit on the text of one problem, in characters. The rest is cut off.
+/// Maximum length of one problem, in characters. The rest is cut off.
 const LONGEST_PROBLEM: usize = 500;
 
-/// Limit on imports and exports, taken together. No tool produces more, and each would take the host's memory.
+/// Maximum number of imports and exports together. No tool produces more, and each takes host memory.
 const MOST_INTERFACES: usize = 10_000;
-/// Limit on the nesting of components, likewise.
+/// Maximum nesting depth of components, for the same reasons.
 const DEEPEST: u32 = 1_000;
 
 /// The kind of a component, by its exports.
@@ -31,7 +31,7 @@ const DEEPEST: u32 = 1_000;
 pub enum ModuleKind {
     /// Built for Baton: exports the contract's `task`.
     Coordinator,
-    /// Knows nothing of Baton: a program with a `main`, which exports `wasi:cli/run`.
+    /// A program with a `main` that is not specific to Baton and exports `wasi:cli/run`.
     Command,
 }
 
@@ -53,7 +53,7 @@ pub struct Import {
 pub(super) struct Interfaces {
     imports: Vec<String>,
     exports: Vec<String>,
-    /// True if there are more of them, or components are nested deeper, than any tool produces.
+    /// True if there are more interfaces, or more deeply nested components, than any tool produces.
     is_too_much: bool,
 }
 
@@ -108,8 +108,8 @@ impl Interfaces {
     }
 }
 
-/// Returns true if a module ends where its sections say. A module that is nested too deep counts as complete, since the
-/// parser would allocate for each level.
+/// Returns true if a module ends where its sections say. A module that is nested too deeply counts as complete, since
+/// the parser would allocate memory for each level.
 pub fn is_complete(module: &[u8]) -> bool {
     let mut depth = 0_u32;
     for payload in Parser::new(0).parse_all(module) {
@@ -158,7 +158,7 @@ pub(super) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) ->
     Judged { kind, imports, exports, problems: bounded(problems) }
 }
 
-/// Cuts the problems to what a person reads, since a module can cause any number, of any length.
+/// Limits the number and length of the problems, since a module can cause any number, of any length.
 fn bounded(mut problems: Vec<String>) -> Vec<String> {
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     problems.truncate(MOST_PROBLEMS);
@@ -174,7 +174,7 @@ fn bounded(mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// Returns the kind of a component, or why it cannot run here. One of both kinds counts as a coordinator.
+/// Returns the kind of a component, or why it cannot run here. A component of both kinds counts as a coordinator.
 fn kind(exports: &[String]) -> Result<ModuleKind, String> {
     let task = format!("{CONTRACT}/task@");
     let made_for: Vec<&str> = exports.iter().filter_map(|export| export.strip_prefix(&task)).collect();
@@ -208,10 +208,11 @@ fn import(name: &str) -> Import {
     Import { name: name.to_owned(), granted, needs, is_there: is_there || granted }
 }
 
-/// The WASI version that this host has: that of the packages in wasmtime-wasi 48 and wasmtime-wasi-http 48.
+/// The WASI version that this host supports: the version of the packages in wasmtime-wasi 48 and wasmtime-wasi-http 48.
 const WASI_VERSION: &str = "0.2.12";
 
-/// The version of an import of a WASI 0.2 that is newer than this host's. It runs here if it needs nothing new.
+/// Returns the version of an import if it is a WASI 0.2 version newer than this host's. Such an import works here if it
+/// needs nothing new.
 pub(super) fn newer_wasi(import: &str) -> Option<&str> {
     let (_, version) = import.strip_prefix("wasi:")?.rsplit_once('@')?;
     (is_wasi_0_2(import) && numbers(version) > numbers(WASI_VERSION)).then_some(version)
@@ -251,7 +252,7 @@ fn what_it_needs(import: &str) -> String {
     "this host does not support it".to_owned()
 }
 
-/// The relation between the version that a component is built for and this host's, from best to worst.
+/// The compatibility of the version that a component is built for with this host's version, from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fit {
     /// This host has the version, or a compatible later one.

@@ -18,9 +18,9 @@ use baton_store::clock::nanoseconds_on;
 /// Limits on the resources of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// Size of all linear memories together (bytes).
+    /// Total size of all linear memories (bytes).
     pub memory: u64,
-    /// Number of elements of all tables together.
+    /// Total number of elements of all tables.
     pub table_elements: u64,
     /// Number of core instances, and also of memories and of tables, in a component.
     pub instances: u64,
@@ -39,7 +39,7 @@ impl Default for Limits {
             memory: 256 << 20,
             table_elements: 1_000_000,
             instances: 1_000,
-            handles: 100_000,
+            handles: 50_000,
             files: 256,
             output: 500,
         }
@@ -65,7 +65,7 @@ pub struct Usage {
     pub requests: u64,
     /// Lines printed or logged.
     pub lines: u64,
-    /// Lines dropped, in addition to those.
+    /// Lines dropped, which `lines` does not include.
     pub dropped: u64,
 }
 
@@ -248,7 +248,7 @@ impl Tally {
         self.progress.store(nanoseconds_on(ClockId::Boottime), Ordering::Relaxed);
     }
 
-    /// Time since the last progress report, if any.
+    /// Returns the time since the last progress report, if any.
     pub(super) fn since_progress(&self) -> Option<Duration> {
         let at = Some(self.progress.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(Duration::from_nanos(nanoseconds_on(ClockId::Boottime).saturating_sub(at)))
@@ -264,7 +264,7 @@ impl Tally {
 }
 
 impl Limits {
-    /// Explains an error of wasmtime that one of these limits caused.
+    /// Explains a wasmtime error that one of these limits caused; `None` for any other error.
     pub(super) fn explain(&self, error: &wasmtime::Error) -> Option<String> {
         if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
             return Some(self.too_many_handles());

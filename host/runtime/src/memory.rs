@@ -1,8 +1,8 @@
 //! The heap of this process.
 
-/// Has freed memory returned to the system, for the whole process. By default glibc keeps several heaps, and a small
-/// allocation that is left in a heap keeps all of that heap. Guests that allocate and free much memory on changing
-/// threads would then make the process grow from term to term.
+/// Makes the allocator return freed memory to the system, for the whole process. By default, glibc keeps several heaps,
+/// and one small allocation keeps a whole heap in memory. If guests allocate and free much memory on changing threads,
+/// the process would then grow from term to term.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` takes only numbers, so the calls have no requirements on memory. It may be called at any time.

@@ -1,6 +1,6 @@
-//! Modules: reads, compiles and links components, and core modules that can be wrapped as one.
+//! Reads, compiles and links modules: components, and core modules that can be wrapped as components.
 //!
-//! A host holds the code of a [`Module`] and runs none of it. Only a template maps it and has it [`Linked`].
+//! A host holds the code of a [`Module`] but runs none of it. Only a template maps the code and links it ([`Linked`]).
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -24,11 +24,11 @@ use baton_store::Digest;
 
 use crate::{FileError, read_file};
 
-/// Largest module (bytes). A larger file is refused without reading all of it.
+/// Maximum size of a module (bytes). A larger file is rejected without being read completely.
 pub const LARGEST_MODULE: u64 = 64 << 20;
 
-/// Most steps that the instantiation of a component may take. A component with more is refused before it is compiled,
-/// since it could use too much memory of the host.
+/// Maximum number of steps to instantiate a component. A component that needs more is rejected before it is compiled,
+/// since it could use too much host memory.
 const MOST_STEPS: usize = 100_000;
 
 /// A module cannot run here. Messages name it by its file, or by its digest if it comes from elsewhere.
@@ -48,10 +48,10 @@ pub enum ModuleError {
     /// The path is not a regular file.
     #[error("the module {0} is a folder or a device, not a regular file")]
     NotAFile(PathBuf),
-    /// The module has no bytes.
+    /// The module is empty.
     #[error("the module {0} is empty: was the build interrupted?")]
     Empty(String),
-    /// The module has too many bytes.
+    /// The module is larger than [`LARGEST_MODULE`].
     #[error("the module {module} has {} MiB; the limit is {} MiB", .size.div_ceil(1 << 20), LARGEST_MODULE >> 20)]
     TooLarge {
         /// Name of the module: its file, or its digest.
@@ -114,7 +114,7 @@ pub struct Outline {
     pub(super) kind: ModuleKind,
     /// True if the module uses state, which its term must claim before it starts.
     pub(super) uses_state: bool,
-    /// True if the module asks for folders at startup whatever its program needs, as a preview 1 module does.
+    /// True if the module asks for folders at startup even if its program needs none, as a preview 1 module does.
     pub(super) asks_for_folders: bool,
     /// True if instantiation runs no code of the module.
     pub(super) is_inert: bool,
@@ -234,8 +234,8 @@ impl Module {
         Self { digest: Digest::of(bytes), size: bytes.len() as u64, outline, code: Arc::new(code) }
     }
 
-    /// Checks a module without compiling it: that it is WebAssembly and, if it is a component, that it has a kind and
-    /// imports only available interfaces. Takes next to no time.
+    /// Checks a module without compiling it. It must be WebAssembly; a component must have a known kind and import only
+    /// available interfaces. This is fast.
     ///
     /// # Errors
     /// [`ModuleError`] says why the module cannot run here.
@@ -426,7 +426,7 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
 /// Does all the work that can be done before the instance's term begins.
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
-    // Otherwise the first instance would wait for its memory image, which may have 20 MB of an interpreter in it.
+    // Create the memory image now, or the first instance would wait for it. It may contain an interpreter of 20 MB.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }

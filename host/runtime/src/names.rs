@@ -5,10 +5,10 @@
 
 use std::fmt::{self, Write as _};
 
-/// Longest name (bytes), mangled or plain. A longer one stays as it is.
+/// Maximum length of a name (bytes), mangled or demangled. Longer names are left unchanged.
 const LONGEST: usize = 1024;
 
-/// Demangles the names in a text.
+/// Demangles the Rust names in a string.
 pub(super) fn plain(text: &str) -> String {
     let parts = text.as_bytes().chunk_by(|one, other| is_name_byte(*one) == is_name_byte(*other));
     let parts = parts.map(String::from_utf8_lossy);

@@ -1,4 +1,4 @@
-//! Passes on a guest's standard output, standard error and log: by line, through the gate, and at a limited rate.
+//! Forwards a guest's standard output, standard error and log line by line, through the gate, at a limited rate.
 
 use std::fmt;
 use std::pin::Pin;
@@ -20,13 +20,14 @@ use super::page::Gate;
 use super::shared::SharedMemory;
 use baton_store::clock::Clock;
 
-/// Longest line (bytes): the host holds no more of a guest's line. Longer lines are split, and longer messages cut.
+/// Maximum length of a line (bytes), which bounds the host's buffer. Longer lines are split, and longer messages are
+/// cut.
 pub const LONGEST_LINE: usize = 8 * 1024;
 
-/// Most bytes that a guest may write at once.
+/// Maximum number of bytes that a guest may write in one call.
 const CHUNK: usize = 64 * 1024;
 
-/// Shortest interval between reports of dropped lines: a flood must not cause another.
+/// Minimum interval between reports of dropped lines, so that a flood of lines does not cause a flood of reports.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// One of a guest's streams.
@@ -47,7 +48,7 @@ impl fmt::Display for Stream {
     }
 }
 
-/// Receives the notices of an instance, which are for people. Must not block.
+/// Receives the human-readable notices of an instance. Must not block.
 pub trait Output: Send + Sync {
     /// Receives a notice.
     fn notice(&self, notice: Notice<'_>);
@@ -60,10 +61,10 @@ impl Output for NullOutput {
     fn notice(&self, _: Notice<'_>) {}
 }
 
-/// A notice of an instance, for people.
+/// A human-readable notice about an instance.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// The guest's first instruction comes next, this long after the instance was started. Lines come later.
+    /// The guest is about to run its first instruction, this long after the instance was started. Lines come later.
     Started(Duration),
     /// One line, without its line ending.
     Line(Stream, &'a str),
@@ -132,7 +133,7 @@ impl GuestStream {
         Ok(())
     }
 
-    /// Writes the last line if it has no line ending and the gate is open: a line is an effect when it is written out.
+    /// Writes out an unfinished last line if the gate is open, since a line becomes an effect when it is written out.
     pub(super) fn finish(&self) {
         let is_open = self.gate.check().is_ok();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -295,7 +296,7 @@ impl MessageLimit {
     }
 }
 
-/// A token bucket of twice `per_second` tokens. A line costs one token, and one comes back every 1/`per_second` s.
+/// A token bucket of up to 2 × `per_second` tokens. A line costs one token, and one is added every 1/`per_second` s.
 struct Limit {
     per_second: u32,
     clock: Clock,

@@ -1,13 +1,13 @@
 //! The page: memory in which the host publishes the deadline, and the gate with which the runner checks it.
 //!
-//! A deadline is one absolute time on each of three kernel clocks, since no single clock is trusted
+//! A deadline consists of an absolute time on each of three kernel clocks, since no single clock is trusted
 //! ([`Clock`](baton_store::clock::Clock)). The times are absolute because a new process has not observed how the clocks
-//! moved before. If any clock has passed its time, the deadline has passed, whatever the others say.
+//! moved before. If any clock has passed its time, the deadline has passed, whatever the other clocks say.
 //!
-//! The page holds two deadlines and a count that says which one is valid. The host writes the other one completely
+//! The page holds two deadlines and a count that selects the valid one. The host completely writes the other deadline
 //! before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the previous
-//! deadline stays valid: no effect is refused and no runner is ended because of that. The kernel calls this a sequence
-//! latch (`seqcount_latch_t`).
+//! deadline stays valid, so the interruption neither refuses effects nor ends a runner. The kernel calls this a
+//! sequence latch (`seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,15 +24,16 @@ use baton_store::gate::Refused;
 
 const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId::Realtime];
 
-/// If reading the clocks and the remaining time takes longer than this (ns), the thread was preempted. It then retries,
-/// up to `TRIES` times in all.
+/// If reading the clocks and the remaining time takes longer than this (ns), assume that the thread was preempted and
+/// read again, up to `TRIES` times in total.
 const PREEMPTED_AFTER: u64 = 1_000_000;
 const TRIES: usize = 4;
 
 /// The content of the page. All zeros mean that no effect may leave.
 #[repr(C)]
 struct Record {
-    /// Number of deadlines written. The last one is in the slot of its parity, and the next one goes to the other slot.
+    /// Number of deadlines written. Its parity selects the slot of the last deadline; the next one goes to the other
+    /// slot.
     written: AtomicU64,
     /// Two deadlines, each with a time (ns) for every clock of [`CLOCKS`].
     deadlines: [[AtomicU64; 3]; 2],
@@ -50,17 +51,17 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Makes a page that lets no effect leave yet, and the file with which a runner maps it.
+    /// Makes a page that does not let effects leave yet, and the file with which a runner maps the page.
     ///
     /// # Errors
-    /// If the system cannot create a memory file.
+    /// Returns an error if the system cannot create a memory file.
     pub(super) fn make() -> io::Result<(Self, OwnedFd)> {
         let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
-    /// Lets effects leave for the time that `remaining` returns. The clocks are read before `remaining` is called: a
-    /// host that is stopped in between grants less time, and never more. To keep that loss small, a slow reading is
+    /// Lets effects leave for the time that `remaining` returns. The clocks are read before `remaining` is called, so a
+    /// host that is stopped in between grants less time, never more. To keep that loss small, a slow reading is
     /// repeated.
     pub(super) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.lock();
@@ -96,22 +97,22 @@ impl Gate {
     /// Maps the page in this file. The gate counts effects in `tally`.
     ///
     /// # Errors
-    /// If the file cannot be mapped.
+    /// Returns an error if the file cannot be mapped.
     pub(super) fn map(page: impl AsFd, tally: &SharedMemory<Tally>) -> io::Result<Self> {
         Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
     }
 
-    /// Lets one effect pass if the deadline has not passed by now, and counts it.
+    /// Counts one effect, and lets it pass if the deadline has not passed.
     ///
     /// # Errors
-    /// [`Refused`] from the deadline on, and once the page is closed.
+    /// [`Refused`] if the deadline has passed or the page is closed.
     pub(super) fn pass(&self, effect: Effect) -> Result<(), Refused> {
         let passed = self.check();
         self.tally.count_effect(effect, passed.is_ok());
         passed
     }
 
-    /// Lets an effect that has passed continue. Does not count it again.
+    /// Lets an effect that has already passed continue. Does not count the effect again.
     ///
     /// # Errors
     /// As for [`Gate::pass`].
@@ -123,7 +124,7 @@ impl Gate {
         Ok(())
     }
 
-    /// The time until effects are refused; zero before the host has written the first deadline.
+    /// Returns the time until effects are refused; zero before the host has written the first deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.record.remaining()
     }
@@ -148,13 +149,13 @@ impl Record {
         self.written.store(next, Ordering::Release);
     }
 
-    /// The valid deadline; `None` before the first one is written, and once the page is closed.
+    /// Returns the valid deadline; `None` before the first one is written, and once the page is closed.
     fn deadline(&self) -> Option<[u64; 3]> {
         let mut written = self.written.load(Ordering::Acquire);
         loop {
             let read = self.slot_of(written).each_ref().map(|at| at.load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            // If the count is unchanged, the deadline was read whole: the next write uses the other slot.
+            // If the count is unchanged, the deadline was read completely, since the next write uses the other slot.
             let count_now = self.written.load(Ordering::Acquire);
             if count_now == written {
                 return (written > 0 && self.closed.load(Ordering::Acquire) == 0).then_some(read);
@@ -272,7 +273,7 @@ mod tests {
         page.record.write([0; 3]);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // At least as many as it takes until some were read meanwhile.
+                // Write until the reader has seen more than 1,000 new deadlines.
                 for n in 1.. {
                     page.record.write([n; 3]);
                     if n > 200_000 && seen.load(Ordering::Relaxed) > 1_000 {

@@ -57,8 +57,8 @@ impl Policy {
         [own, own / 128, connections].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the most bytes that one call may pass to the host. A commit that is too large must still arrive, so that
-    /// the guest can be told so.
+    /// Returns the maximum number of bytes that one call may pass to the host. A commit that is too large must still
+    /// arrive, so that the guest gets an error for it.
     pub(super) fn call_bytes(&self, uses_state: bool) -> usize {
         let state = usize::try_from(self.state_limits.total).unwrap_or(usize::MAX);
         if uses_state { CALL_BYTES.saturating_add(state.saturating_mul(2)) } else { CALL_BYTES }

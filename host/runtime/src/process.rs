@@ -35,7 +35,7 @@ pub const MAKE_RUNNERS: &str = "make-runners";
 /// Interval for reaping killed processes that no caller waits for.
 const REAP_EVERY: Duration = Duration::from_millis(50);
 
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 const MOST_DESCRIPTORS: usize = 8;
 
 /// Starts processes. Clones share one thread, which ends with the last clone.
@@ -108,10 +108,11 @@ impl Processes {
         Ok(Self(Arc::new(Starter { groups, requests: Some(requests), thread: Some(thread) })))
     }
 
-    /// Starts `program` as a template that takes these descriptors with [`receive`]. Returns the socket to it, too.
+    /// Starts `program` as a template, which takes these descriptors with [`receive`]. Also returns the socket to the
+    /// template.
     ///
     /// # Errors
-    /// If a system call fails.
+    /// Returns an error if a system call fails.
     pub(super) async fn start(&self, program: &Path, descriptors: Vec<OwnedFd>) -> io::Result<(Process, UnixStream)> {
         let (answer, answered) = oneshot::channel();
         let (program, back) = (program.to_owned(), self.back()?);
@@ -191,8 +192,8 @@ pub(super) struct Process {
 pub(super) struct Handle(Arc<OwnedFd>);
 
 impl Handle {
-    /// Kills the process at once. Does nothing if it has exited. Returns true if the kernel accepted the signal: then
-    /// no instruction of the process runs any more, although the exit may take the kernel longer.
+    /// Kills the process, or does nothing if it has exited. Returns true if the kernel accepted the signal: the process
+    /// then runs no further instructions, although its exit may take longer.
     pub(super) fn kill(&self) -> bool {
         kill(&self.0)
     }
@@ -228,8 +229,8 @@ impl Process {
         self.pidfd.as_ref().is_some_and(|pidfd| !has_ended(pidfd.get_ref()))
     }
 
-    /// Has the kernel kill the process once it takes `more` bytes of memory beyond its present use. Does nothing for a
-    /// process without a control group.
+    /// Makes the kernel kill the process once it uses `more` bytes of memory beyond its current usage. Does nothing if
+    /// the process has no control group.
     pub(super) async fn limit_memory(&self, more: u64) {
         if let Some((groups, group)) = self.processes.0.groups.clone().zip(self.group.clone()) {
             // `ControlGroups::limit_memory` reports its own errors.
@@ -237,10 +238,10 @@ impl Process {
         }
     }
 
-    /// Waits until the process has exited, and reaps it: nothing of it is left then. Cancel safe.
+    /// Waits until the process has exited, and reaps it, so that nothing of it is left. Cancel safe.
     ///
     /// # Errors
-    /// If a system call fails.
+    /// Returns an error if a system call fails.
     pub(super) async fn ended(&mut self) -> io::Result<Status> {
         let Some(pidfd) = &self.pidfd else { return Err(Errno::CHILD.into()) };
         let status = loop {
@@ -301,7 +302,7 @@ fn serve(received: &mpsc::Receiver<Request>) {
             // The host is exiting: init reaps the processes that it has killed.
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
-        // All of them must exit. Killing one twice is harmless.
+        // Kill all of them. Killing a process twice is harmless.
         for (pidfd, _) in &dying {
             kill(pidfd);
         }
@@ -359,7 +360,7 @@ fn adopt(pid: Pid) -> io::Result<OwnedFd> {
 /// Sends descriptors to the process that takes them with [`receive`] at the other end.
 ///
 /// # Errors
-/// If a system call fails.
+/// Returns an error if a system call fails.
 pub(super) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Result<()> {
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
@@ -375,7 +376,7 @@ pub(super) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
 /// Receives the next descriptors; none if the other end is closed.
 ///
 /// # Errors
-/// If a system call fails.
+/// Returns an error if a system call fails.
 pub(super) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -395,7 +396,7 @@ pub(super) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
 /// Returns false if the parent has exited already.
 ///
 /// # Errors
-/// If a system call fails.
+/// Returns an error if a system call fails.
 pub fn tie_to_parent(parent: u32, name: &CStr) -> io::Result<bool> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::thread::set_name(name)?;

@@ -26,7 +26,7 @@ use super::policy::Policy;
 /// Size of the length prefix (bytes).
 const LENGTH: usize = 4;
 
-/// Longest message from a host (bytes). It may contain a state and certificates.
+/// Maximum length of a message from a host (bytes). It may contain a state and certificates.
 pub(super) const LONGEST_TO_RUNNER: usize = 1 << 30;
 
 /// Exit status of a runner that ends itself at its deadline.
@@ -38,7 +38,7 @@ pub(super) struct ToLink {
     pub outline: Outline,
 }
 
-/// The one message from a template.
+/// The only message from a template.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromTemplate {
     Linked,
@@ -61,7 +61,7 @@ pub(super) enum ToRunner {
     /// Run an instance. The second message.
     Start(Box<StartParams>),
     Stop(Notice),
-    /// The commit was saved, or the reason why not.
+    /// The outcome of a commit.
     Committed(Result<(), NotCommitted>),
     /// Answers the lookup with this number.
     Resolved(u64, Result<Vec<Resolved>, String>),
@@ -74,8 +74,6 @@ pub(super) struct Setup {
     pub policy: Policy,
     /// True if the runner must rehearse the start of an instance.
     pub rehearses: bool,
-    /// True if the runner was handed a locked descriptor of the host's lock file.
-    pub is_witnessed: bool,
 }
 
 /// The parameters of an instance.
@@ -98,7 +96,7 @@ pub(super) struct Notice {
     pub grace_ms: u64,
 }
 
-/// [`StopReason`] as a message.
+/// The wire form of [`StopReason`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Reason {
     LeaseAtRisk,
@@ -261,11 +259,11 @@ pub(super) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) ->
 pub(super) struct Messages<R> {
     from: R,
     longest: usize,
-    /// Bytes that were read and not decoded yet.
+    /// Bytes that have been read but not decoded yet.
     read: bytes::BytesMut,
 }
 
-/// Size (bytes) by which the buffer grows before more of a message has arrived.
+/// Minimum free space in the buffer before each read (bytes).
 const ROOM: usize = 64 << 10;
 
 impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {

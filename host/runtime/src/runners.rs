@@ -26,11 +26,11 @@ use super::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use super::shared::{Others, SharedMemory};
 use super::templates::{Template, Templates};
 
-/// Longest wait for a runner to be forked or to become ready, which takes milliseconds.
+/// Timeout for forking a runner and for making it ready, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Longest wait for a runner that rehearses; then one is made that does not. A rehearsal runs no code of the module,
-/// but the module decides how much memory must be laid out.
+/// Timeout for a runner that rehearses. After that, a runner is made that does not rehearse. A rehearsal runs none of
+/// the module's code, but the module determines how much memory must be set up.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of failed rehearsals after which a version is not rehearsed any more.
@@ -156,7 +156,7 @@ impl Runners {
         let mut making = lock(&self.0.making);
         while making.try_join_next().is_some() {}
         let module = module.clone();
-        // A weak reference: the task belongs to these runners, and must not keep them alive.
+        // Use a weak reference: the task belongs to these runners and must not keep them alive.
         let its = Arc::downgrade(&self.0);
         making.spawn_on(
             async move {
@@ -189,7 +189,7 @@ impl Runners {
         let mut ready = version.ready.lock().await;
         match ready.take().filter(Ready::is_fit) {
             Some(ready) => Ok(ready),
-            // Without a rehearsal, since an instance is waiting.
+            // Skip the rehearsal, since an instance is waiting.
             None => self.make(module, &version).await,
         }
     }
@@ -240,12 +240,12 @@ impl Runners {
         let (page, page_file) = Page::make()?;
         let (tally, tally_file) = SharedMemory::make("baton-tally", Others::Write)?;
         let mut descriptors = vec![theirs_in, theirs_out, page_file, tally_file];
-        // The lock is held before the runner exists, and by the runner alone once it is forked.
+        // The lock is taken before the runner exists. Once the runner is forked, only the runner holds the lock.
         descriptors.extend(self.0.templates.lock().await?);
         let (to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
         let longest = policy.call_bytes(module.uses_state()).saturating_add(ENVELOPE);
         let process = template.fork(&descriptors).await?;
-        // From here on only the runner has its ends of the pipes. Otherwise the host would not notice its exit.
+        // Close the runner's ends of the pipes in this process. Otherwise the host would not notice the runner's exit.
         drop(descriptors);
         Ok(Ready { process, to, from: Messages::new(from, longest), page, tally, has_folders: false })
     }
@@ -253,8 +253,7 @@ impl Runners {
     /// Sends the setup to a runner, and waits until the runner is ready.
     async fn prepare(&self, ready: &mut Ready, module: &Module, rehearses: bool) -> Result<(), RunnerError> {
         let within = if rehearses { REHEARSES_WITHIN } else { PATIENCE };
-        let is_witnessed = self.0.templates.is_witnessed();
-        let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses, is_witnessed };
+        let setup = Setup { digest: module.digest(), policy: self.0.policy.clone(), rehearses };
         let prepared = timeout(within, async {
             // A failed write is ignored: the runner's message or exit status says why it failed.
             let _ = ready.to.write_all(&frame(&ToRunner::Prepare(Box::new(setup)))?).await;

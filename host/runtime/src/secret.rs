@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use crate::{FileError, read_file};
 
-/// Longest secret (bytes). A longer file was named by mistake.
+/// Maximum length of a secret (bytes). A longer file was probably named by mistake.
 const LONGEST: u64 = 64 << 10;
 
-/// A text that is printed as `***`.
+/// A string that is printed as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a text.
+    /// Wraps a string.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -47,7 +47,7 @@ pub struct SecretSource {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Location {
-    /// Read on each use: secrets are replaced while hosts run.
+    /// Read on each use, since secrets may be replaced while the host runs.
     File(PathBuf),
     /// The text found at startup: a process's environment does not change.
     Variable(Secret),
@@ -75,7 +75,7 @@ impl SecretSource {
         &self.name
     }
 
-    /// The file that [`SecretSource::read`] reads, so that reading may block; `None` if the text is in memory.
+    /// Returns the file that [`SecretSource::read`] reads, which may block; `None` if the text is in memory.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.location {

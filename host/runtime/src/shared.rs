@@ -19,7 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// writes them. It must fit in one page.
 pub(super) unsafe trait Sharable: Send + Sync {}
 
-/// Access of a process to shared memory.
+/// A process's access to shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mapped {
     /// Read only: a write would kill the process.
@@ -54,7 +54,7 @@ impl<T: Sharable> SharedMemory<T> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
         let mapped = Self::map(&file, Mapped::Writes)?;
-        // With a fixed size, a process that has the file cannot take the memory from under a mapping.
+        // Seal the size, so that no process that has the file can remove memory that is mapped.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
             Others::Write => fcntl_add_seals(&file, size),

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use crate::escape::is_harmful;
 
-/// Quotes any text as one word for a shell. Every proposed command or flag goes through this, unless its type makes the
-/// value plain, as an election's name or a digest does.
+/// Quotes a string as one shell word. Every value in a proposed command or flag must be quoted, unless its type allows
+/// only plain characters, as for election names and digests.
 ///
 /// The word means the same to sh, bash, zsh and fish, unless the text contains control characters. A log cannot show
 /// those as they are, so the word then has the form `$'…'`. A shell that does not know this form reads another text or
@@ -39,7 +39,8 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
 
 fn push_bytes(word: &mut String, c: char) {
     for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-        // Octal escapes have three digits, so a digit that follows is no part of one. Writing to a string cannot fail.
+        // Octal escapes have three digits, so a digit that follows is not part of the escape. Writing to a string
+        // cannot fail.
         let _ = write!(word, "\\{byte:03o}");
     }
 }

@@ -21,7 +21,7 @@ use super::process::{Process, Processes, hand_over};
 use super::protocol::{FromTemplate, Messages, ToLink, frame};
 use super::runners::{RunnerError, make_pipe};
 
-/// Longest wait for a fork. A fork takes 1 ms; a template that takes longer than this is stopped or broken.
+/// Timeout for a fork. A fork takes 1 ms, so a template that takes longer than this is stopped or broken.
 const FORKS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest message from a template (bytes).
@@ -80,11 +80,6 @@ impl Templates {
         let Some(file) = self.0.lock_file.clone() else { return Ok(None) };
         // The file system may block, and the task that waits must not.
         tokio::task::spawn_blocking(move || file.for_runner()).await.map_err(io::Error::other)?.map(Some)
-    }
-
-    /// True if runners get a descriptor of a lock file.
-    pub(super) fn is_witnessed(&self) -> bool {
-        self.0.lock_file.is_some()
     }
 
     /// Returns the template of a version.
@@ -148,7 +143,7 @@ impl Template {
 }
 
 impl Live {
-    /// Has the template fork a runner that takes these descriptors. The inner error is the template's own.
+    /// Makes the template fork a runner that takes these descriptors. The inner error comes from the template.
     ///
     /// Cancel safe: the next call ends a runner whose caller has given up.
     ///

@@ -1,4 +1,4 @@
-//! Readers of untrusted modules, messages, traps and requests. See [`baton_store::foreign`].
+//! Readers of untrusted modules, messages, traps and requests. See [`baton_store::untrusted`].
 
 use std::io::Cursor;
 
@@ -17,7 +17,7 @@ pub const READERS: &[Reader] = &[
     Reader { name: "headers", read: http::untrusted::headers },
 ];
 
-/// Reads a module as the host does before it compiles, then as the compiler does.
+/// Reads a module as the host does before compilation, and then as the compiler does.
 fn module(bytes: &[u8]) {
     judge::is_complete(bytes);
     componentize::is_for_preview1(bytes);
@@ -28,7 +28,7 @@ fn module(bytes: &[u8]) {
     }
 }
 
-/// Reads messages of a runner or a template that a guest may have taken over.
+/// Reads messages from a runner or a template that a guest may have taken over.
 fn runner(bytes: &[u8]) {
     const LONGEST: usize = 1 << 20;
     let mut rest = Cursor::new(bytes);

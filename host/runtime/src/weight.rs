@@ -29,7 +29,7 @@ pub(super) const FIELD: usize = 256;
 
 /// Size of an entry and its share of the index, in bytes.
 const ROOM: usize = 112;
-/// Overhead of a text's allocation, in bytes.
+/// Overhead of a string's allocation, in bytes.
 const TEXT: usize = 64;
 
 /// Returns the size of all handles of a table, in bytes.

@@ -1,15 +1,18 @@
 //! Access control of the admin endpoint.
 //!
 //! - **Health**, the leader and the metrics are open to every client that reaches the address.
-//! - **Status** is open to clients on this machine, whichever user they run as. Other machines need the token and TLS.
-//!   A request through a proxy on this machine counts as one from another machine: its headers reveal the proxy.
-//! - The **output** of coordinators needs the token even on this machine, since other users share it.
-//! - **Changes** need the token even on this machine, and are refused to pages of other sites.
+//! - **Status** is open to clients on this machine, run by any user. Clients on other machines need the token and TLS.
+//!   A request that a proxy on this machine forwards counts as coming from another machine; its headers reveal the
+//!   proxy.
+//! - The **output** of coordinators requires the token even on this machine, since other users share the machine.
+//! - **Changes** require the token even on this machine, and are refused if requested by a page on another site.
 //!
-//! A page in a browser on this machine could resolve its own name to this machine and then read answers (DNS
-//! rebinding). It cannot choose the header `Host`, though: so requests must name an IP address or `localhost`.
+//! A web page in a browser on this machine could make its own host name resolve to this machine, and then read
+//! responses (DNS rebinding). However, the page cannot choose the `Host` header, so this module requires that requests
+//! name an IP address or `localhost`.
 //!
-//! The host's own user has a separate socket ([`crate::local_socket`]) and may read everything without a token.
+//! The host's own user has a separate socket ([`crate::local_socket`]), on which everything can be read without a
+//! token.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -36,22 +39,22 @@ use super::routes::{AdminState, text};
 use baton_runtime::escape::escape;
 use baton_runtime::read_file;
 
-/// In bytes. A token has a few dozen.
+/// Maximum size of a token file, in bytes. A token has a few dozen.
 const LONGEST_TOKEN: u64 = 4096;
 
-/// In characters: 96 random bits in Base64, which cannot be guessed.
+/// Minimum length of a token, in characters: 96 random bits in Base64, which cannot be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
-/// The largest file of certificates or of a key, in bytes.
+/// Maximum size of a file with certificates or a key, in bytes.
 const LARGEST_PEM: u64 = 1 << 20;
 
 /// Timeout for reading the token file.
 const READ: Duration = Duration::from_secs(5);
 
-/// The error if a file of the settings cannot be used.
+/// The error if a file named in the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFile {
-    /// The file has no valid token.
+    /// The file does not contain a valid token.
     #[error(
         "{flag} {path}: {why}; the file must have one line of at least {SHORTEST_TOKEN} printable ASCII characters, \
          such as `openssl rand -base64 24` prints"
@@ -64,7 +67,7 @@ pub enum UnusableFile {
         /// The problem.
         why: String,
     },
-    /// The file has no valid certificate, or not its key.
+    /// The file does not contain a valid certificate, or the key that belongs to the certificate.
     #[error("{flag} {path}: {why}; the file must have {needs} in PEM format")]
     Tls {
         /// The flag that names the file.
@@ -88,10 +91,10 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads the files into a TLS acceptor.
+    /// Reads the files, and returns a TLS acceptor.
     ///
     /// # Errors
-    /// [`UnusableFile`] if a file is invalid, or if the key is not the certificate's.
+    /// [`UnusableFile`] if a file is invalid, or if the key does not belong to the certificate.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor, UnusableFile> {
         let unusable = |is_key: bool, why: String| {
             let (flag, path, needs) = match is_key {
@@ -116,14 +119,14 @@ impl TlsFiles {
     }
 }
 
-/// The certificate in use. It can be renewed. Open connections keep the previous one.
+/// The certificate in use. It can be replaced. Open connections continue to use the previous one.
 #[derive(Clone)]
 pub struct Certificate {
     files: TlsFiles,
     acceptor: Arc<watch::Sender<TlsAcceptor>>,
 }
 
-/// A certificate that was read and is not in use yet.
+/// A certificate that has been read but is not in use yet.
 pub struct NewCertificate(TlsAcceptor);
 
 impl Certificate {
@@ -139,7 +142,7 @@ impl Certificate {
     /// Reads the files again.
     ///
     /// # Errors
-    /// [`UnusableFile`] if a file is invalid, or if the key is not the certificate's.
+    /// [`UnusableFile`] if a file is invalid, or if the key does not belong to the certificate.
     pub fn reload(&self) -> Result<NewCertificate, UnusableFile> {
         self.files.acceptor().map(NewCertificate)
     }
@@ -157,11 +160,11 @@ fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
 /// The flag that names a host's token file.
 pub const TOKEN_FILE: &str = "--admin-token-file";
 
-/// Reads the token in a file. The host reads it for each request with a token, so it can be changed while the host
-/// runs. `flag` names the file in errors.
+/// Reads the token from a file. The host reads the file for each request that presents a token, so the token can be
+/// changed while the host runs. `flag` names the file in errors.
 ///
 /// # Errors
-/// [`UnusableFile`] if there is no valid token.
+/// [`UnusableFile`] if the file does not contain a valid token.
 pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
     let unusable = |why: &str| UnusableFile::Token { flag, path: path.to_owned(), why: why.to_owned() };
     let bytes = read(path, LONGEST_TOKEN).map_err(|why| unusable(&why))?;
@@ -179,11 +182,11 @@ pub fn token(flag: &'static str, path: &Path) -> Result<String, UnusableFile> {
 /// The client of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
-    /// True if the connection comes from this machine's loopback.
+    /// True if the connection comes from a loopback address of this machine.
     pub(super) is_local: bool,
     /// True if no third party can read the connection.
     pub(super) is_encrypted: bool,
-    /// True for a process of the host's own user, at the separate socket.
+    /// True if the caller runs as the host's own user and connected through the separate socket.
     is_own_user: bool,
 }
 
@@ -192,12 +195,13 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// A process of the host's own user, which may read everything. Its commands steer through the store.
+    /// Returns the caller for a process of the host's own user, which may read everything. Commands of this user steer
+    /// through the store.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
 
-    /// The client that sent a request. An unknown or forwarded one counts as another machine.
+    /// Returns the client that sent a request. An unknown or forwarded client counts as being on another machine.
     fn of(parts: &Parts) -> Self {
         let unknown = Self { is_local: false, is_encrypted: false, is_own_user: false };
         let caller = parts.extensions.get().copied().unwrap_or(unknown);
@@ -208,7 +212,7 @@ impl Caller {
     }
 }
 
-/// The settings of the access control.
+/// The settings for access control.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Access {
     pub(super) token_file: Option<PathBuf>,
@@ -219,15 +223,15 @@ pub(super) struct Access {
 /// The reason for a refusal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Denied {
-    /// The node has no token or no TLS, so it answers only this machine.
+    /// The node has no token or no TLS, so it serves only clients on this machine.
     OnlyHere,
     OnlyOverTls,
     NeedsToken,
-    /// The request needs a token, but the node has none.
+    /// The request requires a token, but the node has none.
     HasNoToken,
     /// The node's token file cannot be read.
     NoToken(String),
-    /// The request names a host that may be a page's own (DNS rebinding).
+    /// The request names a host name that a malicious page may control (DNS rebinding).
     OtherHost(String),
     /// The node has no token, so it accepts no changes.
     ChangesNothing,
@@ -235,7 +239,7 @@ pub(super) enum Denied {
     CrossSite,
 }
 
-/// The refusals in the OpenAPI document.
+/// The refusals, as described in the OpenAPI document.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only describes the responses of `Denied`")]
 pub(super) enum Withheld {
@@ -317,7 +321,7 @@ impl FromRequestParts<Arc<AdminState>> for MayReadOutput {
 
     async fn from_request_parts(parts: &mut Parts, asked: &Arc<AdminState>) -> Result<Self, Denied> {
         MaySeeStatus::from_request_parts(parts, asked).await?;
-        // A wrong token is refused: an answer without the output would hide the mistake.
+        // Refuse a wrong token: a response without the output would hide the mistake.
         let has_token = parts.headers.contains_key(AUTHORIZATION) || Caller::of(parts).is_own_user;
         if has_token {
             HasToken::from_request_parts(parts, asked).await?;
@@ -340,15 +344,16 @@ impl FromRequestParts<Arc<AdminState>> for HasToken {
         if access.token_file.is_none() {
             return Err(Denied::HasNoToken);
         }
-        // For other machines, this also checks the token.
+        // For clients on other machines, this also checks the token.
         MaySeeStatus::from_request_parts(parts, asked).await?;
         access.token(&parts.headers).await.map(|()| Self)
     }
 }
 
 impl Access {
-    /// Decides whether a client may make changes. It needs the token even on this machine, since other users share the
-    /// loopback. Pages of other sites are refused, although browsers do not send the token for them.
+    /// Decides whether a client may make changes. The client needs the token even on this machine, since other users
+    /// share the loopback interface. Requests from pages on other sites are refused, although browsers do not send the
+    /// token with them.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         refuse_other_sites(headers, uri)?;
@@ -383,7 +388,7 @@ impl Access {
     }
 }
 
-/// True if the request has the token in this file.
+/// Returns true if the request has the token in this file.
 async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
     let given = headers.get(AUTHORIZATION).and_then(|given| given.to_str().ok());
     let given =
@@ -395,12 +400,12 @@ async fn has_token(file: PathBuf, headers: &HeaderMap) -> Result<bool, Denied> {
         Ok(Ok(Err(error))) => return Err(Denied::NoToken(error.to_string())),
         Ok(Err(_)) | Err(_) => return Err(Denied::NoToken("the token file cannot be read".to_owned())),
     };
-    // The time for comparing two digests reveals nothing about the tokens.
+    // Comparing digests instead of tokens reveals nothing about the tokens through its timing.
     Ok(Digest::of(given.trim().as_bytes()) == Digest::of(own.as_bytes()))
 }
 
-/// Refuses requests that a browser sends for a page of another site: by the header `Sec-Fetch-Site`, or by `Origin`,
-/// which must be the requested host. Other clients send neither header.
+/// Refuses requests that a browser sends on behalf of a page on another site. The header `Sec-Fetch-Site` reveals
+/// these, and so does `Origin` if it differs from the requested host. Other clients send neither header.
 fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if site.is_some_and(|site| ![b"same-origin".as_slice(), b"none"].contains(&site)) {
@@ -414,19 +419,19 @@ fn refuse_other_sites(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     if headers.get_all(ORIGIN).iter().all(is_own) { Ok(()) } else { Err(Denied::CrossSite) }
 }
 
-/// True if a proxy forwarded the request, so its client may be on any machine.
+/// Returns true if a proxy forwarded the request, so that its client may be on any machine.
 fn is_forwarded(headers: &HeaderMap) -> bool {
     let by_proxy = |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
     headers.keys().any(|name| by_proxy(name.as_str()))
 }
 
-/// The host and the port that the request names.
+/// Returns the host and the port that the request names.
 fn requested_host(headers: &HeaderMap, uri: &Uri) -> String {
     let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
     host.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// Refuses requests that name this machine neither by an IP address nor as `localhost` (DNS rebinding).
+/// Refuses requests whose host is neither an IP address nor `localhost` (DNS rebinding).
 fn refuse_other_hosts(headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
     let requested = requested_host(headers, uri);
     let host = match requested.rsplit_once(':') {

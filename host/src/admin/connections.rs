@@ -1,5 +1,5 @@
-//! The connections to the admin endpoint. Their number and lifetime are bounded, except for those with a stream (see
-//! `streams`).
+//! The connections to the admin endpoint. Their number and lifetime are limited, except for connections that carry a
+//! stream (see `streams`).
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -23,23 +23,25 @@ use super::access::{Caller, Certificate};
 use super::streams::ConnectionState;
 use crate::local_socket::is_of_this_user;
 
-/// Maximum number of open connections. A further one closes another ([`least_wanted`]), so clients that only open
-/// connections do not block probes.
+/// Maximum number of open connections. Beyond it, each new connection closes an existing one ([`least_wanted`]), so
+/// that a client that only opens connections does not lock out probes.
 pub(super) const AT_ONCE: usize = 100;
 
-/// Timeout for the head of a request, and for an idle connection.
+/// Timeout for receiving a request's head, and for an idle connection.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// Lifetime of a connection. A connection with a stream is closed if its client reads nothing for this long.
+/// Maximum lifetime of a connection. A connection that carries a stream is instead closed if its client reads nothing
+/// for this long.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// Maximum size of a head, in bytes.
+/// Maximum size of a request's head, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
 
-/// The first byte of a TLS connection (RFC 8446, 5.1: the content type of a handshake). No HTTP method starts with it.
+/// The first byte of a TLS connection (RFC 8446, 5.1: the content type `handshake`). No HTTP method starts with this
+/// byte.
 const HANDSHAKE: u8 = 22;
 
-/// Delay after the system failed to accept a connection.
+/// Delay before the next attempt after accepting a connection has failed.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 enum Accepted {
@@ -47,7 +49,7 @@ enum Accepted {
     Socket(UnixStream),
 }
 
-/// Accepts the next connection at the address or at the socket.
+/// Accepts the next connection on the address or on the socket.
 async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -> io::Result<Accepted> {
     let at_address = async {
         match listener {
@@ -59,7 +61,7 @@ async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -
         let Some(socket) = socket else { return pending().await };
         loop {
             let (stream, _) = socket.accept().await?;
-            // Any user can connect to the socket.
+            // Any user can connect to the socket, so check who did.
             if is_of_this_user(&stream) {
                 return Ok(Accepted::Socket(stream));
             }
@@ -103,10 +105,10 @@ pub(super) async fn serve(
                         }
                     };
                     oldest_first.push_back(Open { task, place, network });
-                    // A request that has already arrived is answered before the next connection is accepted.
+                    // Let a request that has already arrived be answered before the next connection is accepted.
                     tokio::task::yield_now().await;
                 }
-                // The client has closed the connection, or there are no descriptors left.
+                // The client has closed the connection, or no file descriptors are left.
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
             },
             Some(_) = tasks.join_next() => {}
@@ -114,17 +116,17 @@ pub(super) async fn serve(
     }
 }
 
-/// Stands for the network of the socket's clients: no client at the address has this one.
+/// Placeholder for the network of clients on the socket. No client on the address can have it.
 const OWN_USER: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// A connection that a further one may close.
+/// A connection that may be closed in favor of a new one.
 struct Open {
     task: AbortHandle,
     place: Arc<ConnectionState>,
     network: IpAddr,
 }
 
-/// The network of a client. For IPv6, the /64 network, since one client may use all of its addresses.
+/// Returns a client's network. For IPv6, this is the /64 network, since one client may use all of its addresses.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -132,9 +134,9 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// The index of the connection to close. The network with the most connections loses its oldest one without a request,
-/// or its oldest one if each has sent a request. So a client that keeps requests open cannot close other networks'
-/// connections.
+/// Returns the index of the connection to close. It belongs to the network with the most connections, and is the oldest
+/// one that has not sent a request; if all of them have, it is the oldest. Thus a client that keeps requests open
+/// cannot close the connections of other networks.
 fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     let mut held: HashMap<IpAddr, usize> = HashMap::new();
     for open in oldest_first {
@@ -146,7 +148,7 @@ fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     idle.or_else(|| candidates().next()).map(|(at, _)| at)
 }
 
-/// Serves a connection at the address: TLS if the client starts with a handshake, else plain HTTP.
+/// Serves a connection on the address: TLS if the client starts with a handshake, otherwise plain HTTP.
 async fn serve_address(
     stream: TcpStream,
     peer: IpAddr,
@@ -171,7 +173,7 @@ async fn serve_address(
     }
 }
 
-/// Serves a connection at the socket, from the host's own user.
+/// Serves a connection on the socket, from the host's own user.
 async fn serve_socket(stream: UnixStream, routes: Router, place: Arc<ConnectionState>) {
     tokio::select! {
         () = answer(stream, routes.layer(Extension(Caller::own_user())), &place) => {}
@@ -187,7 +189,7 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, pla
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(LONGEST_HEAD);
-    // An error of a connection is the client's problem.
+    // Ignore connection errors, which only concern the client.
     let _ = http.serve_connection(TokioIo::new(stream), answers).await;
 }
 
@@ -196,7 +198,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    /// Connections with these client addresses. The flag is true if the client has sent a request.
+    /// Returns connections with these client addresses. The flag is true if the client has sent a request.
     async fn open(clients: &[(&str, bool)]) -> VecDeque<Open> {
         let mut tasks = JoinSet::new();
         let mut open = VecDeque::new();
@@ -216,21 +218,21 @@ mod tests {
         let flood = [&[("10.0.0.2", false)][..], &[("10.0.0.1", true); 99]].concat();
         for (clients, cut_off) in [
             (&[][..], None),
-            // One client loses its oldest connection.
+            // A single client loses its oldest connection.
             (&[("10.0.0.1", false), ("10.0.0.1", false)], Some(0)),
             // A connection without a request is closed first.
             (&[("10.0.0.1", true), ("10.0.0.1", false)], Some(1)),
             (&[("10.0.0.1", true), ("10.0.0.1", true)], Some(0)),
-            // The probe is kept, although it is the oldest.
+            // The probe's connection is kept, although it is the oldest.
             (&[("10.0.0.1", false), ("10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
             (&[("10.0.0.1", false), ("::ffff:10.0.0.2", false), ("10.0.0.2", false)], Some(1)),
-            // Addresses of one /64 network count together.
+            // Addresses in one /64 network count as one client.
             (&[("2001:db8::1", false), ("2001:db8:0:1::1", false), ("2001:db8:0:1::2", false)], Some(1)),
-            // Connections with and without requests count.
+            // Connections count whether or not they have sent a request.
             (&[("10.0.0.1", true), ("10.0.0.1", true), ("10.0.0.2", false), ("10.0.0.1", false)], Some(3)),
-            // The probe is kept, although all others have sent requests.
+            // The probe's connection is kept, although all others have sent requests.
             (&flood[..], Some(1)),
-            // No network has more than the other.
+            // Both networks have the same number of connections.
             (&[("10.0.0.1", true), ("10.0.0.2", false)], Some(1)),
         ] {
             assert_eq!(least_wanted(&open(clients).await), cut_off, "{clients:?}");

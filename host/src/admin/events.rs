@@ -1,8 +1,8 @@
-//! The events of this node and the output of its coordinators: past entries, and new ones.
+//! The events of this node and the output of its coordinators, both past and new.
 //!
-//! A client that accepts `text/event-stream` gets server-sent events, each with an id. If it reconnects with the last
-//! id that it received (`Last-Event-ID`), it gets all later entries that are still kept, and the number of lost ones.
-//! Any other client gets a JSON array.
+//! A client that accepts `text/event-stream` receives server-sent events, each with an id. If it reconnects with the
+//! last id that it received (`Last-Event-ID`), it receives all later entries that are still kept, and the number of
+//! entries that were lost. Any other client receives a JSON array.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,29 +30,30 @@ use super::streams::{ConnectionState, Streams};
 use crate::telemetry::{LogLine, Ring};
 use baton_runtime::escape::escape;
 
-/// Maximum number of streams of events, and of logs. One for each election of a large host, and some to spare.
+/// Maximum number of event streams, and of log streams: one for each election of a large host, and some to spare.
 pub(super) const EVENT_STREAMS: usize = 64;
 pub(super) const LOG_STREAMS: usize = 64;
 
-/// Interval at which an idle stream polls for entries. The threads that log entries do not wake it, since they may be
-/// about to renew or to kill.
+/// Interval at which an idle stream polls for entries. Threads that log entries do not wake the stream, since they may
+/// be about to renew a lease or to kill an instance.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Interval at which an idle stream sends a sign of life.
+/// Interval at which an idle stream sends a keep-alive message.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Lifetime of a stream. Its client then reconnects, and must have the token that is valid by then.
+/// Maximum lifetime of a stream. Its client must then reconnect, with the token that is valid at that time.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Default number of past entries.
+/// Default number of past entries to send.
 const TAIL: usize = 100;
 
-/// In bytes. A piece of an answer of this size gets no further entry. The host keeps it until the client has read it.
+/// Size at which a piece of a response is full, in bytes. The host keeps one piece in memory until the client has read
+/// it.
 const PIECE: usize = 64 << 10;
 
 const LAST_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// An event or a line, as in the log.
+/// An event or a line of output, as in the log.
 #[derive(Serialize, ToSchema)]
 #[allow(dead_code, reason = "describes what the log's formatter writes")]
 pub(super) struct Entry {
@@ -62,7 +63,7 @@ pub(super) struct Entry {
     level: String,
     /// Name of the event.
     event: String,
-    /// The node that logged it.
+    /// The node that logged the entry.
     node: String,
     /// The election; null for an event of the host.
     election: Option<String>,
@@ -75,7 +76,7 @@ pub(super) struct Entry {
     more: BTreeMap<String, serde_json::Value>,
 }
 
-/// The events of this node, of all elections or of one.
+/// The events of this node, for all elections or for one.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -111,7 +112,7 @@ pub(super) async fn events(
     }
 }
 
-/// The output and the log of an election's coordinator on this node. Needs the token.
+/// The output and the log of an election's coordinator on this node. Requires the token.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}/logs",
@@ -165,7 +166,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The entries that a client requests.
+/// The selection of entries that a client requests.
 struct Filter {
     election: Option<String>,
     level: LogLevel,
@@ -173,7 +174,7 @@ struct Filter {
 }
 
 impl Filter {
-    /// Parses the parameters of the URL, which must be among `known`.
+    /// Parses the URL's query parameters. Only those in `known` are allowed.
     fn of(uri: &Uri, known: &[&str]) -> Result<Self, Refused> {
         let mut wanted = Self { election: None, level: LogLevel::Trace, tail: TAIL };
         for (name, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
@@ -202,7 +203,7 @@ impl Filter {
     }
 }
 
-/// Sends entries, as a stream or as an array.
+/// Sends entries as a stream or as an array.
 fn send(
     asked: &AdminState,
     streams: &Streams,
@@ -216,7 +217,7 @@ fn send(
     let is_stream = accepts.into_iter().any(|accept| accept.contains("text/event-stream"));
     let Extension(place) = place.unwrap_or_default();
     let incarnation = asked.watched.incarnation.clone();
-    // After an id of another incarnation, the client gets all entries that are kept.
+    // If the id is from another incarnation, the client receives all entries that are kept.
     let last = headers.get(LAST_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let last = last.map(|id| match id.split_once('-') {
         Some((of, number)) if of == incarnation => number.parse().unwrap_or(0_u64),
@@ -246,7 +247,7 @@ fn send(
             Some((Ok::<_, Infallible>(piece), reader))
         });
         let mut response = answer(StatusCode::OK, "text/event-stream", Body::from_stream(stream));
-        // The connection carries nothing after the stream.
+        // The connection is not reused after the stream.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return response;
     }
@@ -255,7 +256,7 @@ fn send(
     answer(StatusCode::OK, "application/json", Body::from_stream(futures::stream::iter(pieces)))
 }
 
-/// The position of a client. The host buffers at most one piece for it.
+/// A client's position in the entries. The host buffers at most one piece for each client.
 struct Reader {
     ring: Arc<Ring>,
     wanted: Filter,
@@ -266,22 +267,23 @@ struct Reader {
     begun: bool,
     has_ended: bool,
     until: Instant,
-    /// True once the host shuts down.
+    /// True once the host is shutting down.
     ends: Arc<AtomicBool>,
 }
 
 impl Reader {
-    /// Waits for the next piece of the stream; none at its end.
+    /// Waits for the next piece of the stream. Returns `None` at the end of the stream.
     async fn piece(&mut self) -> Option<String> {
         self.place.moves();
         let mut piece = String::new();
         if !std::mem::replace(&mut self.begun, true) {
-            // The client reconnects after 1 s. The id lets it continue from here even before the first entry.
+            // The client reconnects after 1 s. With the id, it can continue from here even if it has received no entry
+            // yet.
             let _ = write!(piece, "retry: 1000\n{}", self.mark());
         }
         let since = Instant::now();
         while Instant::now() < self.until {
-            // Read before the ring, so that the entries of the shutdown are not missed.
+            // Read this flag before the ring, so that the last entries before the shutdown are not missed.
             let ends = self.ends.load(Ordering::Relaxed);
             let (lost, found) = self.take(u64::MAX);
             if lost > 0 {
@@ -308,12 +310,12 @@ impl Reader {
         None
     }
 
-    /// An event that only updates the client's last id.
+    /// Returns an event that only updates the client's last id.
     fn mark(&self) -> String {
         format!("id: {}-{}\n\n", self.incarnation, self.next.saturating_sub(1))
     }
 
-    /// The next part of an array of the entries before `end`; none after the last part.
+    /// Returns the next part of a JSON array of the entries before `end`, or `None` after the last part.
     fn part_of_list(&mut self, end: u64) -> Option<String> {
         if self.has_ended {
             return None;
@@ -331,7 +333,7 @@ impl Reader {
         Some(part)
     }
 
-    /// Takes the next entries before the number `end`. Returns the number of lost entries, too.
+    /// Takes the next entries before the number `end`. Also returns the number of lost entries.
     fn take(&mut self, end: u64) -> (u64, Batch) {
         let taken = self.ring.since(self.next);
         let (mut found, mut length) = (Batch { entries: Vec::new(), was_all: true }, 0);
@@ -353,8 +355,8 @@ impl Reader {
 }
 
 struct Batch {
-    /// Numbers and JSON of the entries that pass the filter.
+    /// Numbers and JSON of the entries that match the filter.
     entries: Vec<(u64, String)>,
-    /// True if there were no more entries, whether or not they pass the filter.
+    /// True if no entries remain, including entries that do not match the filter.
     was_all: bool,
 }

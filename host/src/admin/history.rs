@@ -1,4 +1,4 @@
-//! The past terms of this node's elections, as the store has them.
+//! The past terms of this node's elections, as recorded in the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,22 +16,23 @@ use super::access::{MayReadOutput, Withheld};
 use super::routes::{AdminState, in_pieces, text};
 use crate::cli::TermRow;
 
-/// Minimum time between two reads of an election's history. Nodes report a term a few seconds after it begins or ends.
+/// Minimum interval between two reads of an election's history. Nodes report a term a few seconds after it begins or
+/// ends.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Timeout for reading a history.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum number of answers at a time. An answer counts until its client has read it.
+/// Maximum number of concurrent responses. A response counts until its client has read it.
 const ANSWERS: usize = 8;
 
-/// Default of `limit`.
+/// Default value of `limit`.
 const TERMS: usize = 100;
 
 /// The history of each election, as of the last read.
 pub(super) struct Histories {
     store: Arc<dyn ObjectStore>,
-    /// Locked while a request reads the store: the others wait for its result.
+    /// Locked while a request reads the store, so that other requests wait for the result.
     last: Mutex<BTreeMap<ElectionName, (Instant, Arc<History>)>>,
     answers: Arc<Semaphore>,
 }
@@ -55,7 +56,7 @@ impl Histories {
     }
 }
 
-/// The last terms of an election, the newest first. Without the token, `reason` is null.
+/// The last terms of an election, newest first. Without the token, `reason` is null.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}/history",
@@ -95,14 +96,14 @@ pub(super) async fn history(
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("the history cannot be read: {error}\n"));
         }
     };
-    // A reason may be the coordinator's own words.
+    // A reason may quote the coordinator, whose output requires the token.
     let shown = |row: TermRow| if has_token { row } else { TermRow { reason: None, ..row } };
     let rows: Vec<TermRow> = history.terms.iter().rev().take(limit).cloned().map(TermRow::from).map(shown).collect();
     let Ok(body) = serde_json::to_string(&rows) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     in_pieces("application/json", body, permit)
 }
 
-/// Parses `limit=N`; none if the query is something else.
+/// Parses `limit=N`. Returns `None` for any other query.
 fn limit(query: Option<&str>) -> Option<usize> {
     match query.filter(|query| !query.is_empty()) {
         None => Some(TERMS),

@@ -1,4 +1,5 @@
-//! The metrics that Prometheus scrapes. They are computed for each request, on a thread that neither renews nor kills.
+//! The metrics that Prometheus scrapes. They are computed for each request, on a thread that neither renews leases nor
+//! kills instances.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 /// Content type of the older Prometheus text format.
 pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics in OpenMetrics format.
+/// Returns all metrics in OpenMetrics format.
 ///
 /// # Errors
 /// None: writing to memory does not fail.
@@ -32,8 +33,8 @@ pub(super) fn open_metrics(watched: &Watched) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Converts a page to the Prometheus format before OpenMetrics: a counter's description has the name of its samples,
-/// and there are no units and no end marker.
+/// Converts a page from OpenMetrics to the older Prometheus format, in which a counter's description has the same name
+/// as its samples, and there are no units and no end marker.
 pub(super) fn as_prometheus(page: &str) -> String {
     let is_counter = |line: &str| line.starts_with("# TYPE ") && line.ends_with(" counter");
     let counters: Vec<&str> =
@@ -71,7 +72,7 @@ struct Election {
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Read before `tracker.known()`: see `StatusSnapshot::effects`.
+        // Read these before `tracker.known()`: see `StatusSnapshot::effects`.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
         let elections = watched.trackers.iter().map(|tracker| {
             let known = tracker.known();
@@ -80,7 +81,7 @@ impl Scrape {
                 effects: known.effects(running.map(|(_, term, effects)| (*term, *effects))),
                 leads: known.leads(now).map(|(_, left)| left),
                 vacant: known.vacant(now),
-                // In a swap, the newest instance.
+                // During a swap, use the newest instance.
                 in_use: in_use.iter().rfind(|(election, ..)| *election == tracker.election).map(|one| one.2.clone()),
                 tracker: Arc::clone(tracker),
                 known,
@@ -244,7 +245,7 @@ impl Scrape {
         self.counters(encoder, "baton_output_lines_dropped", None, help, lost)
     }
 
-    /// Metrics of running instances.
+    /// Writes the metrics of running instances.
     fn usage(&self, encoder: &mut DescriptorEncoder<'_>) -> Written {
         let bytes = Some(&Unit::Bytes);
         let running = || self.elections.iter().filter_map(|one| Some((one, one.in_use.as_ref()?)));
@@ -341,7 +342,8 @@ mod tests {
         open_metrics(&Watched::of_nothing()).unwrap()
     }
 
-    /// Each metric with the labels of its samples, except the election. Metrics of instances have no samples here.
+    /// Returns each metric with the labels of its samples, except the election. In this test, instance metrics have no
+    /// samples.
     fn described(page: &str) -> BTreeMap<String, Vec<String>> {
         let mut all = BTreeMap::new();
         for line in page.lines() {

@@ -1,12 +1,12 @@
 //! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
-//! It has its own thread, so a renewal waits for no request, however many or slow the requests are. It reads the status
-//! that supervisors publish ([`ElectionTracker`](crate::telemetry::ElectionTracker)), and the clock. So the answer
-//! "this node leads" is true when it is made, even if the supervisor hangs. Operators' calls (`steering`) go through
-//! the store, as commands do, and this host reads them there.
+//! The endpoint has its own thread, so renewals never wait for requests, no matter how many or how slow they are. The
+//! endpoint reads the status that supervisors publish ([`ElectionTracker`](crate::telemetry::ElectionTracker)), and the
+//! clock. The response "this node leads" is therefore true when it is made, even if the supervisor hangs. Operators'
+//! calls (`steering`) go through the store, like commands, and this host reads them from there.
 //!
-//! Probes and scrapers need health, the leader and metrics, so these are open to every client that reaches the address,
-//! in plain HTTP. The module `access` decides which clients may do more.
+//! Probes and scrapers need health, the leader and the metrics, so these are open over plain HTTP to every client that
+//! can reach the address. The module `access` decides which clients may do more.
 
 mod access;
 mod connections;
@@ -44,22 +44,22 @@ pub use url::{AdminUrl, InvalidAdminUrl};
 use crate::watched::Watched;
 use baton_store::{Store, StoreUrl};
 
-/// The default ports: the endpoint takes the first free one.
+/// The default ports. The endpoint uses the first free one.
 const PORTS: Range<u16> = 7070..7170;
 
 /// Niceness of the endpoint's thread, relative to the rest of the host.
 const NICENESS: i32 = 10;
 
-/// Time that clients of streams have to read the last entries when the host ends. The last one reports the end.
+/// Time that stream clients have at shutdown to read the last entries. The last entry reports the shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Interval of checks whether these clients have finished.
+/// Interval between checks whether these clients have finished.
 const LAST_WORDS_POLL: Duration = Duration::from_millis(10);
 
 /// The address of the endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdminPlace {
-    /// No endpoint.
+    /// The endpoint is disabled.
     Off,
     /// The loopback address with the first free port from 7070.
     Free,
@@ -101,7 +101,7 @@ pub enum AdminError {
 }
 
 impl AdminError {
-    /// True if the error may be temporary: the address is in use, or not available yet.
+    /// Returns true if the error may be temporary: the address is in use, or not available yet.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         use io::ErrorKind::{AddrInUse, AddrNotAvailable};
@@ -114,17 +114,17 @@ impl AdminError {
 pub struct AdminSettings {
     /// The address.
     pub place: AdminPlace,
-    /// File of the token, which other machines need.
+    /// File that contains the token, which clients on other machines need.
     pub token_file: Option<PathBuf>,
-    /// The endpoint's certificate and key; none for plain HTTP.
+    /// The endpoint's certificate and key; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// URL to announce; none to announce the endpoint's own address.
+    /// URL to announce; `None` to announce the endpoint's own address.
     pub advertise: Option<AdminUrl>,
 }
 
 impl AdminSettings {
-    /// The URL to announce for an endpoint at this address. If the address is a loopback or unspecified one, it only
-    /// helps nodes of this machine: then none unless all nodes run on it.
+    /// Returns the URL to announce for an endpoint with this address. A loopback or unspecified address is useful only
+    /// to nodes on this machine, so it is announced only if all nodes run here.
     #[must_use]
     pub fn advertised(&self, address: SocketAddr, store: &StoreUrl) -> Option<AdminUrl> {
         if let Some(url) = &self.advertise {
@@ -137,13 +137,13 @@ impl AdminSettings {
             true if is_everywhere => (Ipv4Addr::LOCALHOST, address.port()).into(),
             true | false => address,
         };
-        // Clients of this machine use plain HTTP, as probes do.
+        // Clients on this machine use plain HTTP, as probes do.
         let scheme = if self.tls.is_some() && !address.ip().is_loopback() { "https" } else { "http" };
         format!("{scheme}://{address}").parse().ok()
     }
 }
 
-/// True if all nodes of a store run on the same machine, and so share its loopback.
+/// Returns true if all nodes of a store run on the same machine, and so share its loopback interface.
 #[must_use]
 pub fn is_of_one_machine(store: &StoreUrl) -> bool {
     match store {
@@ -155,7 +155,7 @@ pub fn is_of_one_machine(store: &StoreUrl) -> bool {
     }
 }
 
-/// An endpoint that is bound to its address and does not answer yet.
+/// An endpoint that is bound to its address but does not serve requests yet.
 pub struct BoundEndpoint {
     listener: TcpListener,
     access: Access,
@@ -163,7 +163,7 @@ pub struct BoundEndpoint {
 }
 
 impl BoundEndpoint {
-    /// Binds the address. None if the settings turn the endpoint off.
+    /// Binds the address. Returns `None` if the settings disable the endpoint.
     ///
     /// # Errors
     /// [`AdminError`] if the address cannot be bound, or a file cannot be used.
@@ -177,30 +177,30 @@ impl BoundEndpoint {
         Ok(bind(*place)?.map(|listener| Self { listener, access, certificate }))
     }
 
-    /// The endpoint's certificate; none without TLS.
+    /// Returns the endpoint's certificate, or `None` without TLS.
     #[must_use]
     pub fn certificate(&self) -> Option<Certificate> {
         self.certificate.clone()
     }
 
-    /// The address.
+    /// Returns the address.
     ///
     /// # Errors
-    /// None for a bound socket.
+    /// Never, for a bound socket.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 }
 
-/// Maximum number of connections that the kernel queues until they are accepted. With the standard library's 128, the
-/// kernel drops probes' connections while another client opens connections as fast as it can. A dropped connection
-/// costs a second.
+/// Maximum number of connections that the kernel queues until they are accepted. With the standard library's limit of
+/// 128, the kernel drops connections of probes while another client opens connections as fast as it can. Each dropped
+/// connection delays its client by a second.
 const BACKLOG: i32 = 4096;
 
 fn bind(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
     let listener = listen(place)?;
     if let Some(listener) = &listener {
-        // The socket already listens: this call only changes its backlog.
+        // The socket is already listening: this call only changes its backlog.
         let _ = rustix::net::listen(listener, BACKLOG);
     }
     Ok(listener)
@@ -212,7 +212,7 @@ fn listen(place: AdminPlace) -> Result<Option<TcpListener>, AdminError> {
         AdminPlace::At(address) => {
             TcpListener::bind(address).map(Some).map_err(|source| AdminError::Taken { address, source })
         }
-        // If all ports of the range are taken, the system chooses one.
+        // If all ports in the range are taken, the system chooses a port.
         AdminPlace::Free => PORTS
             .into_iter()
             .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
@@ -230,10 +230,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Starts to answer, at the address and at the socket for the host's own user. None if there is neither.
+    /// Starts serving on the address and on the socket for the host's own user. Returns `None` if there is neither.
     ///
     /// # Errors
-    /// The system's error if it cannot start a thread.
+    /// The system's error if a thread cannot be started.
     pub fn start(
         listening: Option<BoundEndpoint>,
         socket: Option<UnixListener>,
@@ -251,7 +251,7 @@ impl Admin {
         let asked = AdminState::about(watched, store, access);
         let routes = routes::all(Arc::clone(&asked));
         let last_words = async move {
-            // An error means that the sender was dropped: then the endpoint ends, too.
+            // An error means that the sender was dropped: the endpoint then ends, too.
             let _ = stopped.await;
             asked.ends.store(true, Ordering::Relaxed);
             let streams_end = async {
@@ -262,29 +262,29 @@ impl Admin {
             let _ = tokio::time::timeout(LAST_WORDS, streams_end).await;
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            // Clients get only the CPU time that renewals leave. On Linux, this applies to this thread and to those
-            // that it starts.
+            // Requests get only the CPU time that renewals leave. On Linux, this call applies to this thread and to
+            // threads that it starts.
             let _ = nice(NICENESS);
             runtime.block_on(async {
                 let listener = listener.map(tokio::net::TcpListener::from_std).transpose();
                 let socket = socket.map(tokio::net::UnixListener::from_std).transpose();
-                // Both already listen, and the runtime exists: this fails only without memory.
+                // Both are already listening, and the runtime exists, so this fails only if memory runs out.
                 let (Ok(listener), Ok(socket)) = (listener, socket) else { return };
                 tokio::select! {
                     () = connections::serve(listener, socket, routes, certificate) => {}
                     () = last_words => {}
                 }
             });
-            // The host's end does not wait for a file read or a lookup that hangs, since nothing can end it.
+            // The shutdown does not wait for a file read or a lookup that hangs, since nothing can interrupt these.
             runtime.shutdown_background();
         })?;
         Ok(Some(Self { stop, thread }))
     }
 
-    /// Stops the endpoint. Aborts requests at once, and streams at most 500 ms later.
+    /// Stops the endpoint. Aborts requests immediately, and streams after at most 500 ms.
     pub fn shutdown(self) {
         let _ = self.stop.send(());
-        // A panic of the thread was already reported.
+        // A panic of the thread has already been reported.
         let _ = self.thread.join();
     }
 }
@@ -303,7 +303,7 @@ mod tests {
     fn address_in_use_or_not_available_may_pass() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(error_at(taken.local_addr().unwrap()).may_pass());
-        // An address of an interface that is not up yet.
+        // The address of an interface that is not up yet.
         assert!(error_at("192.0.2.1:7070".parse().unwrap()).may_pass());
         let source = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(!AdminError::Taken { address: taken.local_addr().unwrap(), source }.may_pass());

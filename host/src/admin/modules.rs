@@ -1,4 +1,4 @@
-//! The versions of an election's module, as the store has them: the rows of `baton modules`.
+//! The versions of an election's module, as recorded in the store: the rows of `baton modules`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use super::access::{MayReadOutput, Withheld};
 use super::routes::{AdminState, in_pieces, text};
 use crate::cli::ModuleRow;
 
-/// Minimum time between two reads of an election's versions. Nodes announce a new version within seconds.
+/// Minimum interval between two reads of an election's versions. Nodes announce a new version within seconds.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Longest time that the store may take.
+/// Timeout for reading the versions from the store.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum number of answers at a time. An answer counts until its client has read it.
+/// Maximum number of concurrent responses. A response counts until its client has read it.
 const ANSWERS: usize = 8;
 
-/// The versions of an election, and when they were read.
+/// The versions of an election, and the time when they were read.
 type LastRead = (Instant, Arc<Vec<ModuleRow>>);
 
-/// The versions of each election, as the store had them at the last read.
+/// The versions of each election, as of the last read.
 pub(super) struct Versions {
     store: Arc<dyn ObjectStore>,
-    /// Locked while a request reads the store: the others wait for its result.
+    /// Locked while a request reads the store, so that other requests wait for the result.
     last: Mutex<BTreeMap<ElectionName, LastRead>>,
     answers: Arc<Semaphore>,
 }
@@ -71,27 +71,27 @@ impl Versions {
 pub(super) struct Version {
     /// Digest of the module.
     digest: String,
-    /// Size in bytes; null if only nodes' announcements name the version.
+    /// Size in bytes; null if the version is known only from nodes' announcements.
     size: Option<u64>,
-    /// True if every node should run it.
+    /// True if every node should run this version.
     current: bool,
-    /// True if it was pushed; otherwise it is from a file or a registry.
+    /// True if the version was pushed; false if it is from a file or a registry.
     pushed: bool,
-    /// The user that pushed it, `USER@HOST`.
+    /// The user who pushed the version, as `USER@HOST`.
     by: Option<String>,
     /// Time of the push (RFC 3339).
     at: Option<String>,
-    /// True if it has a signature.
+    /// True if the version is signed.
     signed: bool,
-    /// `on-probation`, `good` or `rejected`; null if it has not run long enough.
+    /// `on-probation`, `good` or `rejected`; null if the version has not run long enough.
     verdict: Option<String>,
-    /// Reason for the rejection; null without the token, since it may be the coordinator's own words.
+    /// Reason for the rejection; null without the token, since it may quote the coordinator.
     reason: Option<String>,
-    /// The node that rejected it.
+    /// The node that rejected the version.
     rejected_by: Option<String>,
     /// Time of the rejection (RFC 3339).
     rejected_at: Option<String>,
-    /// The nodes that have it.
+    /// The nodes that have the version.
     nodes: Vec<VersionNode>,
 }
 
@@ -101,13 +101,13 @@ pub(super) struct Version {
 pub(super) struct VersionNode {
     /// The node's id.
     node: String,
-    /// True if its instance runs this version; otherwise it could start it at once.
+    /// True if the node's instance runs this version; false if the node could start it immediately.
     runs: bool,
     /// Time of the node's announcement (RFC 3339).
     at: String,
 }
 
-/// The versions of the election's module, the newest first. Without the token, `reason` is null.
+/// The versions of the election's module, newest first. Without the token, `reason` is null.
 #[utoipa::path(
     get,
     path = "/v1/elections/{election}/modules",
@@ -139,7 +139,7 @@ pub(super) async fn modules(
             return text(StatusCode::SERVICE_UNAVAILABLE, format!("the versions cannot be read: {error}\n"));
         }
     };
-    // A rejection's reason may be the coordinator's own words.
+    // A rejection's reason may quote the coordinator, whose output requires the token.
     let shown = |row: ModuleRow| if has_token { row } else { ModuleRow { reason: None, ..row } };
     let rows: Vec<ModuleRow> = rows.iter().cloned().map(shown).collect();
     let Ok(body) = serde_json::to_string(&rows) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };

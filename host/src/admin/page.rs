@@ -1,7 +1,8 @@
-//! The page for people: one file, which requests the same paths as other clients, and no other host.
+//! The web page for operators: a single file. It requests the same paths as other clients, and contacts no other host.
 //!
-//! The page itself contains no data, so every client that reaches the address may load it. Its policy lets the browser
-//! run only this script and request only this endpoint. No text can become markup in it, whatever its source.
+//! The page itself contains no data, so every client that can reach the address may load it. Its content security
+//! policy lets the browser run only this script and contact only this endpoint. No text can become markup in the page,
+//! whatever its source.
 
 use std::sync::LazyLock;
 
@@ -19,7 +20,7 @@ const SKELETON: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Isolates the page from pages that it opens or that open it.
+/// Isolates the page from pages that it opens and from pages that open it.
 const OPENER: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
@@ -33,7 +34,7 @@ static PAGE: LazyLock<(Bytes, HeaderValue)> = LazyLock::new(|| {
         hash(SCRIPT),
         hash(STYLE)
     );
-    // Cannot fail: the policy has only printable ASCII characters.
+    // This cannot fail, since the policy has only printable ASCII characters.
     let policy = HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
     (page.into(), policy)
 });

@@ -33,11 +33,11 @@ use baton_runtime::escape::escape;
 const PATHS: &str =
     "The paths are: / (the page), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";
 
-/// Maximum number of metrics pages at a time. A page counts until its client has read it, and a client may never do so.
-/// A page of 1000 elections has 10 MB.
+/// Maximum number of concurrent metrics pages. A page counts until its client has read it, which may never happen. With
+/// 1000 elections, a page has 10 MB.
 const PAGES: usize = 8;
 
-/// Size of a piece of a page, in bytes. The next piece is sent once the client has read most of the previous one.
+/// Size of a piece of a page, in bytes. The next piece is sent when the client has read most of the previous one.
 const PIECE: usize = 16 << 10;
 
 pub(super) struct AdminState {
@@ -45,14 +45,15 @@ pub(super) struct AdminState {
     pub(super) access: Access,
     pub(super) nodes: Nodes,
     pub(super) store: Arc<dyn Store>,
-    /// Permits for calls that make changes.
+    /// Permits for requests that make changes.
     pub(super) changes: Semaphore,
     pub(super) histories: Histories,
     pub(super) versions: Versions,
-    /// Separate from the streams of logs: a local client needs no token for events, and must not end streams of logs.
+    /// Separate from the log streams: local clients can open event streams without a token, and must not end log
+    /// streams.
     pub(super) event_streams: Streams,
     pub(super) log_streams: Streams,
-    /// True once the host shuts down and logs nothing more.
+    /// True once the host is shutting down and logs nothing more.
     pub(super) ends: Arc<AtomicBool>,
     pages: Arc<Semaphore>,
 }
@@ -76,7 +77,7 @@ impl AdminState {
     }
 }
 
-/// Paths that probes request, with any method: HAProxy's default is OPTIONS.
+/// Handles a path that probes request, with GET or OPTIONS, which is HAProxy's default.
 fn probed<H: Handler<T, Arc<AdminState>>, T: 'static>(handler: H) -> MethodRouter<Arc<AdminState>> {
     on(MethodFilter::GET.or(MethodFilter::OPTIONS), handler)
 }
@@ -102,7 +103,7 @@ pub(super) fn all(asked: Arc<AdminState>) -> Router {
         .with_state(asked)
 }
 
-/// A response that must not be cached.
+/// Builds a response that must not be cached.
 pub(super) fn answer(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-store")];
     (status, headers, body.into()).into_response()
@@ -112,7 +113,7 @@ pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Response {
     answer(status, "text/plain; charset=utf-8", body.into())
 }
 
-/// `ok`, or one line for each problem.
+/// Returns `ok`, or one line for each problem.
 fn verdict(problems: &[String]) -> Response {
     if problems.is_empty() {
         return text(StatusCode::OK, "ok\n");
@@ -206,7 +207,7 @@ async fn scraped(State(asked): State<Arc<AdminState>>, headers: HeaderMap) -> Re
     in_pieces(kind, page, permit)
 }
 
-/// A long response in pieces. Releases the permit once its client has read it.
+/// Sends a long response in pieces. Releases the permit when the client has read the response.
 pub(super) fn in_pieces(kind: &'static str, page: impl Into<Bytes>, permit: OwnedSemaphorePermit) -> Response {
     let page = page.into();
     let length = page.len();
@@ -259,7 +260,7 @@ async fn only_reads() -> Response {
 }
 
 impl Watched {
-    /// The status of an election, or an error if the node is not in it.
+    /// Returns the tracker of an election, or an error if the node is not in the election.
     pub(super) fn tracker(&self, election: &str) -> Result<&ElectionTracker, NoPart> {
         if let Some(tracker) = self.trackers.iter().find(|one| one.election.as_str() == election) {
             return Ok(tracker);
@@ -339,7 +340,7 @@ mod tests {
         own.chain(parts.flat_map(|part| properties(part, described))).collect()
     }
 
-    /// The schema of an object's additional properties, if it may have any.
+    /// Returns the schema for an object's additional properties, if the object may have any.
     fn extras<'a>(schema: &'a Value, described: &'a Value) -> Option<&'a Value> {
         let schema = resolved(schema, described);
         let mut parts = schema["allOf"].as_array().into_iter().flatten();
@@ -350,7 +351,8 @@ mod tests {
         schema["required"].as_array().is_some_and(|names| names.iter().any(|name| name == property))
     }
 
-    /// Checks that a value fits its schema: has each property, and no others unless the schema allows additional ones.
+    /// Checks that a value matches its schema: it has each property, and no others unless the schema allows additional
+    /// ones.
     fn fits(value: &Value, schema: &Value, described: &Value) {
         let schema = resolved(schema, described);
         match value {
@@ -366,7 +368,7 @@ mod tests {
                 for (name, value) in values {
                     match properties.get(name) {
                         Some(schema) => fits(value, schema, described),
-                        // Additional properties without a type may be anything.
+                        // Additional properties without a type may have any value.
                         None if extras.is_some_and(|schema| schema["type"].is_null()) => {}
                         None => fits(value, extras.unwrap_or_else(|| panic!("{name} is not in {schema}")), described),
                     }
@@ -430,7 +432,7 @@ mod tests {
             let (elsewhere, _) = get(&asked, &path.replace("{election}", "job"), false).await;
             let expected = if path.starts_with("/v1/") { StatusCode::FORBIDDEN } else { status };
             assert_eq!(elsewhere, expected, "{path} asked from another machine");
-            // A client without the token does not learn whether the election exists.
+            // A client without the token cannot find out whether the election exists.
             let needs_token = path.ends_with("/logs");
             assert_eq!(status == StatusCode::FORBIDDEN, needs_token, "{path}");
             if path.contains("{election}") && !needs_token {
@@ -442,8 +444,8 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Sends a call with these headers, from this machine or over TLS from another. Checks that the response fits the
-    /// OpenAPI document unless the call was refused.
+    /// Sends a call with these headers, either from this machine or over TLS from another one. Unless the call was
+    /// refused, checks that the response matches the OpenAPI document.
     async fn change(
         asked: &Arc<AdminState>,
         path: &str,
@@ -470,7 +472,7 @@ mod tests {
         status
     }
 
-    /// The path of each operation in the document that makes changes.
+    /// Returns the path of each operation in the document that makes changes.
     async fn changing(asked: &Arc<AdminState>) -> Vec<String> {
         let described = document(asked).await;
         let docs = include_str!("../../../docs/monitoring.md");
@@ -517,7 +519,7 @@ mod tests {
                     assert_eq!(answer, StatusCode::UNAUTHORIZED, "{path} with {wrong:?}");
                 }
                 assert_eq!(change(&whole, &path, is_local, &[json], body).await, StatusCode::UNAUTHORIZED, "{path}");
-                // The headers that a browser adds for a page of another site.
+                // The headers that a browser sends on behalf of a page on another site.
                 for (name, value) in [
                     ("origin", "https://evil.example"),
                     ("origin", "null"),
@@ -536,7 +538,7 @@ mod tests {
                 (answer.status(), &answer.headers()[ALLOW]),
                 (StatusCode::METHOD_NOT_ALLOWED, &"POST".parse().unwrap())
             );
-            // The token is accepted. The store has no such election, so calls may still fail.
+            // The token is accepted. Calls may still fail, because the store has no such election.
             for (is_local, site) in [(true, "none"), (false, "same-origin")] {
                 let headers = [json, right, ("sec-fetch-site", site), ("origin", "http://127.0.0.1:7070")];
                 let answer = change(&whole, &path, is_local, &headers, body).await;

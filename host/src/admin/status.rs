@@ -22,7 +22,7 @@ use crate::telemetry::ElectionTracker;
 use crate::watched::Watched;
 use baton_runtime::InstanceUsage;
 
-/// Minimum time between two reads of the nodes. Each node announces itself at each change and once a minute.
+/// Minimum interval between two reads of the nodes. Each node announces itself after each change and once a minute.
 const NODES_EVERY: Duration = Duration::from_secs(5);
 
 /// Timeout for reading all nodes.
@@ -33,37 +33,37 @@ const NODES_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct ElectionStatus {
     /// Name of the election.
     election: String,
-    /// The node that answers.
+    /// The node that sends this response.
     node: String,
-    /// Labels of that node.
+    /// Labels of this node.
     #[schema(value_type = BTreeMap<String, String>)]
     labels: Labels,
     /// The leader that this node knows; null if there is none.
     leader: Option<String>,
     /// True if this node leads.
     leads: bool,
-    /// True if an instance runs here and the gate passes its effects.
+    /// True if an instance runs on this node and the gate lets its effects pass.
     serves: bool,
-    /// The highest term that this node has seen; 0 before the first.
+    /// The highest term that this node has seen; 0 if it has seen none.
     term: u64,
     /// Length of the lease, in seconds.
     lease_s: f64,
-    /// Time to the deadline, in seconds; null if this node does not lead.
+    /// Time until the deadline, in seconds; null if this node does not lead.
     remaining_s: Option<f64>,
     /// Digest of the module that this node would run; null if it has none.
     module: Option<String>,
     /// True once this node has been ready to take over.
     ready: bool,
-    /// Time without a leader that this node saw, in seconds.
+    /// Time without a leader that this node has observed, in seconds.
     leaderless_s: f64,
-    /// Reason for which this node may not lead, and who requested it; null if it may lead.
+    /// Reason why this node may not lead, and who requested this; null if it may lead.
     ineligible: Option<String>,
-    /// The node at the other end of this node's link, and since when; null if it only polls the store.
+    /// The node to which this node is linked, and since when; null if this node only polls the store.
     #[schema(value_type = Option<Object>)]
     link: Option<Listens>,
     /// Number of nodes that have a link to this node.
     listeners: u32,
-    /// Usage of its instance on this node, as in `baton status -o json`; null if none runs.
+    /// Resource usage of the election's instance on this node, as in `baton status -o json`; null if no instance runs.
     #[schema(value_type = Option<Object>)]
     usage: Option<InstanceUsage>,
 }
@@ -94,20 +94,20 @@ impl ElectionStatus {
     }
 }
 
-/// A node of an election.
+/// A node in an election.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct NodeStatus {
     /// Name of the election.
     election: String,
     #[serde(flatten)]
     said: NodeAnnouncement,
-    /// Source of its modules.
+    /// Source of the node's modules.
     source: String,
-    /// Digests of the modules that it could start at once.
+    /// Digests of the modules that the node could start immediately.
     holds: Vec<String>,
-    /// The highest term that it has seen.
+    /// The highest term that the node has seen.
     term: u64,
-    /// Address of its admin endpoint; null if other machines cannot reach it.
+    /// Address of the node's admin endpoint; null if other machines cannot reach it.
     admin: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl NodeStatus {
 
 pub(super) struct Nodes {
     store: Arc<dyn ObjectStore>,
-    /// Locked while a request reads the store: the others wait for its result.
+    /// Locked while a request reads the store, so that other requests wait for the result.
     last: Mutex<Option<(Instant, Vec<NodeStatus>)>>,
 }
 
@@ -160,7 +160,7 @@ impl Nodes {
 #[utoipa::path(get, path = "/v1/elections", responses(Withheld, (status = 200, body = Vec<ElectionStatus>)))]
 pub(super) async fn elections(_: MaySeeStatus, State(asked): State<Arc<AdminState>>) -> Json<Vec<ElectionStatus>> {
     let watched = &asked.watched;
-    // Read once for all elections: it reads the process of each instance.
+    // Read the usage once for all elections, since this inspects the process of each instance.
     let in_use = watched.running.in_use();
     Json(watched.trackers.iter().map(|tracker| ElectionStatus::of(watched, tracker, &in_use)).collect())
 }
@@ -186,7 +186,7 @@ pub(super) async fn election(
     Ok(Json(ElectionStatus::of(watched, tracker, &watched.running.in_use())))
 }
 
-/// The nodes of these elections, as they have announced themselves in the store.
+/// The nodes in these elections, as they have announced themselves in the store.
 #[utoipa::path(
     get,
     path = "/v1/nodes",

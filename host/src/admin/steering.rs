@@ -1,6 +1,6 @@
-//! The calls that make changes: they steer an election's nodes, as the commands do.
+//! The calls that make changes. They steer an election's nodes, like the commands do.
 //!
-//! They always need the token, and refuse browser pages that are not the endpoint's own.
+//! They always require the token, and refuse requests from any web page other than the endpoint's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::steering::operator::{HintTarget, NoEffect, Operator, SteeringCommand,
 use crate::steering::rollback;
 use crate::telemetry::Event;
 
-/// In bytes.
+/// Maximum size of a body, in bytes.
 const LONGEST: usize = 4 << 10;
 
 /// Timeout for reading a body.
@@ -38,16 +38,16 @@ pub(super) const AT_ONCE: usize = 8;
 
 /// Default time to wait for the effect of a call, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 30;
-/// Maximum time to wait, in seconds: a connection lasts a minute.
+/// Maximum time to wait, in seconds. It is below a minute, the lifetime of a connection.
 const LONGEST_TIMEOUT_S: u64 = 50;
 
 /// Makes the leader release the lease.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct StepDownCall {
-    /// Time for which that node is ineligible, in seconds, from 1 to 86400; 60 by default.
+    /// Time for which the former leader is ineligible, in seconds, from 1 to 86400; 60 by default.
     for_s: Option<u64>,
-    /// Reason, for the log; at most 500 bytes.
+    /// Reason to log; at most 500 bytes.
     reason: Option<String>,
     /// Time to wait for the effect, in seconds; 30 by default, at most 50.
     timeout_s: Option<u64>,
@@ -57,7 +57,7 @@ pub(super) struct StepDownCall {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SuspendCall {
-    /// Reason, for the log; at most 500 bytes.
+    /// Reason to log; at most 500 bytes.
     reason: Option<String>,
     /// Time to wait for the effect, in seconds; 30 by default, at most 50.
     timeout_s: Option<u64>,
@@ -77,7 +77,7 @@ pub(super) struct ResumeCall {
 pub(super) struct TransferCall {
     /// Id of the node.
     to: String,
-    /// Reason, for the log; at most 500 bytes.
+    /// Reason to log; at most 500 bytes.
     #[serde(default)]
     reason: Option<String>,
     /// Time to wait for the effect, in seconds; 30 by default, at most 50.
@@ -89,9 +89,10 @@ pub(super) struct TransferCall {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RollbackCall {
-    /// Digest of the version, or its first 8 or more digits; by default the newest other version that was not rejected.
+    /// Digest of the version, or at least its first 8 digits; by default, the newest other version that is not
+    /// rejected.
     digest: Option<String>,
-    /// Reason, for the log of this node; at most 500 bytes.
+    /// Reason to log on this node; at most 500 bytes.
     reason: Option<String>,
 }
 
@@ -100,7 +101,7 @@ pub(super) struct RollbackCall {
 pub(super) struct CallResult {
     /// True if the call has taken effect.
     done: bool,
-    /// Text that says what happened or what is missing.
+    /// Message that says what happened or what is missing.
     result: String,
 }
 
@@ -114,7 +115,7 @@ enum Effect {
     /// the call does not apply now, and nothing was requested
     #[response(status = 409)]
     NotApplicable(CallResult),
-    /// the request is stored, or may be, and had no effect in time as far as the store shows
+    /// the request has been or may have been stored, but the store showed no effect in time
     #[response(status = 504)]
     NotYet(CallResult),
 }
@@ -123,7 +124,8 @@ enum Effect {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only describes responses")]
 enum Refusal {
-    /// the store does not answer, too many other calls are in progress, or (as text) the token file cannot be read
+    /// the store does not respond, too many other calls are in progress, or (as plain text) the token file cannot be
+    /// read
     #[response(status = 503)]
     Unavailable(CallResult),
     /// the body is invalid
@@ -175,7 +177,7 @@ async fn only_posts() -> Response {
     response
 }
 
-/// Makes the leader release the lease, so that another node takes it.
+/// Makes the leader release the lease, so that another node acquires it.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/step-down",
@@ -239,7 +241,7 @@ pub(super) async fn resume(
     Ok(call.answer(&SteeringCommand::Resume).await)
 }
 
-/// Makes the named node lead. If it does not take the lease soon, the previous leader may continue.
+/// Makes the named node lead. If that node does not acquire the lease soon, the previous leader may continue.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/transfer",
@@ -356,7 +358,7 @@ fn steered(status: StatusCode, done: bool, result: String) -> Response {
     (status, Json(CallResult { done, result: result.trim_end().to_owned() })).into_response()
 }
 
-/// The election's name, if this node is in the election.
+/// Returns the election's name, if this node is in the election.
 fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
     let tracker = asked.watched.tracker(election);
     tracker.map(|tracker| tracker.election.clone()).map_err(|NoPart(why)| Unusable(StatusCode::NOT_FOUND, why))
@@ -366,7 +368,7 @@ fn known(asked: &AdminState, election: &str) -> Result<ElectionName, Unusable> {
 async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    // A page of another site can send other content types without a preflight request.
+    // Require JSON: a page on another site can send some other content types without a preflight request.
     if !kind.eq_ignore_ascii_case("application/json") {
         let why = "send JSON, with the header Content-Type: application/json".to_owned();
         return Err(Unusable(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
@@ -382,7 +384,7 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
         }
     };
     let json = if bytes.is_empty() { "{}".into() } else { bytes };
-    // Serde would accept an array as the values of the fields, in their order.
+    // Serde would also accept an array with the values of the fields in order.
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Unusable::because("the body is not a JSON object"));
     }

@@ -1,7 +1,7 @@
-//! Streams: their maximum number, and the end of streams that no client reads.
+//! Streams: limits their number, and ends streams that no client reads.
 //!
-//! A connection with a stream does not count among the connections that a further one may close, since it would always
-//! be the oldest. Instead, the number of streams is bounded: a further stream ends the oldest one.
+//! A connection that carries a stream is not among those that a new connection may close, since it would always be the
+//! oldest. Instead, the number of streams is limited: a new stream ends the oldest one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// The state of a connection, shared by its handler and the list of connections.
+/// The state of a connection, shared by its handler and the connection list.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
     has_asked: AtomicBool,
     is_stream: AtomicBool,
-    /// Counts how often the client has read all that was sent.
+    /// Number of times that the client has read everything that was sent.
     moves: AtomicU64,
     cut: Notify,
 }
@@ -35,13 +35,13 @@ impl ConnectionState {
         self.is_stream.load(Ordering::Relaxed)
     }
 
-    /// Records that the client has read all that was sent.
+    /// Records that the client has read everything that was sent.
     pub(super) fn moves(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection must end: after the lifetime or, if it carries a stream, once its client has read
-    /// nothing for as long, or a further stream ends this one.
+    /// Waits until the connection must end. Without a stream, this is after `lifetime`. With a stream, this is when its
+    /// client has read nothing for `lifetime`, or when a new stream ends this one.
     pub(super) async fn ends(&self, lifetime: Duration) {
         loop {
             let before = self.moves.load(Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Streams {
         open.iter().any(|one| one.strong_count() > 0)
     }
 
-    /// Starts a stream on a connection. Ends the oldest stream if there are too many.
+    /// Starts a stream on a connection. If there are too many streams, ends the oldest one.
     pub(super) fn begin(&self, place: &Arc<ConnectionState>) {
         place.is_stream.store(true, Ordering::Relaxed);
         let mut open = self.oldest_first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ mod tests {
         let streams = Streams::at_most(2);
         let places: Vec<Arc<ConnectionState>> = (0..3).map(|_| Arc::default()).collect();
         places.iter().for_each(|place| streams.begin(place));
-        // The third stream ends the first.
+        // The third stream ends the first one.
         places[0].ends(Duration::MAX).await;
         // The second client reads nothing.
         places[1].ends(LIFETIME).await;
@@ -110,7 +110,7 @@ mod tests {
             () = reading => {}
             () = places[2].ends(LIFETIME) => panic!("a stream ended although its client reads"),
         }
-        // A connection without a stream ends after its lifetime, even if the client reads.
+        // A connection without a stream ends after its lifetime, even if its client reads.
         let other = ConnectionState::default();
         let moving = async {
             loop {

@@ -1,4 +1,4 @@
-//! The URL of an admin endpoint, as nodes announce it.
+//! An admin endpoint's URL, as nodes announce it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,15 @@ use std::str::FromStr;
 use baton_store::address::{is_certainly_loopback, without_user};
 use url::Url;
 
-/// In bytes. A longer URL is a mistake, or an attack.
+/// Maximum length of a URL, in bytes. A longer URL is a mistake, or an attack.
 const LONGEST: usize = 2048;
 
-/// The URL of an admin endpoint: `http://HOST:PORT` or `https://HOST:PORT`, with a path if a proxy serves it under one.
+/// An admin endpoint's URL: `http://HOST:PORT` or `https://HOST:PORT`. If a proxy serves the endpoint under a path, the
+/// URL includes that path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AdminUrl(Url);
 
-/// The error if a text is not such a URL.
+/// The error if a string is not a valid [`AdminUrl`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not the address of an admin endpoint: {why}; write it like https://web-3.example:7070")]
 pub struct InvalidAdminUrl {
@@ -49,19 +50,19 @@ impl FromStr for AdminUrl {
 }
 
 impl AdminUrl {
-    /// True if no other machine can read the requests: they stay on this machine, or are encrypted.
+    /// Returns true if no other machine can read the requests: they stay on this machine, or are encrypted.
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.is_encrypted() || self.0.host().is_some_and(|host| is_certainly_loopback(&host))
     }
 
-    /// True if the endpoint uses TLS.
+    /// Returns true if the endpoint uses TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.0.scheme() == "https"
     }
 
-    /// The host, as DNS and certificates name it, and the port.
+    /// Returns the host, in the form that DNS and certificates use, and the port.
     #[must_use]
     pub fn place(&self) -> (String, u16) {
         let host = self.0.host_str().unwrap_or_default();
@@ -69,13 +70,13 @@ impl AdminUrl {
         (host.to_owned(), self.0.port_or_known_default().unwrap_or_default())
     }
 
-    /// The host and the port, as in the header `Host`.
+    /// Returns the host and the port, as in the header `Host`.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.0.authority()
     }
 
-    /// The request target for a path, which starts with a slash.
+    /// Returns the request target for a path, which must start with a slash.
     #[must_use]
     pub fn target(&self, path: &str) -> String {
         format!("{}{path}", self.0.path().trim_end_matches('/'))

@@ -8,7 +8,7 @@
 //! is set, hosts on different machines exchange the same messages over TLS, and authenticate each other by the
 //! announced certificates.
 //!
-//! One thread of the host runs all links. Its [`hub`] decides which peers are linked and what is sent to them. The
+//! One thread of the host runs all links. Its `hub` decides which peers are linked and what is sent to them. The
 //! memory and CPU time of all links are bounded, and no thread that renews leases, kills instances or gates effects
 //! waits for this thread.
 

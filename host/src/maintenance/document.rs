@@ -3,7 +3,7 @@ use serde::Deserialize;
 use crate::telemetry::Event;
 use baton_store::untrusted::Reader;
 
-/// The reader of untrusted bytes, for [`crate::foreign`].
+/// The reader of untrusted bytes, for [`crate::untrusted`].
 pub(crate) const READER: Reader = Reader {
     name: "scheduled-events",
     read: |bytes| {
@@ -14,7 +14,7 @@ pub(crate) const READER: Reader = Reader {
     },
 };
 
-/// Longest event id, in bytes. Azure's ids are UUIDs.
+/// Maximum length of an event id, in bytes. Azure's ids are UUIDs.
 const LONGEST_ID: usize = 128;
 
 #[derive(Deserialize)]
@@ -23,7 +23,7 @@ pub(super) struct Machine {
     pub(super) name: String,
 }
 
-/// The planned events for the machines of a group.
+/// The planned events for a group of machines.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Document {
@@ -45,7 +45,7 @@ pub(super) struct ScheduledEvent {
 }
 
 impl Document {
-    /// The events that will interrupt what runs on this machine.
+    /// Returns the events that will interrupt processes on this machine.
     pub(super) fn of(&self, machine: &str) -> Vec<&ScheduledEvent> {
         let concerns = |event: &&ScheduledEvent| {
             event.action().is_some()
@@ -57,7 +57,7 @@ impl Document {
 }
 
 impl ScheduledEvent {
-    /// Azure's action on the machine. None for kinds that do not interrupt it.
+    /// Returns Azure's action on the machine, or `None` for kinds of events that do not interrupt it.
     fn action(&self) -> Option<&'static str> {
         match self.kind.as_str() {
             "Freeze" => Some("frozen"),
@@ -69,7 +69,7 @@ impl ScheduledEvent {
         }
     }
 
-    /// The reason why a node on the machine is ineligible, for people.
+    /// Returns a human-readable reason why a node on this machine is ineligible.
     pub(super) fn why(&self) -> String {
         let action = self.action().unwrap_or("changed");
         if self.status == "Started" {
@@ -79,13 +79,13 @@ impl ScheduledEvent {
         }
     }
 
-    /// True if Azure waits for an acknowledgement, which applies to all machines of the event, and this is the only
-    /// one.
+    /// Returns true if Azure waits for an acknowledgement of this event, and this machine is the only one affected. An
+    /// acknowledgement applies to all machines of an event.
     pub(super) fn can_be_acknowledged(&self) -> bool {
         self.status == "Scheduled" && self.resources.len() == 1
     }
 
-    /// The time at which the event begins without an acknowledgement, for people.
+    /// Returns the human-readable time at which the event begins without an acknowledgement.
     pub(super) fn begins(&self) -> &str {
         if self.not_before.is_empty() { "the announced time" } else { &self.not_before }
     }

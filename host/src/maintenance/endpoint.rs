@@ -1,5 +1,5 @@
-//! A client for a machine's metadata service: plain HTTP to an address that only the machine can reach, without a
-//! proxy.
+//! A client for a machine's metadata service. It uses plain HTTP without a proxy, to an address that only the machine
+//! itself can reach.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +23,8 @@ const PLANNED: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Longest response, in bytes. An event has less than a kilobyte, and a machine's description a few.
+/// Upper bound on the size of a response, in bytes. An event has less than 1 KB, and a machine's description has a few
+/// KB.
 const LONGEST: usize = 1 << 20;
 
 /// The value is not the address of a metadata service.
@@ -45,7 +46,7 @@ impl Endpoint {
     /// Parses `http://HOST` or `http://HOST:PORT`.
     ///
     /// # Errors
-    /// [`NoEndpoint`] if it is anything else.
+    /// [`NoEndpoint`] if `url` is anything else.
     pub fn new(url: &str) -> Result<Self, NoEndpoint> {
         let wrong = || NoEndpoint(without_user(url));
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -66,7 +67,7 @@ impl Endpoint {
         self.ask(PLANNED).await
     }
 
-    /// Acknowledges an event: Azure may begin it at once.
+    /// Acknowledges an event, so that Azure may begin it immediately.
     pub(super) async fn acknowledge(&self, id: &str) -> Result<(), String> {
         let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] }).to_string();
         self.send(Method::POST, PLANNED, body).await.map(drop)
@@ -92,7 +93,7 @@ impl Endpoint {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
-        // The connection ends with this exchange, whose error reports what failed.
+        // The connection ends after this exchange. Ignore its error, since the exchange itself reports failures.
         let mut driven = JoinSet::new();
         driven.spawn(async move { drop(connection.await) });
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;

@@ -1,8 +1,9 @@
 //! Steps down before Azure freezes, reboots, redeploys, preempts or terminates this machine.
 //!
-//! Azure announces such an event through its metadata service (Scheduled Events). While there is one, this node is
-//! ineligible in all elections. It steps down, and then acknowledges the event, so that Azure need not wait. No promise
-//! depends on this: a leader whose machine is frozen without an announcement wakes up after its term.
+//! Azure announces such events through its metadata service (Scheduled Events). While an event is pending, this node is
+//! ineligible in all elections. It steps down, and then acknowledges the event, so that Azure need not wait. Baton's
+//! guarantees do not depend on this: a leader that is frozen without an announcement finds its term over when it wakes
+//! up.
 
 mod document;
 mod endpoint;
@@ -24,14 +25,14 @@ pub use endpoint::{Endpoint, NoEndpoint};
 
 use crate::telemetry::{ElectionTracker, Event, Log};
 
-/// The file and the chassis tag by which a host recognizes an Azure machine.
+/// The file and the chassis tag that identify an Azure machine.
 const TAG: (&str, &str) = ("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77");
 
 const METADATA: &str = "http://169.254.169.254";
 
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Interval between requests for planned events, as Azure recommends.
+/// Polling interval for planned events, as recommended by Azure.
 const POLL: Duration = Duration::from_secs(1);
 
 const AT_ONCE: usize = 16;
@@ -39,7 +40,8 @@ const AT_ONCE: usize = 16;
 /// Interval between checks whether this node has stepped down.
 const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// Time without a response until the node is eligible again. Enabling the service for a machine takes Azure minutes.
+/// Time without a response after which the node becomes eligible again. When the service is first used on a machine,
+/// Azure takes minutes to enable it.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 /// The source of planned events, as set by `--scheduled-events`.
@@ -48,7 +50,7 @@ pub enum ScheduledEvents {
     /// Azure's metadata service, if this is an Azure machine.
     #[default]
     Auto,
-    /// No source.
+    /// Planned events are not polled.
     Off,
     /// A metadata service at this address.
     At(Endpoint),
@@ -58,7 +60,7 @@ impl ScheduledEvents {
     /// Parses `auto`, `off` or a URL.
     ///
     /// # Errors
-    /// [`NoEndpoint`] if it is anything else.
+    /// [`NoEndpoint`] if `text` is anything else.
     pub fn new(text: &str) -> Result<Self, NoEndpoint> {
         match text.trim() {
             "auto" => Ok(Self::Auto),
@@ -67,7 +69,7 @@ impl ScheduledEvents {
         }
     }
 
-    /// The endpoint to request, if this machine has one.
+    /// Returns the metadata service to poll, if this machine has one.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         match self {
@@ -91,14 +93,14 @@ impl fmt::Display for ScheduledEvents {
     }
 }
 
-/// The reason why this node is ineligible for all elections, if it is.
+/// The reason why this node is ineligible in all elections, if it is.
 pub type Drained = Option<Arc<str>>;
 
-/// Watches the planned events of the machine.
+/// Watches the planned events of this machine.
 pub struct Maintenance {
     /// The metadata service.
     pub endpoint: Endpoint,
-    /// The elections that this node steps down from.
+    /// The elections in which this node steps down.
     pub trackers: Vec<Arc<ElectionTracker>>,
     /// The channel to the supervisors of these elections.
     pub away: watch::Sender<Drained>,
@@ -109,7 +111,7 @@ pub struct Maintenance {
 impl Maintenance {
     /// Watches until the future is dropped.
     pub async fn watch(self) {
-        // On a Kubernetes node, other workloads run that this host cannot speak for.
+        // A Kubernetes node also runs other workloads, and this host must not acknowledge an event on their behalf.
         let may_acknowledge = std::env::var_os(IN_POD).is_none();
         let mut state = EventState::default();
         let machine = loop {
@@ -149,11 +151,11 @@ impl Maintenance {
             may_acknowledge && event.can_be_acknowledged() && !state.acknowledged.contains(&event.id)
         };
         let mut waiting: Vec<_> = events.iter().copied().filter(to_acknowledge).collect();
-        // If the node has not stepped down yet, the next poll tries again, with the events as they are then.
+        // If the node has not stepped down yet, the next poll tries again, with the events at that time.
         if waiting.is_empty() || !self.has_stepped_down().await {
             return;
         }
-        // Events whose acknowledgement was refused go last, so that they do not delay the others.
+        // Sort events whose acknowledgement has failed to the end, so that they do not delay the others.
         waiting.sort_by_key(|event| state.refused.contains(&event.id));
         let mut answers = FuturesUnordered::new();
         for event in waiting.into_iter().take(AT_ONCE) {
@@ -170,7 +172,7 @@ impl Maintenance {
         }
     }
 
-    /// Reports the first failed acknowledgement of an event. Azure begins the event later anyway.
+    /// Reports a failed acknowledgement, once per event. Azure begins the event later anyway.
     fn refused(&self, state: &mut EventState, event: &ScheduledEvent, error: &str) {
         if !state.refused.insert(event.id.clone()) {
             return;
@@ -185,7 +187,8 @@ impl Maintenance {
         self.log.emit(None, Event::Error { error });
     }
 
-    /// Waits until this node leads nothing and runs nothing, at most until the next poll. Returns true if so.
+    /// Waits until this node leads nothing and runs nothing, but at most until the next poll. Returns true if it has
+    /// stepped down.
     async fn has_stepped_down(&self) -> bool {
         let until = Instant::now() + POLL;
         loop {
@@ -222,7 +225,7 @@ impl Maintenance {
 struct EventState {
     reported: BTreeSet<String>,
     acknowledged: BTreeSet<String>,
-    /// Events whose failed acknowledgement was reported.
+    /// Events whose failed acknowledgement has been reported.
     refused: BTreeSet<String>,
     answered: Instant,
     has_complained: bool,
@@ -256,7 +259,7 @@ mod tests {
     use crate::node::NodeId;
     use crate::telemetry::{Format, Style};
 
-    /// Refuses acknowledgements of event A, as a firewall that blocks POST does.
+    /// Refuses to acknowledge event A, like a firewall that blocks POST.
     async fn refuse_event_a(listener: TcpListener) {
         while let Ok((mut stream, _)) = listener.accept().await {
             let (mut request, mut piece) = (Vec::new(), [0; 4096]);

@@ -1,11 +1,11 @@
 //! Classification of addresses and host names, for all packages of the host.
 //!
-//! Two questions treat doubt in opposite ways:
+//! There are two questions, which treat doubtful cases in opposite ways:
 //!
 //! - A name that somebody else controls (a coordinator's granted name, a registry's redirect) must not lead to this
-//!   machine, its network, or a cloud's metadata service. So in doubt, [`kind`], [`kind_from_here`] and
-//!   [`kind_of_host`] classify it as such.
-//! - Unencrypted traffic must not leave this machine. So in doubt, [`is_certainly_loopback`] is false.
+//!   machine, its network, or a cloud's metadata service. So if in doubt, [`kind`], [`kind_from_here`] and
+//!   [`kind_of_host`] do not classify an address or a host as public.
+//! - Unencrypted traffic must not leave this machine. So if in doubt, [`is_certainly_loopback`] returns false.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,10 +16,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use url::Host;
 
-/// Addresses of clouds' platform services outside the link-local ranges. Those in fc00::/7 would otherwise be private.
+/// Addresses of clouds' platform services outside the link-local ranges. Without this list, those in fc00::/7 would
+/// count as private.
 const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    // Metadata of Alibaba, Google, Oracle, Scaleway and Akamai.
+    // Metadata services of Alibaba, Google, Oracle, Scaleway and Akamai.
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
@@ -28,7 +29,7 @@ const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1)),
 ];
 
-/// Hides user and password before a host, for people: `https://***@host/path`, or `***@host:1` without a scheme.
+/// Hides the user and password before a host, for display: `https://***@host/path`, or `***@host:1` without a scheme.
 #[must_use]
 pub fn without_user(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
@@ -39,7 +40,7 @@ pub fn without_user(text: &str) -> String {
     }
 }
 
-/// The kind of an address, as a client that connects to it by name sees it.
+/// The kind of an address, for a client that connects to it by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
     /// An address on the internet.
@@ -48,11 +49,11 @@ pub enum AddressKind {
     Loopback,
     /// In a private network.
     Private,
-    /// An address that no name should stand for: link-local (where metadata services are), multicast, reserved.
+    /// An address to which no name should resolve: link-local (where metadata services are), multicast or reserved.
     Special,
 }
 
-/// The kind of the range that an address is in. If the address embeds another address, that address counts.
+/// The kind of the range that contains the address. If the address embeds another address, the embedded address counts.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
     let address = innermost(address);
@@ -65,7 +66,8 @@ pub fn kind(address: IpAddr) -> AddressKind {
 
 /// The kind of an address as seen from this machine. The machine's own public addresses are
 /// [`Loopback`](AddressKind::Loopback), and public addresses on its IPv6 links are [`Private`](AddressKind::Private).
-/// Reads interfaces and routes each time. Misses an address that a network translates to this machine's.
+/// Reads the interfaces and routes on each call. Does not detect an address that the network translates to an address
+/// of this machine.
 #[must_use]
 pub fn kind_from_here(address: IpAddr) -> AddressKind {
     match (kind(address), innermost(address)) {
@@ -75,7 +77,7 @@ pub fn kind_from_here(address: IpAddr) -> AddressKind {
     }
 }
 
-/// True if the address is this machine's, or if the kernel does not report the machine's addresses.
+/// True if the address belongs to this machine, or if the kernel does not report the machine's addresses.
 fn is_own(address: IpAddr) -> bool {
     interface_addresses().map_or(true, |own| own.contains(&address)) || is_own_source(address)
 }
@@ -122,10 +124,10 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if this machine would send to the address from the address itself. That is so for local routes without an
-/// interface that has the address, as clouds' load balancers set them. Sends nothing.
+/// True if this machine would use the address itself as the source when sending to it. This is the case for local
+/// routes to an address that no interface has, which clouds' load balancers set up. Sends nothing.
 fn is_own_source(address: IpAddr) -> bool {
-    /// Arbitrary: connecting needs a port, but nothing is sent.
+    /// An arbitrary port: connecting needs one, but nothing is sent.
     const PORT: u16 = 9;
     let unspecified: SocketAddr = match address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -138,7 +140,8 @@ fn is_own_source(address: IpAddr) -> bool {
     };
     match source() {
         Ok(source) => source.ip() == address,
-        // A lack of descriptors or memory leaves it open: count it as own. After other errors, nothing can be sent.
+        // If descriptors or memory are lacking, the answer is unknown: treat the address as this machine's. After other
+        // errors, nothing can be sent to it.
         Err(error) => Errno::from_io_error(&error)
             .is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)),
     }
@@ -158,11 +161,12 @@ fn is_on_link(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Lengths of prefixes that have neighbors. Shorter ones are tunnels to the internet; longer ones are single addresses.
+/// Lengths of prefixes with neighbors on the link. Shorter prefixes are tunnels to the internet; longer ones are single
+/// addresses.
 const LINK_PREFIXES: RangeInclusive<u32> = 32..=127;
 
-/// The addresses and prefix lengths in `/proc/net/if_inet6`. A line has the address, the interface's number, the prefix
-/// length, the scope and the flags in hexadecimal, and the interface's name.
+/// The addresses and prefix lengths in `/proc/net/if_inet6`. A line contains the address, the interface's number, the
+/// prefix length, the scope and the flags in hexadecimal, and the interface's name.
 fn interface_prefixes(interfaces: &str) -> impl Iterator<Item = (u128, u32)> {
     interfaces.lines().filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -172,9 +176,9 @@ fn interface_prefixes(interfaces: &str) -> impl Iterator<Item = (u128, u32)> {
     })
 }
 
-/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. A line has the destination and its
-/// prefix length, the source and its prefix length, the gateway, the metric, two counters and the flags in hexadecimal,
-/// and the interface's name. Routes that reject are on `lo`.
+/// The prefixes in `/proc/net/ipv6_route` that have no gateway, and their lengths. A line contains the destination and
+/// its prefix length, the source and its prefix length, the gateway, the metric, two counters and the flags in
+/// hexadecimal, and the interface's name. Routes that reject packets are on `lo`.
 fn route_prefixes(routes: &str) -> impl Iterator<Item = (u128, u32)> {
     routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -214,8 +218,8 @@ pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     }
 }
 
-/// True if a URL's host is plainly this machine. `localhost.` and names below `localhost` are not in `/etc/hosts`, so a
-/// DNS server answers for them. An address that embeds a loopback address may be translated on another machine.
+/// True if a URL's host is certainly this machine. `localhost.` and names below `localhost` are not in `/etc/hosts`, so
+/// a DNS server answers for them. An address that embeds a loopback address may be translated on another machine.
 #[must_use]
 pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
     match host {
@@ -228,7 +232,7 @@ pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
 fn kind_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
         [127, ..] => AddressKind::Loopback,
-        // The last range is for carriers, and inside some clouds.
+        // The last range is for carriers, and is also used inside some clouds.
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => AddressKind::Private,
         // "This network", link-local, protocols (and Oracle's old metadata), documentation, relays, benchmarks;
         // multicast, reserved, broadcast.
@@ -375,7 +379,7 @@ mod tests {
             ("notlocalhost", AddressKind::Public, false),
             ("128.0.0.1", AddressKind::Public, false),
         ] {
-            // The form of a setting, a grant, a reference or a redirect.
+            // The forms in a setting, a grant, a reference and a redirect.
             let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
             let host = url.host().unwrap();
             assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");

@@ -1,5 +1,5 @@
 //! Announcements: what a node publishes about itself in an election (`ELECTION/nodes/NODE`). People read them. Other
-//! nodes read the term: it survives if the record is deleted or replaced by an earlier one.
+//! nodes read the term, which is so preserved if the record is deleted or replaced by an earlier record.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::Digest;
 use crate::clock::{rfc3339, wall};
 use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
 
-/// Age from which an announcement's node may be dead: three times the announcement interval.
+/// Age at which an announcement's node may be dead: three times the announcement interval.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
 
-/// A node's labels, for people: names and values.
+/// A node's labels (names and values), for people to read.
 pub type Labels = BTreeMap<String, String>;
 
 /// The maximum number of labels of a node.
@@ -30,57 +30,62 @@ pub const LONGEST_LABEL: usize = 63;
 pub struct Announcement {
     /// The node's id.
     pub node: String,
-    /// The node's start.
+    /// The incarnation: the id of this start of the node.
     pub incarnation: String,
     /// Time of the announcement, in RFC 3339.
     pub at: String,
     /// The source of the node's modules. Empty if not announced.
     #[serde(default)]
     pub source: String,
-    /// The modules that the node could start at once: the current version and the version to fall back to.
+    /// The modules that the node could start immediately: the current version and the version to fall back to.
     pub holds: Vec<Digest>,
     /// The module that the node's instance runs. None on a standby.
     pub runs: Option<Digest>,
     /// The node's labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The highest term that the node has seen in the election, in any start. 0 if it has seen or announced none.
+    /// The highest term that the node has seen in the election, in any start. 0 if the node has seen no term, or has
+    /// announced none.
     #[serde(default)]
     pub term: Term,
-    /// The version of the node's host. Empty if not announced.
+    /// The Baton version of the node's host. Empty if not announced.
     #[serde(default)]
     pub version: String,
-    /// The [mark](crate::steering::Steering::mark) of the steering object that the node read last. None if it has not
-    /// read one yet, or if its host does not know steering.
+    /// The [mark](crate::steering::Steering::mark) of the steering object that the node read last. None if the node has
+    /// not read one yet, or if its host does not support steering.
     #[serde(default)]
     pub steered: Option<String>,
-    /// The reason why the node would not take the lease now: `maintenance` (of its machine), `suspended`,
-    /// `stepped-down`, `transferring` or `cooling-off`. None if it would, or did not announce a reason.
+    /// The reason why the node is ineligible now: `maintenance` (of its machine), `suspended`, `stepped-down`,
+    /// `transferring` or `cooling-off`. None if the node is eligible, or has not announced a reason.
     #[serde(default)]
     pub stays_out: Option<String>,
     /// The priority with which the node takes a free lease, from 0 to 100 (without a wait). None if not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// True if the host leads enough other elections, and would take this lease only if no other node does.
+    /// True if the host already leads enough other elections, so that it would take this lease only if no other node
+    /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leads_enough: bool,
-    /// Another start with the same node id, which announced itself after this start had begun to.
+    /// The incarnation of another start with the same node id, which has announced itself since this start's first
+    /// announcement.
     #[serde(default)]
     pub rival: Option<String>,
-    /// The address of the node's admin endpoint. Empty if there is none, if it is of no use to others, or if not
-    /// announced. An older host drops the field when it announces the node again.
+    /// The address of the node's admin endpoint. Empty if the node has none, if other machines cannot use it, or if it
+    /// was not announced. An older host drops the field when it announces the node again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub admin: String,
-    /// The leader that the node listens to over a link. None if it polls the store only, or did not announce one.
+    /// The leader to which the node listens over a link. None if the node only polls the store, or has not announced a
+    /// leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listens: Option<Listens>,
-    /// The node's address and certificate for other machines' nodes. None if it has no links with them or announced
-    /// none.
+    /// The node's address and certificate for nodes on other machines. None if the node has no links to other machines,
+    /// or has not announced an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<AnnouncedPeer>,
 }
 
-/// A node's address for nodes of other machines, and the certificate that identifies it. Unknown fields are ignored.
+/// A node's address for nodes on other machines, and the certificate that identifies the node. Unknown fields are
+/// ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AnnouncedPeer {
     /// Host and port.
@@ -152,8 +157,8 @@ impl Announcement {
 }
 
 /// Withdraws a node's announcement, which named this `term`, unless the announcement may be the only object that names
-/// the term. That is so if the record names no term as high (it was deleted or replaced by an earlier one), or cannot
-/// be read. Returns true if the announcement was withdrawn.
+/// the term. It may be the only one if the record names only lower terms (it was deleted or replaced by an earlier
+/// record) or cannot be read. Returns true if the announcement was withdrawn.
 ///
 /// # Errors
 /// Those of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -171,14 +176,15 @@ pub async fn withdraw(
     Ok(true)
 }
 
-/// Age of an announcement from which its node counts as dead for good. A live node announces itself every minute.
+/// Age at which an announcement's node counts as permanently dead. A live node announces itself every minute.
 pub const GONE: time::Duration = time::Duration::hours(24);
 
-/// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they pile up if nodes come and go, and
-/// each takeover reads all of them. Returns the number of withdrawn announcements.
+/// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they would pile up as nodes come and go,
+/// and each takeover reads all announcements. Returns the number of withdrawn announcements.
 ///
-/// The caller has just announced itself. An announcement's age is its distance from the newest one, so this machine's
-/// clock does not matter. A store that notes no times serves one machine: there, the nodes' own times count.
+/// The caller must just have announced its own node. An announcement's age is counted back from the newest
+/// announcement, so this machine's clock does not matter. A store that records no times serves a single machine; there,
+/// the times in the announcements are used.
 ///
 /// # Errors
 /// Those of the store.

@@ -1,11 +1,11 @@
 //! The store for fleets: one blob per election, in a container of an Azure storage account.
 //!
-//! `ELECTION/lease` holds only a lease and, as its metadata, the record. This module alone uses the crate
+//! `ELECTION/lease` holds only a lease and, as its metadata, the record. Only this module uses the crate
 //! `azure_storage_blobs`. It relies on these facts:
 //!
-//! * Lease operations leave the ETag unchanged, so the ETag is the version.
-//! * The crate's own retries are off, since they outlast a lease. The elector decides what to retry.
-//! * The holder's id in an answer must be compared: the emulator renews an expired lease for any id.
+//! - Lease operations leave the ETag unchanged, so the ETag is the version.
+//! - The crate's own retries are off, since they outlast a lease. The elector decides what to retry.
+//! - The lease id in a renewal's answer must be checked: the emulator renews an expired lease for any id.
 
 mod access;
 mod answers;
@@ -41,27 +41,28 @@ use tokens::{KeptToken, TokenWatch};
 
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
-/// The message if a renewal's answer names another id, as the emulator's may. The lease is then lost.
+/// The message if the answer to a renewal names another id, as the emulator's answer may. The lease is then lost.
 pub const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
 const LEASE_BLOB: &str = "/lease";
 
-/// The blob's content. An empty blob is hard to read: no range of it can be requested.
+/// The blob's content. It must not be empty, because no range of an empty blob can be requested.
 const CONTENT: &str = "The lease of an election of Baton. Its record is the metadata. Do not delete it.\n";
 
-/// Limit on opening a connection.
+/// Connect timeout.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Limit on each request, except those that carry a module. The supervisor gives up requests for the lease earlier.
+/// Timeout for each request, except those that carry a module. The supervisor gives up lease requests earlier.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Duration from which an unfinished DNS lookup is named as the reason for a timeout.
+/// Duration after which an unfinished DNS lookup is named as the reason for a timeout.
 const SLOW_STEP: Duration = Duration::from_millis(500);
 
 /// A blob container.
 pub struct AzureStore {
     container: ContainerClient,
-    /// A client without a limit per request, for transfers of modules: `transfer` sets the limit by size.
+    /// A client without a request timeout, for transferring modules: `transfer` sets a timeout that depends on the
+    /// size.
     transfers: ContainerClient,
     name: String,
     credentials: ShownCredentials,
@@ -69,7 +70,7 @@ pub struct AzureStore {
 }
 
 impl AzureStore {
-    /// Opens a container, with the endpoint and credentials of the environment. Sends no request yet.
+    /// Opens a container, with the endpoint and credentials from the environment. Sends no request yet.
     ///
     /// # Errors
     /// [`CredentialError`] if the environment has no usable credentials.
@@ -77,7 +78,7 @@ impl AzureStore {
         Self::connect(AccountAccess::of_account(account, &access::of_process)?, container)
     }
 
-    /// Opens a container of the local emulator, with its well-known key unless the environment has another.
+    /// Opens a container of the local emulator, with its well-known key unless the environment provides another key.
     ///
     /// # Errors
     /// [`CredentialError`] if the environment's credentials cannot be used.
@@ -86,7 +87,7 @@ impl AzureStore {
     }
 
     fn connect(access: AccountAccess, container: &str) -> Result<Self, CredentialError> {
-        // The environment's proxy is not used: nobody expects the lease to depend on one.
+        // Ignore the environment's proxy: nobody expects the lease to depend on it.
         let http = || {
             reqwest::Client::builder()
                 .connect_timeout(CONNECT_WITHIN)
@@ -113,7 +114,7 @@ impl AzureStore {
         })
     }
 
-    /// Breaks an election's lease after `period`, for operators. A zero period breaks it at once.
+    /// Breaks an election's lease after `period`, for operators. A zero period breaks the lease immediately.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease.
@@ -123,7 +124,7 @@ impl AzureStore {
         request.await.map(drop).map_err(|error| self.store_error(RequestKind::OfLease, &error))
     }
 
-    /// Deletes the container with everything in it, even if leases are held.
+    /// Deletes the container and everything in it, even if leases are held.
     ///
     /// # Errors
     /// Those of any request.
@@ -182,7 +183,7 @@ impl LeaseStore for AzureStore {
                 .await
                 .map(|response| Reply::Version(Version(response.etag)))
                 .map_err(|error| self.store_error(RequestKind::ToCreate, &error)),
-            // `instead_of` is not used: this store cannot tell that a holder is dead.
+            // Ignore `instead_of`: this store cannot detect that a holder is dead.
             Op::Acquire { id, length, version, instead_of: _ } => {
                 check_length(length, LEASE_RANGE, &"an Azure store")?;
                 let response = blob
@@ -195,7 +196,7 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
-                // A repeated change with the same proposed id succeeds. It does not extend the lease.
+                // Repeating the change with the same proposed id succeeds. The change does not extend the lease.
                 blob.blob_lease_client(azure_id(from)?)
                     .change(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0.clone()))
@@ -285,7 +286,7 @@ fn snapshot(blob: Blob) -> Result<Snapshot, StoreError> {
     Ok(Snapshot::Object { lease, version: version(&properties.etag), record })
 }
 
-/// The version that an ETag names. Listings omit the ETag's quotation marks.
+/// Converts an ETag to a version. Listings omit the ETag's quotation marks.
 fn version(etag: &Etag) -> Version {
     let etag = etag.to_string();
     Version(if etag.ends_with('"') { etag } else { format!("\"{etag}\"") })
@@ -297,7 +298,7 @@ fn azure_id(id: LeaseId) -> Result<AzureLeaseId, StoreError> {
         .map_err(|error| StoreError::Misconfigured(format!("the lease id {id} is not a UUID: {error}")))
 }
 
-/// Rounds up to whole seconds, which Azure counts. The lease may then end later in the store than for its holder.
+/// Rounds up to whole seconds, the unit that Azure uses. The lease may then end later in the store than for its holder.
 fn whole_seconds(length: Duration) -> u64 {
     length.as_secs() + u64::from(length.subsec_nanos() > 0)
 }

@@ -1,4 +1,4 @@
-//! Notifications between nodes: with them, a node reads an object at once after a change, and otherwise seldom.
+//! Notifications between nodes. Because of them, a node reads an object right after a change, and seldom otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::jitter::{Moments, between};
 
-/// Interval between readings while another node would report changes, at least and at most.
+/// Minimum and maximum interval between reads while another node would report changes.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));
 
-/// Shortest interval between readings, however many notifications there are.
+/// Minimum interval between reads, regardless of the number of notifications.
 const APART: Duration = Duration::from_millis(250);
 
-/// Delay before reading once no node would report changes any more, at least and at most. That node may have released
-/// the lease, and the store is then busy with the next leader's requests.
+/// Minimum and maximum delay before the next read once no node would report changes any more. The node that reported
+/// them may have released the lease, and the store is then busy with the next leader's requests.
 const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// One node's notifications of changes to an election's objects, sent and received. Clones share one node's state. A
-/// notification is untrusted: only a reading shows the object.
+/// The notifications of changes to an election's objects that one node sends and receives. Clones share their state. A
+/// notification is untrusted: only a read shows if the object has changed.
 #[derive(Clone, Debug)]
 pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Counts reasons to read.
+    /// Number of reasons to read so far.
     looks: watch::Sender<u64>,
     /// True while another node would report changes.
     is_told: watch::Sender<bool>,
-    /// Counts changes that other nodes should read.
+    /// Number of changes so far that other nodes should read.
     found: watch::Sender<u64>,
     moments: Moments,
 }
@@ -41,7 +41,7 @@ impl Default for ChangeNotifier {
 }
 
 impl ChangeNotifier {
-    /// Creates the notifications of a node whose readers poll at these moments.
+    /// Creates the notifier of a node whose readers poll at these moments.
     #[must_use]
     pub fn at(moments: Moments) -> Self {
         Self(Arc::new(Ends {
@@ -62,12 +62,12 @@ impl ChangeNotifier {
         self.0.is_told.send_if_modified(|before| std::mem::replace(before, is_told) != is_told);
     }
 
-    /// Reports that a reading has shown a change, or that this node has written one.
+    /// Reports that a read has shown a change, or that this node has written a change.
     pub fn found(&self) {
         self.0.found.send_modify(|found| *found += 1);
     }
 
-    /// Counts the changes that this node has found.
+    /// Returns a watch on the number of changes that this node has found.
     #[must_use]
     pub fn finds(&self) -> watch::Receiver<u64> {
         self.0.found.subscribe()
@@ -89,14 +89,14 @@ pub struct ChangeReader {
 }
 
 impl ChangeReader {
-    /// The next time to read, if the last reading was answered at `answered` and succeeded. `usual` is the interval
-    /// without notifications. Other readers use the same moments.
+    /// Returns the next time to read after a successful read that was answered at `answered`. `usual` is the interval
+    /// without notifications. The node's other readers use the same moments.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
         let window = if *self.is_told.borrow_and_update() { TOLD } else { usual };
         self.of.0.moments.next(answered, window)
     }
 
-    /// Waits until `planned`, or until an earlier reason to read. The last reading began at `last`.
+    /// Waits until `planned`, or until there is an earlier reason to read. The last read began at `last`.
     pub async fn until(&mut self, mut planned: Instant, last: Instant) {
         loop {
             tokio::select! {
@@ -106,8 +106,8 @@ impl ChangeReader {
         }
     }
 
-    /// Waits for a reason to read earlier than planned, and returns when to read. It is also a reason if no node would
-    /// report changes any more. The last reading began at `last`. Cancel safe until it returns.
+    /// Waits for a reason to read earlier than planned, and returns the time to read. One such reason is that no node
+    /// would report changes any more. The last read began at `last`. Cancel safe until it returns.
     pub async fn reason(&mut self, last: Instant) -> Instant {
         // `self` keeps both senders alive.
         let silent = async {
@@ -126,7 +126,7 @@ impl ChangeReader {
         }
     }
 
-    /// Reports that a reading has shown a change.
+    /// Reports that a read has shown a change.
     pub fn found(&self) {
         self.of.found();
     }
@@ -158,7 +158,7 @@ mod tests {
         notifier.is_told(false);
         let untold = reader.reason(last).await;
         assert!(untold <= Instant::now() + UNTOLD.1, "{:?}", untold - last);
-        // Several notifications are one reason.
+        // Several notifications count as one reason.
         notifier.look();
         notifier.look();
         let _ = reader.reason(last).await;

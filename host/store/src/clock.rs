@@ -1,12 +1,13 @@
-//! The host's clock: elapsed time, from three clocks of the kernel. None of them is trusted alone.
+//! The host's clock: elapsed time, derived from three kernel clocks. No single clock is trusted alone.
 //!
-//! The boot clock counts suspends, but the time daemon may slew it (chrony by up to 8.3%). The raw clock is never
-//! slewed, but stands still in a suspend. The wall clock shows a pause that a hypervisor hid, once it is corrected.
+//! The boot clock includes suspends, but the time daemon may slew it (chrony by up to 8.3%). The raw clock is never
+//! slewed, but stops during a suspend. Once the wall clock has been corrected, it shows a pause that a hypervisor hid.
 //!
-//! So there are two answers to how much time has passed. [`Clock::now`] is the upper bound, by the largest of the
-//! three: it limits what this node may still do. [`Clock::least`] is the lower bound, by the smaller of boot and raw
-//! clock: by it, a node waits until another must have stopped. The wall clock has no part in the lower bound, since
-//! anyone may step it. Both are summed from reading to reading, so they are right for any two moments.
+//! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
+//! advanced most: it limits how long this node may act. [`Clock::least`] is the lower bound, from the boot clock or the
+//! raw clock, whichever has advanced less: a node uses it to wait until another node must have stopped. The lower bound
+//! does not depend on the wall clock, which may be stepped at any time. Both bounds are summed from reading to reading,
+//! so they hold between any two moments.
 
 mod alarm;
 mod wall;
@@ -20,11 +21,12 @@ use rustix::time::{ClockId, clock_gettime};
 pub use alarm::{Alarm, towards};
 pub use wall::{rfc3339, wall};
 
-/// Movement of two clocks against each other that is a step or a slew, in nanoseconds; less is noise. So for any two
-/// moments the clock is right to twice this, within the 1% of the shortest lease that is reserved for waking late.
+/// Minimum movement of two clocks against each other that counts as a step or a slew, in nanoseconds; less is noise. So
+/// between any two moments, the clock is accurate to twice this value, which is within the 1% of the shortest lease
+/// that is reserved for waking late.
 const STEP: i128 = 5_000_000;
 
-/// Gap between two readings from which the thread counts as preempted, in nanoseconds.
+/// Minimum gap between two readings for which the thread counts as preempted, in nanoseconds.
 const INTERRUPTED: i128 = 1_000_000;
 
 /// The clock of this host. Clones share one clock.
@@ -34,34 +36,35 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The time now, by the upper bound of what has passed. It never goes back.
+    /// Returns the current time, by the upper bound on elapsed time. It never goes back.
     pub fn now(&self) -> Time {
         Time(nanoseconds(self.read().most))
     }
 
-    /// The lower bound of the time that has passed. It never goes back.
+    /// Returns the lower bound on elapsed time. It never goes back.
     pub fn least(&self) -> Duration {
         nanoseconds(self.read().least)
     }
 
-    /// [`Clock::now`] and [`Clock::least`] at one moment.
+    /// Returns [`Clock::now`] and [`Clock::least`] at the same moment.
     pub fn both(&self) -> (Time, Duration) {
         let elapsed = self.read();
         (Time(nanoseconds(elapsed.most)), nanoseconds(elapsed.least))
     }
 
-    /// The time by the boot clock alone. It takes no lock, and all processes of a boot share it.
+    /// Returns the time of the boot clock alone. Takes no lock. All processes of one boot share this clock.
     pub fn boot(&self) -> Duration {
         nanoseconds(read(ClockId::Boottime))
     }
 
-    /// Wall-clock time since the Unix epoch, for people.
+    /// Returns the wall-clock time since the Unix epoch, for display only.
     pub fn wall(&self) -> Duration {
         nanoseconds(read(ClockId::Realtime))
     }
 
     fn read(&self) -> MutexGuard<'_, Elapsed> {
-        // Read under the lock: a reading from before a step that is taken in after the step would count it twice.
+        // Read the clocks under the lock: if a reading from before a step were processed after the step, the step would
+        // count twice.
         let mut elapsed = self.elapsed.lock().unwrap_or_else(PoisonError::into_inner);
         elapsed.advance(Readings::together());
         elapsed
@@ -92,14 +95,14 @@ impl Readings {
     }
 }
 
-/// Elapsed time, in nanoseconds: the boot clock's, corrected by how the other clocks moved against it.
+/// Elapsed time in nanoseconds: the time of the boot clock, corrected by the other clocks' movement against it.
 #[derive(Debug, Default)]
 struct Elapsed {
-    /// The lead of the raw and the wall clock over the boot clock, when last noted.
+    /// The lead of the raw and the wall clock over the boot clock, when it was last noted.
     noted: Option<[i128; 2]>,
-    /// Time that another clock has shown and the boot clock has not, until then.
+    /// Time that another clock has counted and the boot clock has not, until `noted` was last set.
     missed: i128,
-    /// Time that the boot clock has shown and the raw clock has not.
+    /// Time that the boot clock has counted and the raw clock has not, until then.
     extra: i128,
     most: i128,
     least: i128,
@@ -120,7 +123,7 @@ impl Elapsed {
     }
 }
 
-/// Reads one of the kernel's clocks, in nanoseconds. No time may be judged by it alone.
+/// Reads one of the kernel's clocks, in nanoseconds. Do not measure time with this clock alone.
 pub fn nanoseconds_on(id: ClockId) -> u64 {
     u64::try_from(read(id)).unwrap_or(0)
 }
@@ -141,7 +144,7 @@ mod tests {
     const SECOND: i128 = 1_000_000_000;
     const MILLISECOND: i128 = SECOND / 1000;
 
-    /// A machine's clocks, and the clock that reads them.
+    /// A machine's kernel clocks, and the elapsed time derived from them.
     struct Machine {
         clocks: Readings,
         elapsed: Elapsed,
@@ -155,7 +158,7 @@ mod tests {
             machine
         }
 
-        /// Advances each clock, and returns by how much `now` and `least` advance.
+        /// Advances each clock, and returns how far `now` and `least` advance.
         fn pass(&mut self, boot: i128, raw: i128, wall: i128) -> (i128, i128) {
             let Elapsed { most, least, .. } = self.elapsed;
             let clocks = &mut self.clocks;
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn bounds_hold_between_any_two_moments() {
-        // Whatever the clocks do, this holds from any moment on.
+        // Both bounds hold from any moment on, regardless of what the clocks do.
         let mut seed = 1_u64;
         let mut random = move |below: i128| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

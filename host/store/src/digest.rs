@@ -11,16 +11,16 @@ use sha2::{Digest as _, Sha256};
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
-/// The error for a text that is no [`Digest`].
+/// The error for a string that is not a valid [`Digest`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a digest: expected `sha256:` and 64 hexadecimal digits, as `baton check` prints")]
 pub struct InvalidDigest(String);
 
 impl Digest {
-    /// Number of digits to show people who only have to tell a few modules apart.
+    /// Number of digits to display where they only need to distinguish a few modules.
     pub const SHOWN: usize = 12;
 
-    /// The digest of these bytes.
+    /// Computes the digest of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
@@ -43,7 +43,7 @@ impl Digest {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DigestPrefix(String);
 
-/// The error for a text that is no [`DigestPrefix`].
+/// The error for a string that is not a valid [`DigestPrefix`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not a digest: give the first 8 or more hexadecimal digits that `baton modules` prints")]
 pub struct InvalidPrefix(String);

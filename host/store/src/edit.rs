@@ -1,4 +1,4 @@
-//! Edits of a versioned object, despite conflicts and unknown outcomes.
+//! Edits of a versioned object that cope with conflicts and unknown outcomes.
 
 use std::time::Duration;
 
@@ -10,12 +10,14 @@ use crate::jitter::between;
 use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 
-/// Number of conflicts that an edit survives. On a distant store, a client that writes all the time leaves no gap.
+/// Maximum number of conflicts before an edit fails. On a distant store, another client that writes continuously leaves
+/// no gap.
 const CONFLICTS: u32 = 100;
 /// Longest random pause after a conflict, so that many writers do not collide again.
 const APART: Duration = Duration::from_millis(50);
 
-/// One edit of an election's object: reads it, and writes it under the version that was read, until that succeeds.
+/// One edit of an election's object: reads the object, and writes it if its version is unchanged, until the write
+/// succeeds.
 pub struct Edit<'a> {
     store: &'a dyn ObjectStore,
     object: VersionedObject,
@@ -33,7 +35,7 @@ pub enum WriteOutcome {
     Written,
     /// The change was not written: read again.
     Refused,
-    /// The change may have been written, or may still be, unless another client writes first: read again.
+    /// The change may have been written, or may be written later unless another client writes first: read again.
     InDoubt,
 }
 
@@ -50,11 +52,11 @@ pub enum GivenUp {
 
 /// The error for content that cannot be edited.
 pub trait Unusable: std::error::Error + 'static {
-    /// The remedy if the outcome of a change is unknown, for messages.
+    /// Advice for the operator if the outcome of a change is unknown.
     const IN_DOUBT: &'static str;
 }
 
-/// The error if an object was not read or changed.
+/// An error while reading or changing an object.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EditError<U: Unusable> {
     /// The stored content cannot be used.
@@ -90,10 +92,10 @@ impl<'a> Edit<'a> {
         Self { store, object, election, pace, version: None, conflicts: 0, doubt: None }
     }
 
-    /// Reads the object. None if it does not exist.
+    /// Reads the object. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// [`GivenUp`] if the store refuses the request, or does not answer for long.
+    /// [`GivenUp`] if the store refuses the request, or does not answer for a long time.
     pub async fn read(&mut self) -> Result<Option<Bytes>, GivenUp> {
         loop {
             match tried(self.store.read(self.object, self.election, None)).await {
@@ -111,14 +113,14 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Tries to write `content` under the version that was read.
+    /// Tries to write `content`, on condition that the object still has the version that was read.
     ///
     /// # Errors
-    /// [`GivenUp`] if there should be no further write.
+    /// [`GivenUp`] if the write should not be attempted again.
     pub async fn write(&mut self, content: Bytes) -> Result<WriteOutcome, GivenUp> {
         match tried(self.store.write(self.object, self.election, self.version.as_ref(), content)).await {
             Ok(_) => Ok(WriteOutcome::Written),
-            // Another client has written, or an earlier write of this edit succeeded: the next read shows it.
+            // Another client has written, or an earlier write of this edit succeeded: the next read shows which.
             Err(StoreError::Conflict) if self.conflicts < CONFLICTS => {
                 self.conflicts += 1;
                 sleep(between(Duration::ZERO, APART)).await;
@@ -135,7 +137,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The error if the change is no longer allowed: `why`, or an unknown outcome after an earlier write in doubt.
+    /// Returns the error for a change that is no longer allowed: `why`, or an unknown outcome if an earlier write is in
+    /// doubt.
     pub fn forbidden<U: Unusable, E: From<EditError<U>>>(&self, why: E) -> E {
         self.doubt.clone().map_or(why, |error| EditError::Unknown(error).into())
     }

@@ -1,4 +1,5 @@
-//! The gate that every effect of an instance passes, the deadline of effects that wait behind it, and the watchdog.
+//! The gate that every effect of an instance must pass, the deadline for effects that are queued behind the gate, and
+//! the watchdog.
 
 mod watchdog;
 
@@ -11,12 +12,13 @@ use baton_election::timing::{Time, last_words_within};
 use crate::clock::Clock;
 pub use watchdog::Watchdog;
 
-/// Ends this process at once by SIGKILL. An abort could dump core first, which delays the end of dependent processes.
+/// Ends this process at once with SIGKILL. An abort could first dump core, which would delay the end of dependent
+/// processes.
 pub fn end_this_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // The first process of a PID namespace ignores a SIGKILL from within it (pid_namespaces(7)). The status is a
-    // shell's for a killed process.
-    // SAFETY: `_exit` never returns, and it is sound at any point, since it runs no code of this process.
+    // The first process of a PID namespace ignores a SIGKILL from inside the namespace (pid_namespaces(7)). Shells
+    // report the status 137 for a process that SIGKILL has killed. SAFETY: `_exit` never returns, and it is sound at
+    // any point, since it runs no code of this process.
     unsafe { libc::_exit(137) }
 }
 
@@ -25,8 +27,9 @@ pub fn end_this_process() -> ! {
 #[error("the term is over: the host refuses this instance's effects")]
 pub struct Refused;
 
-/// The time from which no effect may leave this process. An instance's gate has one. So has an effect that waits behind
-/// the gate, such as a line that nobody has read yet: the deadline is checked again before it leaves. Clones share it.
+/// The time from which no effect may leave this process. An instance's gate has a deadline. An effect that is queued
+/// behind the gate, such as a line that nobody has read yet, also has a deadline, which is checked again before the
+/// effect leaves. Clones share the deadline.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     clock: Clock,
@@ -35,24 +38,24 @@ pub struct Deadline {
 
 #[derive(Debug)]
 struct SharedDeadline {
-    /// Nanoseconds of [`Time`].
+    /// The [`Time`] in nanoseconds.
     at: AtomicU64,
     ended: AtomicBool,
 }
 
 impl Deadline {
-    /// A deadline at that time.
+    /// Creates a deadline at the given time.
     pub fn new(clock: Clock, at: Time) -> Self {
         let shared = SharedDeadline { at: AtomicU64::new(nanoseconds(at)), ended: AtomicBool::new(false) };
         Self { clock, shared: Arc::new(shared) }
     }
 
-    /// True if the deadline has passed, by a fresh reading of the clock, or was ended.
+    /// True if the deadline was ended or has passed. Reads the clock.
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// The time until the deadline passes.
+    /// Returns the time until the deadline passes.
     pub fn remaining(&self) -> Duration {
         if self.has_ended() {
             return Duration::ZERO;
@@ -60,12 +63,12 @@ impl Deadline {
         Duration::from_nanos(self.nanoseconds().saturating_sub(nanoseconds(self.clock.now())))
     }
 
-    /// Moves the deadline after a renewal. A deadline that has ended stays so.
+    /// Moves the deadline after a renewal. A deadline that was ended stays ended.
     pub fn extend(&self, at: Time) {
         self.shared.at.store(nanoseconds(at), Ordering::Release);
     }
 
-    /// Ends the deadline at once, whatever the clock reads.
+    /// Ends the deadline at once, regardless of the clock.
     pub fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
     }
@@ -83,9 +86,9 @@ impl Deadline {
 #[derive(Debug)]
 pub struct Gate {
     deadline: Deadline,
-    /// Nanoseconds of [`Time`].
+    /// The [`Time`] in nanoseconds.
     abort_at: AtomicU64,
-    /// Time at which a pause past the deadline was first noticed. Meaningless if before the deadline.
+    /// Time at which a pause past the deadline was first noticed. Meaningless if this time is before the deadline.
     woken: AtomicU64,
     refused: AtomicBool,
     dying: AtomicBool,
@@ -93,7 +96,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens a gate until `deadline`, for an instance that must be gone by `abort_at`.
+    /// Creates a gate that is open until `deadline`, for an instance that must have exited by `abort_at`.
     pub fn new(clock: Clock, deadline: Time, abort_at: Time) -> Self {
         Self {
             deadline: Deadline::new(clock, deadline),
@@ -105,10 +108,10 @@ impl Gate {
         }
     }
 
-    /// Lets one effect pass, by a fresh reading of the clock.
+    /// Lets one effect pass if the gate is open. Reads the clock.
     ///
     /// # Errors
-    /// [`Refused`] from the deadline on, and after the gate was closed.
+    /// [`Refused`] if the deadline has passed or the gate was closed.
     pub fn pass(&self) -> Result<(), Refused> {
         if self.deadline.has_passed() {
             self.refused.store(true, Ordering::Release);
@@ -128,12 +131,12 @@ impl Gate {
         self.abort_at.store(nanoseconds(abort_at), Ordering::Release);
     }
 
-    /// The deadline, even if the gate was closed before.
+    /// Returns the deadline, even if the gate was closed before it.
     pub fn deadline(&self) -> Time {
         Time(Duration::from_nanos(self.deadline.nanoseconds()))
     }
 
-    /// The time by the gate's clock.
+    /// Returns the time on the gate's clock.
     pub fn now(&self) -> Time {
         self.deadline.clock.now()
     }
@@ -143,13 +146,14 @@ impl Gate {
         self.deadline.end();
     }
 
-    /// The time until effects are refused.
+    /// Returns the time until the gate refuses effects.
     pub fn remaining(&self) -> Duration {
         self.deadline.remaining()
     }
 
-    /// Notes that the process was paused until `now`. If that is past the deadline, the kill gets its usual time again,
-    /// counted from now. It gets that only once: a process that always wakes late would otherwise never end.
+    /// Notes that the process was paused until `now`. If `now` is past the deadline, the kill gets its usual time
+    /// again, measured from `now`. The kill gets this time only once; otherwise, a process that always wakes late would
+    /// never end.
     fn wakes(&self, now: Time) {
         let deadline = self.deadline.nanoseconds();
         if nanoseconds(now) >= deadline && self.woken.load(Ordering::Acquire) < deadline {
@@ -157,7 +161,7 @@ impl Gate {
         }
     }
 
-    /// The time from which the instance counts as not gone in time.
+    /// Returns the time by which the instance must have exited.
     fn overdue_at(&self) -> Time {
         let (abort_at, deadline) = (self.abort_at.load(Ordering::Acquire), self.deadline.nanoseconds());
         let woken = Some(self.woken.load(Ordering::Acquire)).filter(|woken| *woken >= deadline);
@@ -170,17 +174,18 @@ impl Gate {
         last_words_within(Duration::from_nanos(room))
     }
 
-    /// Notes that nothing of the instance runs any more, even if it is not reaped: ending this process would not help.
+    /// Notes that no part of the instance is running any more, even if it has not been reaped. Ending this process
+    /// would not help.
     pub fn set_dying(&self) {
         self.dying.store(true, Ordering::Release);
     }
 
-    /// True if the watchdog must watch the gate, since something of the instance may still run.
+    /// True if the watchdog must watch the gate, because some part of the instance may still be running.
     fn is_watched(&self) -> bool {
         !self.gone.load(Ordering::Acquire) && !self.dying.load(Ordering::Acquire)
     }
 
-    /// Notes that the instance is gone, and closes the gate. The watchdog stops watching.
+    /// Notes that the instance has exited, and closes the gate. The watchdog stops watching the gate.
     pub fn set_gone(&self) {
         self.close();
         self.gone.store(true, Ordering::Release);

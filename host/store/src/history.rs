@@ -1,8 +1,9 @@
-//! The history of an election's terms (`ELECTION/history`), for people only. No rule depends on it.
+//! The history of an election's terms (`ELECTION/history`), for people to read. No rule depends on it.
 //!
 //! Each node reports the terms that it has served, soon after they began and ended. If a node dies, its successor
-//! reports the node's last term from the record. A term that another node's term has followed is over. A report by the
-//! term's own node overrides those of others, so nodes may report late, at the same time, and more than once.
+//! reports the node's last term from the record. A term is over once another node's term has followed. A report by the
+//! term's own node overrides the reports of other nodes, so nodes may report late, at the same time, and more than
+//! once.
 
 use baton_election::{ElectionName, Record, StoreError, Term};
 use bytes::Bytes;
@@ -15,35 +16,37 @@ use crate::{ObjectStore, VersionedObject};
 /// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
 const FORMAT: u64 = 1;
 
-/// The number of terms that are kept, the latest ones.
+/// Number of terms to keep: the latest.
 pub const KEPT_TERMS: usize = 1000;
 
-/// Limit on the object's size, in bytes, since it is read and written whole. Fewer terms are kept if they need more.
+/// Maximum size of the object, in bytes. It is limited because the object is read and written as a whole. Terms that do
+/// not fit are dropped, the earliest first.
 const LARGEST: usize = 512 << 10;
 
-/// The largest object that is read, in bytes. Baton writes none that is larger.
+/// Size of the largest object to read, in bytes. Baton never writes a larger one.
 const LARGEST_READ: usize = 2 * LARGEST;
 
 const SEPARATOR: &str = ",\n";
 
-/// The maximum length of each text, in characters.
+/// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// A report of a term with more later terms than this is not late: the term numbers were set back with the store.
+/// Maximum number of later terms after which a report can still count as late. With more, the store was reset to lower
+/// term numbers.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
 const UNTOLD: &str = "its node has not reported how the term ended";
 const GIVEN_UP: &str = "ended cleanly; its node has not reported the outcome, or whether an instance ever started";
 
-/// One term. Times are those of the nodes' wall clocks, which may differ.
+/// One term. Times are from the nodes' wall clocks, which may differ.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PastTerm {
     /// The term's number.
     pub term: Term,
     /// The node that served it.
     pub node: String,
-    /// The node's start.
+    /// The incarnation: the id of this start of the node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
     /// The digest of the module that ran.
@@ -51,19 +54,21 @@ pub struct PastTerm {
     pub module: Option<String>,
     /// Start of the term, in RFC 3339.
     pub begun: String,
-    /// End of the instance, in RFC 3339. If another node reports it, the time of its takeover. None until reported.
+    /// End of the instance, in RFC 3339. If another node reports the end, this is the time of that node's takeover.
+    /// None until the end is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// The outcome of the instance, in the words of the event `ended`. None if its own node has not reported it.
+    /// The outcome of the instance, in the words of the event `ended`. None until the term's own node has reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// The reason for the end. None if the outcome says it all.
+    /// The reason for the end. None if the outcome needs no explanation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The leaderless time before the term, as its node saw it, in milliseconds. None if there was none, or if unknown.
+    /// The time without a leader before the term, in milliseconds, as the term's node observed it. None if there was no
+    /// such time, or if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaderless_ms: Option<u64>,
-    /// The node that reported the end, if not the term's own.
+    /// The node that reported the end, if it is not the term's own node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_by: Option<String>,
 }
@@ -159,7 +164,7 @@ impl History {
         Ok(Self { terms: terms.into_iter().map(PastTerm::bounded).collect() })
     }
 
-    /// Encodes the latest terms, as many as there is room for.
+    /// Encodes as many of the latest terms as fit.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut room = LARGEST;
@@ -174,7 +179,7 @@ impl History {
         format!("{{\"format\":{FORMAT},\"terms\":[\n{}\n]}}\n", kept.join(SEPARATOR)).into()
     }
 
-    /// Adds a report of a term, or replaces an earlier report that knows less.
+    /// Adds a report of a term, or replaces an earlier report that contains less.
     pub fn tell(&mut self, told: PastTerm) {
         let told = told.bounded();
         let is_same = |known: &&mut PastTerm| known.term == told.term && known.incarnation == told.incarnation;
@@ -211,7 +216,8 @@ impl History {
         }
     }
 
-    /// Closes each open term that a term of another start has followed. A start reports the ends of its own terms.
+    /// Closes each open term that was followed by a term of another incarnation. An incarnation reports the ends of its
+    /// own terms.
     pub fn close(&mut self) {
         let mut successor = None;
         for at in (1..self.terms.len()).rev() {
@@ -235,9 +241,9 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
     found.map(|content| History::decode(&content)).transpose()
 }
 
-/// Reports terms in one conditional write, or in none if all is known. Replaces a damaged history, and returns the
-/// damage. Fails for a later version's history. Dropping the future may leave the request under way. Repeating it is
-/// harmless.
+/// Reports terms in one conditional write; writes nothing if the history already contains the reports. Replaces a
+/// damaged history, and returns the damage. Fails if a later version of Baton wrote the history. Dropping the future
+/// may leave the request under way. Repeating it is harmless.
 ///
 /// # Errors
 /// [`HistoryError`] if the report was not written, or may not have been.
@@ -262,7 +268,7 @@ pub async fn report_terms(
     }
 }
 
-/// The content to write instead of `found`, and the damage in `found`. No content if nothing changes.
+/// Returns the content to write instead of `found`, if it differs, and the damage in `found`, if any.
 fn with(found: Option<&[u8]>, told: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),

@@ -1,22 +1,23 @@
-//! Waits: random ones, so that nodes spread their requests; shared ones, so that tasks join theirs; and backoff.
+//! Wait times: random waits to spread the requests of nodes, shared moments to combine the requests of tasks, and
+//! backoff.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A random duration between two bounds. The lower bound if the system has no random numbers.
+/// Returns a random duration between two bounds, or the lower bound if the system provides no random numbers.
 pub fn between(least: Duration, most: Duration) -> Duration {
     let mut byte = [0];
     let random = getrandom::fill(&mut byte).map_or(0, |()| byte[0]);
     least + most.saturating_sub(least) * u32::from(random) / 256
 }
 
-/// Shared moments for repeated work that can wait a little. Clones have the same moments: a CPU that wakes once for all
-/// tasks sleeps longer, and a store may answer all of them at once.
+/// Shared moments for repeated work that can wait a little. Clones have the same moments. So the CPU wakes only once
+/// for all tasks and sleeps longer, and a store may answer all their requests together.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
-    /// Random shift, so that other moments that began at the same time differ.
+    /// Random offset, so that `Moments` created at the same time have different moments.
     before: Duration,
 }
 
@@ -29,9 +30,10 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// The next shared moment between `least` and `most` after the last answer. Shared moments are the middle of the
-    /// window apart, so prompt answers lead from one to the next. If none is in the window, the moment is random: so
-    /// tasks that began at other times soon meet the others.
+    /// Returns the next shared moment between `least` and `most` after the last answer. The interval between shared
+    /// moments is the middle of this window, so a task with prompt answers goes from one moment to the next. If no
+    /// shared moment is in the window, returns a random time in the window. So tasks that began at other times soon
+    /// join the other tasks.
     #[must_use]
     pub fn next(&self, answered: Instant, (least, most): (Duration, Duration)) -> Instant {
         let step = ((least + most) / 2).as_nanos().max(1);
@@ -41,7 +43,8 @@ impl Moments {
     }
 }
 
-/// Backoff after `failures` earlier failures in a row: the first wait, doubled for each of them, up to the longest.
+/// Returns the backoff after `failures` consecutive failures: the first wait, doubled for each failure, up to the
+/// longest.
 pub fn doubled((first, longest): (Duration, Duration), failures: u32) -> Duration {
     first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(longest)
 }

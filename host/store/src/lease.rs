@@ -1,7 +1,8 @@
 //! The rules of an Azure blob lease, for stores that keep leases themselves.
 //!
-//! Nothing here reads a clock. A lease counts from its last change (an acquire, a renewal, a break), and the store says
-//! how much time has certainly passed since then. If the store says less, the lease ends late, which is safe.
+//! Nothing in this module reads a clock. A lease is measured from its last change (an acquire, a renewal or a break),
+//! and the store passes in the minimum time since that change. If that time is too short, the lease ends late, which is
+//! safe.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreErro
 /// One election's object: its lease and its record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseObject {
-    /// Changes with each write of the record, and with nothing else.
+    /// Changes with each write of the record, and only then.
     pub version: Version,
-    /// None in an object that another client made.
+    /// None if another client created the object.
     pub record: Option<Record>,
     /// The lease.
     pub lease: Lease,
@@ -21,21 +22,22 @@ pub struct LeaseObject {
 /// A lease, as of its last change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
-    /// The id of the present or last holder; none if the lease was never held or was released.
+    /// The id of the current or last holder; none if the lease was never held or was released.
     pub holder: Option<LeaseId>,
-    /// The time from the last change to the expiry; none for a lease without an end.
+    /// The time from the last change to the expiry; none if the lease never expires.
     pub length: Option<Duration>,
-    /// If the lease is being broken: the time from its last change to the break.
+    /// The time from the last change to the break, if the lease is being broken.
     pub broken_after: Option<Duration>,
-    /// True if the holder is known to have exited, with all that it began. Observed at each reading, and never saved.
+    /// True if the holder and all processes that it started are known to have exited. Observed at each read, and never
+    /// saved.
     pub is_abandoned: bool,
-    /// The number of changes that restarted the lease's time. Two readings with the same number saw no renewal in
-    /// between.
+    /// The number of changes that restarted the lease's time. If two reads return the same number, the lease was not
+    /// renewed in between.
     pub changes: u64,
 }
 
 impl Lease {
-    /// Returns the state if at least `elapsed` has passed since the last change.
+    /// Returns the state of the lease, given that at least `elapsed` has passed since the last change.
     pub fn state(&self, elapsed: Duration) -> LeaseState {
         match (self.holder, self.broken_after, self.length) {
             (None, _, _) => LeaseState::Free,
@@ -48,7 +50,8 @@ impl Lease {
         }
     }
 
-    /// Breaks the lease after `period`, or when it would have expired, if that is earlier. Zero breaks it at once.
+    /// Breaks the lease after `period`, or when it would have expired, whichever is earlier. If `period` is zero,
+    /// breaks the lease at once.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease to break.
@@ -83,7 +86,7 @@ impl Lease {
     ) -> Result<(), StoreError> {
         match self.state(elapsed) {
             LeaseState::Free | LeaseState::Expired | LeaseState::Broken => {}
-            // An earlier answer may have been lost: a client that repeats the request holds the lease already.
+            // The client repeats its request because the first answer may have been lost. It already holds the lease.
             LeaseState::Held | LeaseState::HeldForever if self.holder == Some(id) => {}
             LeaseState::Abandoned { holder } if instead_of == Some(holder) => {}
             LeaseState::Held
@@ -101,7 +104,7 @@ impl Lease {
     fn renew(&mut self, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
         self.held_by(id)?;
         match self.state(elapsed) {
-            // No other client has acquired it since, or the holder would be another.
+            // No other client has acquired the lease since, because the holder is still this client.
             LeaseState::Held
             | LeaseState::HeldForever
             | LeaseState::Abandoned { .. }
@@ -114,9 +117,9 @@ impl Lease {
         Ok(())
     }
 
-    /// Replaces the holder's id, and renews the lease under the new one.
+    /// Replaces the holder's id, and renews the lease under the new id.
     fn reclaim(&mut self, from: LeaseId, id: LeaseId, elapsed: Duration) -> Result<(), StoreError> {
-        // An earlier answer was lost: this client holds the lease already.
+        // The answer to an earlier request was lost: this client already holds the lease.
         if self.holder == Some(id) {
             return self.renew(id, elapsed);
         }
@@ -171,12 +174,13 @@ impl LeaseObject {
 
 /// Carries out one request on an election's object, if there is one.
 ///
-/// `elapsed` is the time that has certainly passed since the lease's last change. `next` is a version that was never
-/// used before. The answer to a recall or a survey covers only the object, and must be [completed](Reply::completed).
-/// If [`Lease::changes`] differs afterwards, the lease counts from now. After an error, the object is unchanged.
+/// `elapsed` is the minimum time that has passed since the lease's last change. `next` is a version that was never used
+/// before. The answer to a recall or a survey covers only the object, and must be [completed](Reply::completed). If
+/// [`Lease::changes`] is different afterwards, the store must measure the lease from now on. After an error, the object
+/// is unchanged.
 ///
 /// # Errors
-/// The [`StoreError`] that the request's contract names.
+/// The [`StoreError`] that the request's contract defines.
 pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: Version) -> Result<Reply, StoreError> {
     let (row, op) = match (object.as_mut(), op) {
         (None, Op::Read) => return Ok(Reply::Read(Snapshot::Nothing)),
@@ -207,7 +211,8 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
         Op::Renew { id } => row.lease.renew(id, elapsed).map(|()| Reply::Done),
         Op::Release { id } => row.lease.release(id).map(|()| Reply::Done),
         Op::Write { id, version, record } => {
-            // The lease comes first: a loss must end the instance at once, but after a conflict its host only reads.
+            // Check the lease first: a lost lease must end the instance at once, whereas after a conflict the host only
+            // reads again.
             row.lease.allows_writes(id, elapsed)?;
             if version != row.version {
                 return Err(StoreError::Conflict);
@@ -219,7 +224,7 @@ pub fn apply(object: &mut Option<LeaseObject>, op: Op, elapsed: Duration, next: 
     }
 }
 
-/// Writes the record of an election's object for a client without a lease id.
+/// Writes the record of an election's object on behalf of a client without a lease id.
 ///
 /// # Errors
 /// [`StoreError::Lost`] while the lease is held, or if there is no object.

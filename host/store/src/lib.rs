@@ -1,23 +1,24 @@
 //! Storage for Baton: each election's lease and record, its coordinator's state, and modules.
 //!
-//! A store carries out the elector's requests, each as one atomic step. It neither retries nor interprets. It maps
-//! errors to [`StoreError`]s by their codes, never by status alone. Each backend passes the conformance suite.
+//! A store carries out the elector's requests, each as one atomic step. It neither retries requests nor interprets the
+//! contents. It maps errors to [`StoreError`]s by their codes, never by the status alone. Each backend passes the
+//! conformance suite.
 //!
-//! This is the lowest of the host's crates: above the elector, below the runtime. So it also holds what the other
+//! This is the lowest of the host's crates: above the elector, below the runtime. So it also contains what the other
 //! crates share: the [`clock`], the only place where time is read; the [`gate`] that every effect of an instance
 //! passes, with its watchdog; and the classification of an [`address`].
 //!
-//! - [`LeaseStore`] keeps leases, [`ObjectStore`] everything else. [`OperatorStore`] acts on an election from outside.
-//!   All three are implemented by [`sqlite`], [`azure`] and [`memory`]. [`lease`] has the rules of a lease, for stores
-//!   that implement leases themselves.
+//! - [`LeaseStore`] keeps leases, [`ObjectStore`] everything else. [`OperatorStore`] performs operators' actions on an
+//!   election. All three are implemented by [`sqlite`], [`azure`] and [`memory`]. [`lease`] contains the rules of a
+//!   lease, for stores that implement leases themselves.
 //! - [`state`] is a coordinator's state. [`ModuleStore`] keeps modules under their [`Digest`]s, the control object of
-//!   each election, and the nodes' announcements ([`Announcement`]). Each reader checks a module's digest.
-//! - `witness` detects that a host of this machine is dead. `reclaiming` reclaims such a host's leases in a store that
-//!   other machines reach, too.
-//! - [`steering`] has the commands of operators to an election's nodes.
-//! - [`History`] lists an election's past terms, for people only.
+//!   each election, and the nodes' announcements ([`Announcement`]). Every read of a module checks its digest.
+//! - `witness` detects that a host on this machine is dead. `reclaiming` reclaims a dead host's leases in a store that
+//!   is shared with other machines.
+//! - [`steering`] contains operators' commands to an election's nodes.
+//! - [`History`] lists an election's past terms, for people to read.
 //! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in all objects.
-//! - [`untrusted`] has the readers of untrusted bytes that `make fuzz` tests. Each package lists its own readers.
+//! - [`untrusted`] contains the readers of untrusted bytes that `make fuzz` tests. Each package lists its own readers.
 
 pub mod address;
 mod announcement;
@@ -90,7 +91,8 @@ pub trait LeaseStore: Send + Sync {
     /// Carries out one request. A caller that drops the future must treat the outcome as [`StoreError::Unknown`].
     async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError>;
 
-    /// Breaks the lease at once, whoever holds it, for operators. Succeeds if the lease is already broken.
+    /// Breaks the lease immediately, for operators, no matter which client holds it. Succeeds if the lease is already
+    /// broken.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease to break.
@@ -99,19 +101,20 @@ pub trait LeaseStore: Send + Sync {
     /// The names of all elections, sorted.
     async fn elections(&self) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Creates what must exist before the first request: the container or the folder. Succeeds if it exists.
+    /// Creates the container or the folder, which must exist before the first request. Succeeds if it already exists.
     async fn create(&self) -> Result<(), StoreError>;
 
     /// The shortest and the longest lease that the store supports.
     fn lease_range(&self) -> (Duration, Duration);
 
-    /// The slow step that requests wait for now, if any, for people: a DNS lookup, say. It may outlive a request.
+    /// Human-readable description of the slow step on which requests are now waiting, if any, such as a DNS lookup. The
+    /// step may outlive a request.
     fn slow_step(&self) -> Option<String> {
         None
     }
 
     /// Resolves when a reading of `election`, or a renewal of its lease, may show something new, once for each reason.
-    /// A store that detects nothing by itself never resolves it. The hint is untrusted: it only makes the caller read
+    /// Never resolves for a store that detects nothing by itself. The hint is untrusted: it only makes the caller read
     /// earlier. Cancel safe.
     async fn hint(&self, election: &ElectionName) {
         let _ = election;
@@ -119,7 +122,7 @@ pub trait LeaseStore: Send + Sync {
     }
 }
 
-/// A store that cannot be used as it is configured.
+/// The error if a store cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 #[error("the store {store} cannot be used: {problem}")]
 pub struct OpenError {
@@ -127,8 +130,8 @@ pub struct OpenError {
     problem: String,
 }
 
-/// Opens the leases of the store at `url` for a host, like [`open`]. With a lock file, the store detects dead hosts of
-/// this machine, and other hosts can detect this host's death.
+/// Opens the leases of the store at `url` for a host, like [`open`]. With a lock file, the store detects dead hosts on
+/// this machine, and other hosts can detect the death of this host.
 ///
 /// # Errors
 /// [`OpenError`] if the store is not configured.
@@ -148,13 +151,13 @@ pub fn open_leases(url: &StoreUrl, lock_file: Option<Arc<LockFile>>) -> Result<A
     }
 }
 
-/// A store of everything that Baton keeps.
+/// A store for all of Baton's data.
 pub trait Store: LeaseStore + ObjectStore + OperatorStore {}
 
 impl<T: LeaseStore + ObjectStore + OperatorStore> Store for T {}
 
-/// Opens the store at `url`, without a request to it. Each handle has its own connections and threads. So a caller with
-/// one handle for leases and another for state keeps guests' commits from delaying renewals.
+/// Opens the store at `url`, without sending a request. Each handle has its own connections and threads. So if a caller
+/// uses one handle for leases and another for state, guests' commits cannot delay renewals.
 ///
 /// # Errors
 /// [`OpenError`] if the store is not configured.
@@ -198,3 +201,7 @@ fn check_length(
         "a lease of {length:?} is not possible in {place}: choose {shortest} to {longest} s"
     )))
 }
+
+/// Part of the error message if another process holds the lock. The request had no effect, and may be repeated.
+#[cfg(any(feature = "sqlite", feature = "conformance"))]
+pub(crate) const LOCKED: &str = "is locked";

@@ -1,6 +1,6 @@
 //! A store in this process's memory, for tests. The test sets the time and injects faults.
 //!
-//! It keeps leases by the rules of [`lease`](crate::lease) and passes the conformance suite, like other stores.
+//! The store follows the rules of [`lease`](crate::lease), and passes the conformance suite like any other store.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -22,18 +22,18 @@ pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration:
 /// A clock: returns the time since some fixed moment. It must not go back.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// A fault of one request. The sender gets [`StoreError::Unknown`] in each case.
+/// A fault that affects one request. The caller always gets [`StoreError::Unknown`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The request never arrives.
     LoseRequest,
     /// The request is carried out, but its answer is lost.
     LoseAnswer,
-    /// The request arrives at the next [`MemoryStore::deliver`] or [`MemoryStore::deliver_writes`].
+    /// The request arrives only at the next [`MemoryStore::deliver`] or [`MemoryStore::deliver_writes`].
     Hold,
 }
 
-/// A store for tests in one process. Clones are the same store.
+/// A store for tests in one process. Clones share the store.
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: Clock,
@@ -41,17 +41,17 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// Makes an empty store whose leases count by `clock`.
+    /// Creates an empty store that measures leases on `clock`.
     pub fn new(clock: Clock) -> Self {
         Self { clock, state: Arc::default() }
     }
 
-    /// Injects a fault into the next request that has none yet.
+    /// Injects a fault into the next request for which no fault is planned yet.
     pub fn fail_next(&self, fault: Fault) {
         self.state().faults.push_back(fault);
     }
 
-    /// Carries out the held requests in order, and returns the answers that were lost to their senders.
+    /// Carries out the held requests in order, and returns the answers that their callers did not get.
     pub fn deliver(&self) -> Vec<Result<Reply, StoreError>> {
         let mut state = self.state();
         let held = std::mem::take(&mut state.held);
@@ -65,8 +65,8 @@ impl MemoryStore {
         held.into_iter().map(|write| state.save(write)).collect()
     }
 
-    /// Breaks the lease of `election` after `period`, or when it would expire, if that is earlier. Zero breaks it at
-    /// once.
+    /// Breaks the lease of `election` after `period`, or when the lease would expire, whichever is earlier. If `period`
+    /// is zero, breaks the lease at once.
     ///
     /// # Errors
     /// [`StoreError::Lost`] if there is no lease to break.
@@ -81,7 +81,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Deletes an election with its lease and record, held or not. Harmless if there is none.
+    /// Deletes an election's lease and record, even if the lease is held. Does nothing if the election does not exist.
     pub fn delete(&self, election: &ElectionName) {
         self.state().objects.remove(election);
     }
@@ -91,7 +91,7 @@ impl MemoryStore {
         match state.faults.pop_front() {
             None => return state.save(write),
             Some(Fault::LoseRequest) => {}
-            // The fault is that the answer is lost.
+            // Drop the answer: losing it is the fault.
             Some(Fault::LoseAnswer) => drop(state.save(write)),
             Some(Fault::Hold) => state.held_writes.push(write),
         }
@@ -99,7 +99,7 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // If a step has panicked, its test has failed already.
+        // If a step has panicked, the test has already failed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,7 +120,7 @@ impl LeaseStore for MemoryStore {
         match state.faults.pop_front() {
             None => return state.carry_out(election.clone(), op, (self.clock)()),
             Some(Fault::LoseRequest) => {}
-            // The fault is that the answer is lost.
+            // Drop the answer: losing it is the fault.
             Some(Fault::LoseAnswer) => drop(state.carry_out(election.clone(), op, (self.clock)())),
             Some(Fault::Hold) => state.held.push((election.clone(), op)),
         }
@@ -260,7 +260,7 @@ struct State {
     objects: BTreeMap<ElectionName, Object>,
     versioned: BTreeMap<(VersionedObject, ElectionName), (Version, Bytes)>,
     held_writes: Vec<Write>,
-    /// Each with the time when it was put.
+    /// The objects, each with the time at which it was put.
     plain: BTreeMap<PlainObject, (Duration, Bytes)>,
     versions: u64,
     faults: VecDeque<Fault>,
@@ -292,7 +292,7 @@ impl State {
         )
     }
 
-    /// Lets `step` change an election's object, given the time since its lease changed and a new version.
+    /// Lets `step` change an election's object. `step` gets the time since the lease last changed, and a new version.
     fn change<T>(
         &mut self,
         election: &ElectionName,

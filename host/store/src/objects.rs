@@ -1,8 +1,9 @@
-//! Objects in a store, in addition to leases: named bytes.
+//! Objects that a store keeps in addition to leases. An object is a named sequence of bytes.
 //!
-//! There are two kinds. A [`VersionedObject`], at most one of each per election, is changed only by conditional writes.
-//! A [`PlainObject`] has a name that no other writer uses, so it is written unconditionally. The meaning of the bytes
-//! is defined in [`state`](crate::state) and [`ModuleStore`](crate::ModuleStore), for all backends.
+//! There are two kinds. A [`VersionedObject`] is changed only by conditional writes; an election has at most one of
+//! each. A [`PlainObject`] has a name that no other writer uses for other content, so it is written unconditionally.
+//! The meaning of the bytes is defined in [`state`](crate::state) and [`ModuleStore`](crate::ModuleStore), for all
+//! backends.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -11,7 +12,7 @@ use time::OffsetDateTime;
 
 use crate::Digest;
 
-/// An object of which each election has at most one.
+/// An object that each election has at most once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum VersionedObject {
     /// The coordinator's state: `ELECTION/state`.
@@ -29,7 +30,7 @@ impl VersionedObject {
     pub const ALL: [Self; 4] = [Self::State, Self::Control, Self::Steering, Self::History];
 }
 
-/// An object whose name says which node writes it, or what it holds.
+/// An object whose name identifies the node that writes it, or its content.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PlainObject {
     /// A node's announcement in an election: `ELECTION/nodes/NODE`.
@@ -38,7 +39,7 @@ pub enum PlainObject {
     Module(Digest),
 }
 
-/// Plain objects that are listed together.
+/// A group of plain objects that are listed together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listing {
     /// The announcements of an election's nodes.
@@ -54,26 +55,28 @@ pub struct Listed {
     pub object: PlainObject,
     /// The object's size in bytes.
     pub size: u64,
-    /// Time of the last put, by the store's clock, to the second. Always noted for modules, otherwise perhaps none.
+    /// Time of the last put, by the store's clock, to the second. Always known for modules; may be none for other
+    /// objects.
     pub put: Option<OffsetDateTime>,
 }
 
 /// The answer to a conditional read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// The object was never written.
+    /// The object does not exist.
     Nothing,
-    /// The object still has the version that the reader knows.
+    /// The object still has the version that the reader already knows.
     Unchanged,
     /// The object has this version and content.
     Found(Version, Bytes),
 }
 
 /// A store of objects. Dropping a future may leave its request under way. Every request may fail with
-/// [`StoreError::Unknown`] (a change may have been carried out) and with [`StoreError::Misconfigured`] (it was not).
+/// [`StoreError::Unknown`] (a change may have been carried out) or with [`StoreError::Misconfigured`] (it has not been
+/// carried out).
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// Reads an election's object. If it still has the version `known`, the read costs next to nothing.
+    /// Reads an election's object. If the object still has the version `known`, the read costs next to nothing.
     async fn read(
         &self,
         object: VersionedObject,
@@ -81,8 +84,8 @@ pub trait ObjectStore: Send + Sync {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError>;
 
-    /// Writes an election's object if it has this version, or if it does not exist and `version` is none. Returns the
-    /// new version, which no other write has.
+    /// Writes an election's object if it has this version, or if the object does not exist and `version` is none.
+    /// Returns the new version, which is unique to this write.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -94,10 +97,10 @@ pub trait ObjectStore: Send + Sync {
         content: Bytes,
     ) -> Result<Version, StoreError>;
 
-    /// Deletes an election's object if it has this version. Succeeds if it does not exist.
+    /// Deletes an election's object if it has this version. Succeeds if the object does not exist.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it has another version.
+    /// [`StoreError::Conflict`] if the object has another version.
     async fn delete(
         &self,
         object: VersionedObject,
@@ -105,17 +108,18 @@ pub trait ObjectStore: Send + Sync {
         version: &Version,
     ) -> Result<(), StoreError>;
 
-    /// The elections that have such an object, sorted.
+    /// Returns the elections that have this kind of object, sorted.
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Writes an object, replacing an earlier one. An existing module stays as it is, but counts as put now, since its
-    /// writer is about to name it.
+    /// Writes an object, replacing any earlier content. An existing module is left unchanged, but its time of the last
+    /// put becomes now, since its writer is about to refer to the module.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
-    /// The first `limit` bytes of an object, if it exists. To tell whether it is larger, request one byte more.
+    /// Returns the first `limit` bytes of an object, if it exists. To find out whether it is larger than a limit,
+    /// request one more byte.
     async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError>;
 
-    /// The objects of a listing, sorted by name.
+    /// Returns the objects of a listing, sorted by name.
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError>;
 
     /// Removes an object, unless it is a module put after `put_until`. Returns true if the object is now absent.

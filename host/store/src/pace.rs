@@ -1,4 +1,4 @@
-//! Time limits and retries of requests for state and similar objects.
+//! Timeouts and retries for requests for state and similar objects.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::jitter::doubled;
 
-/// Limit on one try: long enough for several megabytes on a slow line.
+/// Timeout for one attempt: long enough to transfer several megabytes over a slow connection.
 const TRY: Duration = Duration::from_secs(4);
-/// The first and the longest wait between tries. Each wait is twice as long as the previous one.
+/// The first and the longest wait between attempts. Each wait is twice as long as the previous one, up to the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Number of failed tries after which the request is given up.
+/// Number of failed attempts after which the request is given up.
 const TRIES: u32 = 10;
-/// Age of an edit from which it is not retried. With its last try it takes less than the 10 s that people wait for, so
-/// they read the store's error and not that the edit was late.
+/// Age from which an edit is no longer retried. Including its last attempt, an edit takes less than the 10 s that
+/// people wait, so they see the store's error instead of a timeout.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
-/// Makes one try. Its outcome is unknown if it takes too long.
+/// Makes one attempt. If it takes too long, its outcome is unknown.
 pub(crate) async fn tried<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     timeout(TRY, request).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
 }
@@ -29,12 +29,12 @@ pub(crate) struct RetryPacer<'a> {
 }
 
 impl<'a> RetryPacer<'a> {
-    /// `tell` is called with the first error.
+    /// Creates a pacer that calls `tell` with the first error.
     pub fn new(tell: &'a (dyn Fn(&StoreError) + Send + Sync)) -> Self {
         Self { begun: Instant::now(), tries: 0, tell }
     }
 
-    /// Waits before the next try. Fails if there should be none.
+    /// Waits before the next attempt. Fails if there should be no further attempt.
     pub async fn wait(&mut self, error: &StoreError) -> Result<(), String> {
         if self.tries == 0 {
             (self.tell)(error);
@@ -44,8 +44,9 @@ impl<'a> RetryPacer<'a> {
         if self.tries >= TRIES { Err(error.to_string()) } else { Ok(()) }
     }
 
-    /// Waits before the next try of an edit, whose sender waits for the answer. Returns the error if the edit should be
-    /// given up: also if the store does not exist or refuses this host, which the operator can fix.
+    /// Waits before the next attempt of an edit, whose caller is waiting for the answer. Returns the error if the edit
+    /// should be given up. This includes errors that the operator must fix: the store does not exist, or refuses this
+    /// host.
     pub async fn wait_to_edit(&mut self, error: StoreError) -> Result<(), StoreError> {
         let is_late = self.begun.elapsed() >= LONGEST_EDIT;
         let given_up = is_late || matches!(error, StoreError::Misconfigured(_)) || self.wait(&error).await.is_err();

@@ -1,4 +1,4 @@
-//! The stores' readers of untrusted bytes, for [`crate::foreign`].
+//! The stores' readers of untrusted bytes, for [`crate::untrusted`].
 
 #[cfg(feature = "sqlite")]
 use super::sqlite;

@@ -1,23 +1,23 @@
-//! Reclaims the leases of dead hosts of this machine, in a store that hosts of many machines reach.
+//! Reclaims the leases of dead hosts on this machine, in a store that is shared by hosts on many machines.
 //!
 //! When this host requests a lease, it notes the lease's id next to its lock file ([`Notes`]). Suppose that a reading
-//! shows a held lease, and its record names an incarnation of this machine. If that incarnation left a note and is dead
-//! with all its runners, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host of this machine then gives the
-//! lease a fresh id ([`Op::Reclaim`]) and begins the next term.
+//! shows a held lease whose record names an incarnation on this machine. If that incarnation left a note, and its host
+//! and all its runners are dead, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host on this machine then
+//! gives the lease a fresh id ([`Op::Reclaim`]) and begins the next term.
 //!
-//! The store remains the judge: it changes the id only for a client that names the present id and the record's version.
-//! If the witness has erred and the holder is alive, the holder's next renewal fails, so the two overlap for at most
-//! D/6. A holder that does not reach the store ends at its deadline.
+//! The store still decides: it changes the id only for a client that names the current id and the record's version. If
+//! the witness was wrong and the holder is alive, the holder's next renewal fails, so the two overlap for at most D/6.
+//! A holder that cannot reach the store ends at its deadline.
 //!
-//! - If two hosts find the same note, one takes it and keeps it until its term is written. Until then the record names
-//!   the dead holder; afterwards the note is of no use. The note names the fresh id before the request, so the next
-//!   host can reclaim the lease if this one dies in between.
-//! - A note is removed while the record is marked, before its lease is released. If it cannot be removed, the mark in
-//!   the record, which precedes any release, makes the note useless.
+//! - If two hosts find the same note, one host takes the note and keeps it until that host's term is written. Until
+//!   then, the record names the dead holder; afterwards the note is useless. The fresh id is added to the note before
+//!   the request is sent, so that the next host can reclaim the lease if this host dies in between.
+//! - A note is removed while the record is being marked as released, before the lease is released. If the note cannot
+//!   be removed, the mark in the record, which precedes any release, makes the note useless.
 //! - A record without a holder, or of another incarnation than the note's, says nothing about the note's lease.
 //! - No request waits for a slow disk: notes are written and removed during the request to the store. If the disk does
-//!   not answer in time, there is no note, and no death is detected. If a host is killed between an acquire and its
-//!   note, other hosts wait until its lease has expired.
+//!   not respond in time, there is no note, and no death is detected. If a host is killed after an acquire but before
+//!   its note is written, other hosts wait until its lease has expired.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,13 +33,13 @@ use crate::{LeaseStore, StoreUrl};
 
 const DISK_WITHIN: Duration = Duration::from_millis(100);
 
-/// Wraps a store, and reclaims leases in it.
+/// Wraps a store and reclaims leases in it.
 pub(crate) struct Reclaiming {
     store: Arc<dyn LeaseStore>,
     /// None if the boot id is unknown.
     notes: Option<Arc<Notes>>,
     deaths: Deaths,
-    /// Permit for a blocking file system call. A call that hangs keeps only other such calls waiting.
+    /// Permit for a blocking file system call. A call that hangs delays only other such calls.
     asks: Arc<Semaphore>,
     disk_within: Duration,
     known: Mutex<HashMap<ElectionName, ReclaimState>>,
@@ -48,7 +48,7 @@ pub(crate) struct Reclaiming {
 #[derive(Default)]
 struct ReclaimState {
     noted: Option<LeaseId>,
-    /// True if no note of this host is left, whether written or taken: they were removed.
+    /// True if all notes that this host has written or taken have been removed.
     has_left: bool,
     /// The incarnation that left no note. It began before the record named it, so no note will follow.
     without_note: Option<String>,
@@ -56,7 +56,7 @@ struct ReclaimState {
     found: Option<Note>,
     /// The dead holder's note, from the reclaim until this host has written its term.
     taken: Option<Taken>,
-    /// True once the folder was searched for notes of other hosts.
+    /// True once the folder has been searched for notes of other hosts.
     has_looked: bool,
     is_tidy: bool,
 }
@@ -80,7 +80,7 @@ impl Reclaiming {
         let notes = Arc::clone(self.notes.as_ref()?);
         let asks = Arc::clone(&self.asks);
         let asked = async {
-            // The thread keeps the permit even if nobody waits for the answer any more. The semaphore is never closed.
+            // The thread keeps the permit even if no task waits for the result any more. The semaphore is never closed.
             let permit = asks.acquire_owned().await;
             let asked = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
@@ -100,7 +100,7 @@ impl Reclaiming {
         self.notes.as_ref().is_some_and(|notes| notes.is_own(incarnation))
     }
 
-    /// The snapshot, with the lease's state corrected if its holder may be a dead host of this machine.
+    /// Returns the snapshot. Corrects the lease's state if its holder is a dead host on this machine.
     async fn judged(&self, election: &ElectionName, read: Snapshot) -> Snapshot {
         let Snapshot::Object { lease, version, record: Some(record) } = read else {
             self.deaths.holds(election, None);
@@ -182,9 +182,9 @@ impl Reclaiming {
             let Some(note) = found else { return Err(StoreError::Held) };
             let taken = match self.ask(move |notes| notes.take(&note, id)).await {
                 Some(Some(taken)) => taken,
-                // Another host of this machine reclaims the lease, or the holder is alive.
+                // Another host on this machine is reclaiming the lease, or the holder is alive.
                 Some(None) => return Err(StoreError::Held),
-                // The disk did not answer. Nothing was sent to the store, so the elector reads again.
+                // The disk did not respond in time. Nothing was sent to the store, so the elector reads again.
                 None => return Err(StoreError::Conflict),
             };
             let note = taken.note.clone();
@@ -252,7 +252,7 @@ impl LeaseStore for Reclaiming {
                 }
                 answer => answer,
             },
-            // Wait for the note, too: a reader of the record that follows looks for it only once.
+            // Wait for the note, too: once the record follows, other hosts look for the note only once.
             Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
             Op::Reclaim { from, id, version } => self.reclaim(election, from, id, version).await,
             Op::Write { ref record, .. } if record.released => {

@@ -1,11 +1,12 @@
-//! The embedded store: a folder of SQLite files for the hosts of one machine, with nothing to install.
+//! The embedded store: a folder of SQLite files for the hosts on one machine. Nothing needs to be installed.
 //!
 //! `lease.db` holds the leases and their records, `state.db` the coordinators' state, `control.db` control and steering
 //! objects, `history.db` the past terms, `modules.db` the modules, and `nodes/` the nodes' announcements.
 //!
-//! Leases count by the boot clock, which all processes of one boot share and nobody can set. A stamp of another boot
-//! clock (before a reboot, in another time namespace), or one that is ahead of this clock, cannot be compared with it.
-//! Such a lease counts from the moment when this store first saw it unchanged, by the slowest clock.
+//! The store measures leases on the boot clock, which all processes of one boot share and nobody can set. If a lease's
+//! stamp is from another boot clock (before a reboot, or in another time namespace) or ahead of this clock, the two
+//! cannot be compared. The store then measures the lease from the moment when it first saw that stamp, by the slowest
+//! clock.
 
 mod announcements;
 mod batch;
@@ -45,52 +46,52 @@ use readings::ReadCache;
 use renewals::Renewals;
 use row::Stamp;
 
-/// The number of requests of one election that may be under way. More than one, so that a renewal need not wait for a
-/// write. Bounded, because each try on a disk that hangs leaves a thread behind, and all these threads would continue
-/// at once when the disk recovers. A further try waits without a thread, and is not sent if its sender gives up.
+/// Maximum number of requests for one election that run at the same time. More than one, so that a short request does
+/// not have to wait for a long one. Bounded, because each attempt on a hung disk leaves a blocked thread behind, and
+/// all these threads would continue at once when the disk recovers. Further requests wait without a thread, and are not
+/// sent if their caller gives up.
 const LANES: usize = 4;
 
-/// The time that a request for a lease waits for another client's transaction. A transaction takes a few syncs of a
-/// tiny file, and the elector tries again anyway.
+/// Timeout for a lease request that waits for another client's transaction. A transaction takes only a few syncs of a
+/// tiny file, and the elector retries anyway.
 const LEASES_BUSY: Duration = Duration::from_millis(100);
 
-/// The time that a request for state waits. A coordinator that commits all the time leaves short gaps, and an
-/// operator's request must find one. A standby waits 2 s for a recall, so the error that names the lock's holder must
-/// come earlier.
+/// Timeout for a state request that waits for another client's transaction. A coordinator that commits continuously
+/// leaves only short gaps, and an operator's request must find one of them. A recall on a standby times out after 2 s,
+/// so the error that names the lock's holder must come earlier.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
-/// The time that a request for a control or steering object, or for history, waits. Many read these, and few write
-/// them.
+/// The same timeout for control and steering objects and for history. These objects have many readers and few writers.
 const CONTROL_BUSY: Duration = STATES_BUSY;
 
-/// The time that a request for a module waits: a slow disk needs it for another client's large module. A command waits
-/// longer, so that it can report the error.
+/// The same timeout for modules: on a slow disk, another client may need this long to write a large module. Commands
+/// have a longer timeout, so that they can report this error.
 const MODULES_BUSY: Duration = Duration::from_secs(8);
 
 pub use super::url::SQLITE_LEASE_RANGE as LEASE_RANGE;
-pub(crate) use file::LOCKED;
 pub use rights::Exposure;
 
-/// The store `sqlite:DIR`. Clones are the same store. Needs a Tokio runtime: each request runs on one of its blocking
-/// threads, on a connection of its own.
+/// The store `sqlite:DIR`. Clones share the store. Needs a Tokio runtime: each request runs on one of the runtime's
+/// blocking threads, on its own connection.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Databases>,
 }
 
 impl SqliteStore {
-    /// The store in the folder `dir`. Touches nothing yet.
+    /// Creates a handle to the store in the folder `dir`. Does not access the disk yet.
     pub fn new(dir: impl AsRef<Path>) -> Self {
         Self::with_boot(dir, BootClock::current())
     }
 
-    /// True if a file of a store is in the folder `dir`.
+    /// True if the folder `dir` contains a database of a store.
     #[must_use]
     pub fn is_in(dir: impl AsRef<Path>) -> bool {
         files_in(dir.as_ref()).next().is_some()
     }
 
-    /// Returns the missing parts of a store in the folder `dir` that has leases. `create` makes the leases last.
+    /// Returns the missing parts of the store in the folder `dir`. Returns none if the lease database does not exist
+    /// either, because `create` creates it last.
     #[must_use]
     pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
         let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
@@ -98,25 +99,26 @@ impl SqliteStore {
         if leases.exists() { parts.filter(|part| !part.exists()).collect() } else { Vec::new() }
     }
 
-    /// The part of the store in the folder `dir` that other users of the machine can reach, if any.
+    /// Returns the part of the store in the folder `dir` that other users of the machine can access, if any.
     #[must_use]
     pub fn reached_by_others(dir: impl AsRef<Path>) -> Option<Exposure> {
         rights::reached_by_others(dir.as_ref())
     }
 
-    /// The store in the folder `dir`, on the given boot clock. Touches nothing yet.
+    /// Creates a handle to the store in the folder `dir`, with the given boot clock. Does not access the disk yet.
     pub fn with_boot(dir: impl AsRef<Path>, boot: BootClock) -> Self {
         Self::with(dir.as_ref(), boot, None)
     }
 
-    /// The store in the folder `dir`, for the host that owns this lock file. It detects when another host that holds a
-    /// lease has exited, and lets other hosts detect the exit of this one. Use it only for the host's own elections.
+    /// Creates a handle to the store in the folder `dir` for the host that owns `lock_file`. The handle detects when
+    /// another host that holds a lease exits, and lets other hosts detect when this host exits. Use it only for this
+    /// host's own elections.
     pub fn with_lock_file(dir: impl AsRef<Path>, boot: BootClock, lock_file: Arc<LockFile>) -> Self {
         Self::with(dir.as_ref(), boot, Some(lock_file))
     }
 
     fn with(dir: &Path, boot: BootClock, lock_file: Option<Arc<LockFile>>) -> Self {
-        // If there is no working directory, the path stays as it is.
+        // If the working directory no longer exists, the path stays as it is.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let [leases, states, control, history, modules] = FILES.map(|name| dir.join(name));
         let asked = "the pushed versions, their results and the steering commands, such as a suspension";
@@ -125,7 +127,7 @@ impl SqliteStore {
         let control = Database::new(control, asked, objects::CONTROL_SCHEMA, CONTROL_BUSY);
         let history = Database::new(history, "the past terms", objects::HISTORY_SCHEMA, CONTROL_BUSY);
         let modules = Database::new(modules, "the modules", objects::MODULES_SCHEMA, MODULES_BUSY);
-        // Deaths and moves share one inotify queue, because a user has few of them.
+        // Deaths and moves share one inotify queue, because the number of queues per user is small.
         let events = Arc::<FileEvents>::default();
         Self {
             shared: Arc::new(Databases {
@@ -149,11 +151,11 @@ impl SqliteStore {
         }
     }
 
-    /// Breaks the lease of `election` for an operator: at once if `period` is zero, otherwise after `period`, or when
-    /// it would have expired, if that is earlier. Until then, no client can renew or acquire it.
+    /// Breaks the lease of `election` on behalf of an operator. The break takes effect after `period`, or when the
+    /// lease would have expired, whichever is earlier. Until then, no client can renew or acquire the lease.
     ///
     /// # Errors
-    /// [`StoreError::Lost`] if there is no lease to break, and what any request can fail with.
+    /// [`StoreError::Lost`] if there is no lease to break, or any error that a request can return.
     pub async fn break_lease(&self, election: &ElectionName, period: Duration) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| {
@@ -167,10 +169,10 @@ impl SqliteStore {
         .await
     }
 
-    /// Deletes an election with its lease and record, held or not. Harmless if there is none.
+    /// Deletes an election's lease and record, even if the lease is held. Does nothing if the election does not exist.
     ///
     /// # Errors
-    /// What any request can fail with.
+    /// Any error that a request can return.
     pub async fn delete(&self, election: &ElectionName) -> Result<(), StoreError> {
         let election = election.clone();
         self.blocking(move |shared| shared.leases.transact(Intent::Write, |db| row::delete(db, &election).map(Ok)))
@@ -189,7 +191,8 @@ impl SqliteStore {
         Arc::clone(&self.shared.module_lane)
     }
 
-    /// The lane of all elections' announcements. A host reads many at once, which must delay no request for a lease.
+    /// Returns the lane shared by the announcements of all elections. A host reads many announcements at once, and
+    /// these reads must not delay lease requests.
     fn announcement_lane(&self) -> Arc<Semaphore> {
         Arc::clone(&self.shared.announcement_lane)
     }
@@ -199,7 +202,7 @@ impl SqliteStore {
         lane: Arc<Semaphore>,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The thread keeps the permit even if the sender gives up. A lane is never closed.
+        // The thread keeps the permit even if the caller gives up. A lane is never closed.
         let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
             let _permit = permit;
@@ -208,8 +211,8 @@ impl SqliteStore {
         .await
     }
 
-    /// Runs `work` on a thread that may block. If the future is dropped, the work continues: by the store's contract,
-    /// the request may then be under way.
+    /// Runs `work` on a thread that may block. The work continues even if the future is dropped: by the store's
+    /// contract, a dropped request may still take effect.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
@@ -248,8 +251,8 @@ impl LeaseStore for SqliteStore {
 
     async fn create(&self) -> Result<(), StoreError> {
         self.blocking(|shared| {
-            // The leases come last, so that a node that can read them can also recall terms from the other files. A
-            // file that cannot be made is no reason to have no leases.
+            // Create the leases last: a node that can read them must also be able to recall terms from the other files.
+            // Create them even if another file could not be created.
             let others = [&shared.states, &shared.control, &shared.history, &shared.modules].map(Database::create);
             let announcements = shared.announcements.create();
             let leases = shared.leases.create();
@@ -297,7 +300,7 @@ struct Databases {
     announcement_lane: Arc<Semaphore>,
 }
 
-/// The lock files by which hosts find out whether another host has exited.
+/// The lock files with which hosts detect that another host has exited.
 struct Witness {
     own: Arc<LockFile>,
     deaths: Deaths,
@@ -349,8 +352,9 @@ impl Databases {
         Ok(answer)
     }
 
-    /// Returns the id and the lock file to note if `op` writes the record of this host's own term: the lease ends with
-    /// this incarnation. A holder that still waits for another's end has begun no term, and notes nothing.
+    /// Returns the lease id and the lock file for the holder's note if `op` writes the record of this host's own term.
+    /// The note says that the lease ends with this incarnation. A holder that is still waiting for another instance to
+    /// end has not begun a term, and writes no note.
     fn noted_for(&self, op: &Op) -> Option<(LeaseId, &LockFileId)> {
         let place = self.witness.as_ref()?.own.place();
         match op {
@@ -361,7 +365,7 @@ impl Databases {
         }
     }
 
-    /// True if the host that holds the lease of `election` has exited, with all its runners.
+    /// True if the host that holds the lease of `election` has exited, and all its runners, too.
     fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
         let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
         let holder = row::holder(db, election, row, &self.boot.id)?;
@@ -370,7 +374,7 @@ impl Databases {
         Ok(holder.is_some_and(|place| place.is_gone(deaths.folder())))
     }
 
-    /// Removes the lock files that no host needs any more. If that fails, they stay until another host starts.
+    /// Removes the lock files that no host needs any more. If that fails, the files stay until another host starts.
     fn tidy_up(&self) {
         let Some(Witness { deaths, .. }) = &self.witness else { return };
         if let Ok(named) = self.leases.transact(Intent::Read, |db| row::holders(db).map(Ok)) {
@@ -378,7 +382,7 @@ impl Databases {
         }
     }
 
-    /// Returns the highest term that the record (`recorded`), the state or an announcement names.
+    /// Returns the highest term in the record (`recorded`), the state and the announcements.
     fn recall(&self, election: &ElectionName, recorded: Term) -> Result<Term, StoreError> {
         let state = self.states.transact(Intent::Read, |db| objects::state_head(db, election).map(Ok))?;
         let announced = self.announcements.all(election, LONGEST_ANNOUNCEMENT)?;
@@ -393,7 +397,8 @@ impl Databases {
         step: impl FnOnce(&mut Option<LeaseObject>, Duration) -> Step<T>,
     ) -> Step<T> {
         let (before, stamp) = row::load(db, election)?.unzip();
-        // Read inside the transaction: a transaction that waited longer must not write an earlier moment.
+        // Read the clock inside the transaction. Otherwise, a transaction that waited for the lock could write an older
+        // stamp over a newer one.
         let now = self.boot.now();
         let elapsed = match (&before, &stamp) {
             (Some(row), Some(stamp)) => self.elapsed(election, row, stamp, now),
@@ -401,7 +406,7 @@ impl Databases {
         };
         let mut object = before.clone();
         let answer = step(&mut object, elapsed)?;
-        // `is_abandoned` is an observation, and is never saved.
+        // `is_abandoned` is only an observation, and is never saved.
         object.iter_mut().for_each(|row| row.lease.is_abandoned = false);
         if answer.is_ok()
             && object != before
@@ -418,22 +423,23 @@ impl Databases {
         Ok(answer)
     }
 
-    /// Returns the time that has certainly passed since a lease's last change.
+    /// Returns the minimum time that has passed since a lease's last change.
     fn elapsed(&self, election: &ElectionName, row: &LeaseObject, stamp: &Stamp, now: Duration) -> Duration {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // The holder of a watched lease counts by clocks of its own.
+        // The holder of a watched lease measures it on its own clocks, so use the lower bound.
         let least = (self.boot.least)();
         let lease = (stamp.clone(), row.lease.holder, row.lease.changes);
-        // A watched lease stays watched, even after the clock has passed a stamp that was ahead of it.
+        // A watched lease stays watched, even once the boot clock has reached a stamp that was ahead of it.
         if let Some(seen) = watched.get(election).filter(|seen| seen.lease == lease) {
             return least.saturating_sub(seen.since);
         }
         let is_own = (&stamp.boot, &stamp.time_namespace) == (&self.boot.id, &self.boot.time_namespace);
-        // A stamp may be ahead of this boot clock: the machine was set back, or another program wrote the row. By such
-        // a stamp, the lease would not end before the clock has reached it, if ever.
+        // A stamp may be ahead of this boot clock if the machine was reset to an earlier state, or if another program
+        // wrote the row. Measured from such a stamp, the lease would not end until the clock reaches the stamp, if
+        // ever.
         match now.checked_sub(stamp.at).filter(|_| is_own) {
-            // A slewed clock may end a lease early. The holder reads the same clock and counts no less, so it has
-            // stopped by then.
+            // A slewed clock may end a lease early. That is safe: the holder's clock never advances less than the boot
+            // clock, so the holder has already stopped.
             Some(elapsed) => {
                 watched.remove(election);
                 elapsed
@@ -446,12 +452,12 @@ impl Databases {
     }
 }
 
-/// Parses stored names of elections. Skips names that Baton could not have written.
+/// Parses the stored names of elections. Skips names that Baton could not have written.
 fn elections(names: impl Iterator<Item = rusqlite::Result<String>>) -> rusqlite::Result<Vec<ElectionName>> {
     names.filter_map(|name| name.map(|name| ElectionName::new(&name).ok()).transpose()).collect()
 }
 
-/// Returns a version that no write has had before.
+/// Returns a version that was never used before.
 fn new_version() -> Result<Version, StoreError> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {

@@ -1,9 +1,9 @@
 //! Operators' commands to an election's nodes (`ELECTION/steering`).
 //!
 //! Steering can only keep a node from leading, so no promise depends on it. A **suspension** holds for every node until
-//! it is revoked. A **request** (to step down, to transfer) is made once: a node follows it from the moment at which it
-//! first sees it, by its own clock. A node ignores a request that existed before the node started. No clocks of two
-//! machines are compared: the times in this object are for people.
+//! it is revoked. A **request** (to step down, to transfer) is followed once: its time starts when the node first reads
+//! it, on the node's own clock. A node ignores a request that existed before the node started. The clocks of two
+//! machines are never compared: the times in this object are only for people to read.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::{ObjectStore, VersionedObject};
 /// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
 const FORMAT: u64 = 1;
 
-/// The largest object that is read, in bytes. Baton writes none that is larger.
+/// Size of the largest object to read, in bytes. Baton never writes a larger one.
 const LARGEST: usize = 64 << 10;
 
-/// The longest reason, in bytes.
+/// Maximum length of a reason, in bytes.
 pub const LONGEST_REASON: usize = 500;
 
-/// The longest time for which a leader can be asked to step down.
+/// The longest time for which a leader that steps down can be made ineligible.
 pub const LONGEST_STEP_DOWN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The commands to an election's nodes.
@@ -32,7 +32,7 @@ pub const LONGEST_STEP_DOWN: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Steering {
     /// The suspension, if any. No node leads while there is one.
     pub suspended: Option<CommandOrigin>,
-    /// The latest request, followed or not.
+    /// The latest request, whether or not it has been followed.
     pub request: Option<Request>,
 }
 
@@ -42,11 +42,12 @@ pub struct Steering {
 pub struct CommandOrigin {
     /// A random id.
     pub id: String,
-    /// The author: `USER@HOST`, the node whose endpoint was used, or a leader with a [preference](Self::by_preference).
+    /// The author: `USER@HOST`, the node whose endpoint was used, or a leader that [prefers another
+    /// node](Self::by_preference).
     pub by: String,
     /// Time of the command, in RFC 3339.
     pub at: String,
-    /// The reason, for people.
+    /// Human-readable reason.
     pub reason: Option<String>,
 }
 
@@ -68,7 +69,7 @@ pub enum Ask {
     StepDown {
         /// The node's id.
         node: String,
-        /// The start of it.
+        /// The incarnation: the id of this start of the node.
         incarnation: String,
         /// Duration in seconds.
         for_s: u64,
@@ -77,7 +78,7 @@ pub enum Ask {
     Transfer {
         /// The node's id.
         node: String,
-        /// The start of it.
+        /// The incarnation: the id of this start of the node.
         incarnation: String,
     },
 }
@@ -86,7 +87,7 @@ pub enum Ask {
 const PREEMPTS: &str = " (--preempt)";
 
 impl CommandOrigin {
-    /// The author's name for a leader that prefers another node.
+    /// The author's name to use for a leader that prefers another node.
     #[must_use]
     pub fn by_preference(node: &str) -> String {
         format!("{node}{PREEMPTS}")
@@ -98,10 +99,10 @@ impl CommandOrigin {
         self.by.ends_with(PREEMPTS)
     }
 
-    /// Creates the origin of a command that is given now.
+    /// Creates the origin of a command given now.
     ///
     /// # Errors
-    /// If the system has no random numbers.
+    /// If the system cannot provide random numbers.
     pub fn now(by: &str, reason: Option<&str>) -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)?;
@@ -109,7 +110,7 @@ impl CommandOrigin {
         Ok(Self { id, by: by.to_owned(), at: rfc3339(wall()), reason: reason.map(str::to_owned) })
     }
 
-    /// The author and the reason, for people.
+    /// The author and the reason, for display.
     #[must_use]
     pub fn told(&self) -> String {
         match &self.reason {
@@ -169,7 +170,7 @@ impl Steering {
         serde_json::json!({ "format": FORMAT, "suspended": suspended, "request": request }).to_string().into()
     }
 
-    /// Identifies the present suspension and request.
+    /// Identifies the current suspension and request.
     #[must_use]
     pub fn mark(&self) -> String {
         let suspended = self.suspended.as_ref().map_or("", |order| &order.id);
@@ -178,19 +179,19 @@ impl Steering {
     }
 }
 
-/// Reads an election's steering object. Empty if it was never written.
+/// Reads an election's steering object. Empty if none has ever been written.
 ///
 /// # Errors
-/// [`EditError`] if it cannot be read.
+/// [`EditError`] if the object cannot be read.
 pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<Steering, EditError> {
     let found = Edit::of(store, VersionedObject::Steering, election).read().await?;
     Ok(found.map(|content| Steering::decode(&content)).transpose()?.unwrap_or_default())
 }
 
-/// Changes an election's steering object in one conditional write, or in none if `change` changes nothing.
+/// Updates an election's steering object in one conditional write; writes nothing if `change` makes no changes.
 ///
-/// Calls `change` again whenever another client was faster; it must return the same for the same input. If an earlier
-/// write may have succeeded, the result of the first such `change` is returned.
+/// If another client wins the race, calls `change` again, so `change` must be deterministic. If an earlier write may
+/// have succeeded, returns the result of the call to `change` that produced that write.
 ///
 /// # Errors
 /// Those of `change`, and [`EditError`]. Unless the error says that the outcome is unknown, nothing was changed.

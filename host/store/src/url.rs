@@ -9,19 +9,19 @@ use crate::address::without_user;
 
 const AZURITE_CONTAINER: &str = "baton";
 const SQLITE: &str = "sqlite:";
-/// The shortest and the longest lease in a SQLite folder.
+/// The shortest and the longest lease that a SQLite store supports.
 pub const SQLITE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// The shortest and the longest lease that Azure allows.
 pub const AZURE_LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
 /// Default address of the emulator.
 const AZURITE_ADDRESS: &str = "127.0.0.1:10000";
 
-/// The URL of a store. It holds no secrets: credentials come from the environment.
+/// The URL of a store. It contains no secrets: credentials come from the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreUrl {
-    /// This process's memory, for `baton dev`. No URL names it.
+    /// The memory of this process, for `baton dev`. No URL refers to it.
     Memory,
-    /// `sqlite:DIR`: a folder for the hosts of this machine.
+    /// `sqlite:DIR`: a folder for the hosts on this machine.
     Sqlite(PathBuf),
     /// `azure://ACCOUNT/CONTAINER` or `https://ACCOUNT.blob.core.windows.net/CONTAINER`: a container of an Azure
     /// storage account.
@@ -40,10 +40,10 @@ pub enum StoreUrl {
     },
 }
 
-/// The host of a storage account in the public cloud, after the account.
+/// The part of a public cloud URL after the account's name.
 const PUBLIC_CLOUD: &str = ".blob.core.windows.net/";
 
-/// The error for a text that is no store's URL.
+/// The error for a string that is not a valid store URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a store: {problem}; write sqlite:DIR, azure://ACCOUNT/CONTAINER or azurite")]
 pub struct StoreUrlError {
@@ -52,7 +52,7 @@ pub struct StoreUrlError {
 }
 
 impl StoreUrl {
-    /// The shortest and the longest lease that such a store supports.
+    /// The shortest and the longest lease that the store supports.
     pub fn lease_range(&self) -> (Duration, Duration) {
         match self {
             Self::Memory => super::memory::LEASE_RANGE,
@@ -76,7 +76,7 @@ impl FromStr for StoreUrl {
         if let Some(folder) = text.strip_prefix(SQLITE) {
             return match folder {
                 "" => Err(wrong("the URL contains no folder")),
-                // The shell does not expand it there, and nobody wants a folder of that name.
+                // The shell does not expand `~` here, and nobody wants a folder with that name.
                 "~" => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder if folder.starts_with("~/") => Err(wrong("`~` is not expanded here: write the whole path")),
                 folder => Ok(Self::Sqlite(PathBuf::from(folder))),
@@ -85,7 +85,7 @@ impl FromStr for StoreUrl {
         let unknown = || wrong("it does not begin with a known scheme");
         let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
         if scheme == "https" {
-            // The portal and the Azure CLI show a container like this.
+            // The portal and the Azure CLI show a container's URL in this form.
             let (account, container) = rest.split_once(PUBLIC_CLOUD).ok_or_else(|| {
                 wrong(
                     "an https:// store is https://ACCOUNT.blob.core.windows.net/CONTAINER; set another endpoint in the \
@@ -137,7 +137,8 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// A store's URL without its secrets: user and password, query (a SAS), fragment, and values of a connection string.
+/// Removes secrets from a store's URL: the user and password, the query (a SAS), the fragment, and the values of a
+/// connection string.
 fn redacted(store: &str) -> String {
     if store.contains(';') {
         return store.split(';').map(redact_pair).collect::<Vec<_>>().join(";");
@@ -150,7 +151,7 @@ fn redacted(store: &str) -> String {
     body + &hidden
 }
 
-/// Shows the value of a connection string's pair only if it is known to be harmless.
+/// Shows the value of a pair in a connection string only if the value is known to be harmless.
 fn redact_pair(pair: &str) -> String {
     const HARMLESS: [&str; 5] =
         ["AccountName", "DefaultEndpointsProtocol", "EndpointSuffix", "BlobEndpoint", "UseDevelopmentStorage"];

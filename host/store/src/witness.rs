@@ -1,16 +1,18 @@
-//! Detects dead hosts of this machine, from the kernel's locks, so that no host need wait until their leases expire.
+//! Detects dead hosts on this machine by the kernel's file locks, so that no host need wait until their leases expire.
 //!
-//! Each start of a host, an incarnation, has a lock file. The host holds a write lock on its first byte, and each of
-//! its runners on a byte of its own: a runner causes effects, and may outlive its host. So the incarnation is dead once
-//! *no process* holds a lock on the file. A shared lock on the whole file shows that, and keeps no checker out.
+//! Each start of a host (an incarnation) has a lock file. The host holds a write lock on the first byte, and each of
+//! its runners holds one on a byte of its own: a runner causes effects, and may outlive its host. So the incarnation is
+//! dead once *no process* holds a write lock on the file. A checker tests this with a shared lock on the whole file,
+//! which does not block other checkers.
 //!
 //! The locks belong to open file descriptions (`F_OFD_SETLK`, fcntl_locking(2)). The kernel releases one when the last
 //! descriptor of its description is closed or its process has exited, but not when another descriptor of the file is
-//! closed. A runner gets its descriptor at the fork, already locked, and its seccomp filter lets it do nothing with it.
+//! closed. A runner inherits its descriptor, already locked, at the fork, and its seccomp filter prevents it from using
+//! the descriptor.
 //!
-//! A lock file counts only if it is the same file that the incarnation has locked. The checker knows its device and
-//! inode from the holder's own note ([`LockFileId`]), so the file in a copied folder does not count. While a lock is
-//! held, the inode is not reused; afterwards no process is left that a false answer could concern.
+//! A lock file counts only if it is the same file that the incarnation has locked. The checker knows the file's device
+//! and inode from the holder's own note ([`LockFileId`]), so a file in a copied folder does not count. While a lock is
+//! held, the inode is not reused. Afterwards a wrong answer does no harm, since no process of the incarnation is left.
 
 mod deaths;
 #[cfg(feature = "azure")]
@@ -32,17 +34,17 @@ use crate::StoreUrl;
 use crate::file_system::foreign;
 pub(crate) use deaths::Deaths;
 
-/// Number of tries to make a lock file while other hosts tidy up.
+/// Number of attempts to create a lock file while other hosts tidy up.
 const TRIES: usize = 10;
 
-/// Number of bytes to try for a runner while other processes hold locks that they should not.
+/// Number of bytes to try for a runner if other processes hold locks that they should not hold.
 const BYTES: usize = 16;
 
-/// Limit on the entries that tidying up reads.
+/// Maximum number of directory entries to read when tidying up.
 const TIDIED: usize = 4096;
 
-/// The folder of a store's lock files. For a store of this machine, it is in the store; otherwise it is in `state`, the
-/// folder in which this user's hosts keep what outlives a run. None if there is neither.
+/// The folder of a store's lock files. If the store is local to this machine, the folder is inside the store; otherwise
+/// it is inside `state`, the folder for this user's persistent host data. None if neither exists.
 #[must_use]
 pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     match store {
@@ -52,7 +54,7 @@ pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// See [`folder`]: next to lock files, it has notes of leases.
+/// See [`folder`]. In addition to lock files, it contains notes of leases.
 const LEASES: &str = "leases";
 
 pub(crate) const FOLDER: &str = "holders";
@@ -69,23 +71,24 @@ pub enum LockFileError {
         #[source]
         source: io::Error,
     },
-    /// The file system is not known to be this machine's own.
+    /// The file system is not known to be local to this machine.
     #[error("cannot create a lock file in {folder}: its file system is not known to be local ({kind})")]
     Foreign {
         /// The lock file's folder.
         folder: PathBuf,
-        /// The file system.
+        /// The type of the file system.
         kind: String,
     },
 }
 
-/// The lock file of this incarnation. The host counts as alive as long as this value, or any of its runners, exists.
+/// The lock file of this incarnation. The host counts as alive as long as this value or any of the host's runners
+/// exists.
 #[derive(Debug)]
 pub struct LockFile {
     folder: PathBuf,
     place: LockFileId,
     file: File,
-    /// The next runner's byte, never used twice.
+    /// The next runner's byte. No byte is used twice.
     next: AtomicI64,
 }
 
@@ -94,7 +97,7 @@ pub struct LockFile {
 pub struct LockFileId {
     /// The incarnation, which is the file's name.
     pub incarnation: String,
-    /// The device that the file is on.
+    /// The device on which the file is.
     pub device: u64,
     /// The file's inode on that device.
     pub inode: u64,
@@ -104,7 +107,7 @@ impl LockFile {
     /// Creates the lock file of an incarnation, and its folder. May block for as long as the file system does.
     ///
     /// # Errors
-    /// [`LockFileError`] if it cannot be created. A host runs without a lock file, too.
+    /// [`LockFileError`] if the file cannot be created. A host can also run without a lock file.
     pub fn make(folder: &Path, incarnation: &str) -> Result<Self, LockFileError> {
         let failed = |source: io::Error| LockFileError::System { folder: folder.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
@@ -138,12 +141,13 @@ impl LockFile {
         &self.place
     }
 
-    /// Returns a locked descriptor for a runner. The incarnation counts as alive until its last copy is closed.
+    /// Returns a locked descriptor for a runner. The incarnation counts as alive until the last copy of the descriptor
+    /// is closed.
     ///
     /// # Errors
     /// Those of the system.
     pub fn for_runner(&self) -> io::Result<OwnedFd> {
-        // This path opens a description of its own, of the same file even if the file was renamed or removed.
+        // Opening this path creates a new file description for the same file, even if the file was renamed or removed.
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let own = fstat(&file)?;
@@ -174,7 +178,7 @@ impl LockFileId {
 }
 
 /// True if the kernel reports that all processes of the incarnation have exited. False if that is uncertain: [`folder`]
-/// has no lock file, or its file system is not local.
+/// contains no such lock file, or its file system is not local.
 #[must_use]
 pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     let look = || -> io::Result<bool> {
@@ -184,7 +188,7 @@ pub fn has_ended(folder: &Path, incarnation: &str) -> bool {
     look().unwrap_or(false)
 }
 
-/// Removes the lock files of dead incarnations, except needed ones. Leaves those that cannot be removed.
+/// Removes the lock files of dead incarnations that are not needed. Skips files that cannot be removed.
 pub(crate) fn tidy_up(folder: &Path, is_needed: impl Fn(&str) -> bool) -> io::Result<()> {
     let folder = open_folder(folder)?;
     for entry in Dir::read_from(&folder)?.take(TIDIED) {
@@ -218,7 +222,7 @@ fn open_lock_file(folder: &OwnedFd, incarnation: &str) -> io::Result<(OwnedFd, S
     open_plain(folder, incarnation, OFlags::RDONLY)
 }
 
-/// Opens a plain file, and follows no link.
+/// Opens a regular file without following links.
 fn open_plain(folder: &OwnedFd, name: &str, how: OFlags) -> io::Result<(OwnedFd, Stat)> {
     let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -229,7 +233,7 @@ fn open_plain(folder: &OwnedFd, name: &str, how: OFlags) -> io::Result<(OwnedFd,
     }
 }
 
-/// True if a text is the name of an incarnation, and so of nothing outside the folder.
+/// True if the string can be the name of an incarnation. Such a name cannot refer to a file outside the folder.
 fn is_incarnation(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
@@ -238,7 +242,8 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// True if no process holds a write lock on the file. Leaves this description with a shared lock on all of it.
+/// True if no process holds a write lock on the file. If so, this file description then holds a shared lock on the
+/// whole file.
 fn is_unlocked(file: BorrowedFd<'_>) -> io::Result<bool> {
     // Length 0 locks up to the largest offset.
     lock(file, libc::F_RDLCK, 0, 0)

@@ -1,4 +1,4 @@
-//! A node without the lease: it reads, judges what it has read, and requests the lease.
+//! A node without the lease: it reads the lease and the record, evaluates them, and requests the lease.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,23 +20,24 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
-/// A standby: it reads every second, and requests the lease only if that looks free or is given up.
+/// A standby: it polls every second, and requests the lease only if the lease looks free or its holder is giving it up.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
     last_poll: Option<Time>,
-    /// True if there was a hint since the last reading.
+    /// True if a hint has arrived since the last reading.
     is_hinted: bool,
-    /// The next hinted reading at one per [`HINTED_POLL`]. [`HINTED_AT_ONCE`] readings may come ahead of it.
+    /// The time of the next hinted reading at a rate of one per [`HINTED_POLL`]. A burst of [`HINTED_AT_ONCE`] may come
+    /// earlier.
     next_hinted: Time,
     /// True if the last reading found the holder dead while this node had no module to serve.
     lacks_a_module: bool,
-    /// The delay allowed to the next reading while the leader's renewals are heard.
+    /// The permitted delay of the next reading while the leader's renewals are heard.
     slack: Option<PollDelay>,
     pending: Option<Pending>,
     asked: StandbyRequest,
     failures: u32,
-    /// The last report about the election: each is made once.
+    /// The last report about the election, which is not repeated.
     said: Option<LastReport>,
 }
 
@@ -44,7 +45,8 @@ pub(super) struct Standby {
 struct PollDelay {
     /// The latest time of the reading.
     until: Time,
-    /// A random delay after the leader's last renewal has become too old, so that standbys do not read in step.
+    /// A random delay, added once the leader's last renewal is too old, so that standbys do not all read at the same
+    /// time.
     spread: Duration,
 }
 
@@ -52,9 +54,9 @@ struct PollDelay {
 enum StandbyRequest {
     #[default]
     Reading,
-    /// The highest term in the store, before anything follows from this reading.
+    /// Reads the highest term in the store before the node acts on this reading.
     Recall(Snapshot),
-    /// A reading and a recall at once, since the holder gives the lease up.
+    /// Combines a reading and a recall, since the holder is giving up the lease.
     Survey,
     Create,
 }
@@ -71,7 +73,7 @@ enum LastReport {
 pub(super) struct AcquireBasis {
     version: Version,
     pub(super) record: Option<Record>,
-    /// Reason for which another instance may still run after the acquire; `None` if none can.
+    /// The reason why another instance may still be running after the acquire; `None` if no instance can be.
     pub(super) unclear: Option<UncertainHolder>,
     pub(super) way: AcquireMode,
 }
@@ -80,7 +82,7 @@ pub(super) struct AcquireBasis {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(super) enum AcquireMode {
     Acquire,
-    /// The holder has marked the record. It has released the lease, or is about to.
+    /// The holder has marked the record as released. It has released the lease, or is about to.
     OnceReleased,
     /// The holder is dead, and this node replaces it under a new lease.
     InsteadOf(LeaseId),
@@ -99,13 +101,14 @@ impl AcquireMode {
     }
 }
 
-/// Reason for which another instance may still run.
+/// The reason why another instance may still be running.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct UncertainHolder {
-    /// The length of the wait, as far as is known.
+    /// The length of the wait, as far as this node knows.
     pub(super) wait: Duration,
     pub(super) reason: &'static str,
-    /// True once the store's highest term was read. Until then an unknown term may exist, under a lease of any length.
+    /// True once the store's highest term has been read. Until then an unknown term may exist, under a lease of any
+    /// length.
     pub(super) is_recalled: bool,
 }
 
@@ -134,7 +137,7 @@ impl Standby {
         Timers([(Timer::Poll, self.pending.is_none().then(|| self.poll_at(context)))])
     }
 
-    /// The time of the next reading. A store in trouble is left alone, whatever the hints.
+    /// The time of the next reading. While the store is in trouble, hints do not make the reading earlier.
     fn poll_at(&self, context: &Context) -> Time {
         if self.failures > 0 {
             return self.next_poll;
@@ -148,7 +151,7 @@ impl Standby {
         [hinted, eager].into_iter().flatten().fold(at, Time::min)
     }
 
-    /// Takes a hint, which moves the next reading and does nothing else.
+    /// Handles a hint. It can only reschedule the next reading.
     fn hear(&mut self, context: &mut Context, hint: &Hint) {
         let last = self.last_poll.unwrap_or_default();
         match context.hear(hint, last) {
@@ -206,11 +209,11 @@ impl Standby {
                 }
             }
             (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
-                // A survey takes longer than a renewal, so its duration is not judged.
+                // A survey takes longer than a renewal, so its duration does not matter here.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
-                // Note the term even if nothing follows from the reading.
+                // Note the term even if this node does not act on the reading.
                 context.memory.note_recalled(term);
             }
             // Fall back to a read and a recall, which report separate errors.
@@ -222,13 +225,13 @@ impl Standby {
                 context.store_trouble(RECALL, &error);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
-                // A node that cannot read the other objects leads all the same, but never at once.
+                // A node that cannot read the other objects can still lead, but never immediately.
                 if matches!(error, StoreError::Misconfigured(_)) || context.time().since(since) >= patience {
                     return self.contend(context, snapshot, false);
                 }
                 self.backs_off(context, &error);
             }
-            // The new object is read first, so that one rule judges all openings.
+            // Read the new object first, so that every acquire follows the same rules.
             (StandbyRequest::Create, Ok(_) | Err(StoreError::Conflict)) => {
                 context.refused = 0;
                 context.store_answers(CREATE);
@@ -249,7 +252,7 @@ impl Standby {
         None
     }
 
-    /// Takes a snapshot that took `took` to read. Returns it if this node should request the lease or create the
+    /// Handles a snapshot whose reading took `took`. Returns it if this node should request the lease or create the
     /// object.
     fn has_read(&mut self, context: &mut Context, snapshot: Snapshot, took: Duration) -> Option<Snapshot> {
         let snapshot = held_unless_all_is_clear(context, snapshot);
@@ -267,7 +270,7 @@ impl Standby {
             if is_in_time {
                 return Some(snapshot);
             }
-            // This node could not keep the lease.
+            // This node could not renew the lease in time.
             context.store_trouble(READ, &too_slow(context, took));
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
@@ -286,13 +289,13 @@ impl Standby {
         self.contend(context, snapshot, true)
     }
 
-    /// Schedules the next reading later with each failure.
+    /// Schedules the next reading, later after each failure.
     fn backs_off(&mut self, context: &mut Context, error: &StoreError) {
         self.next_poll = context.time() + context.back_off(self.failures, error);
         self.failures += 1;
     }
 
-    /// Requests the lease or creates the object, after the recall has succeeded or is given up.
+    /// Requests the lease or creates the object, after the recall has succeeded or has been given up.
     fn contend(&mut self, context: &mut Context, snapshot: Snapshot, is_recalled: bool) -> Option<Role> {
         // The versions to serve may have changed during the recall.
         if !may_contend(context, &snapshot) {
@@ -300,7 +303,8 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // A node that must wait for another instance acquires a lease that covers the wait, and only a free one.
+        // A node that must wait for another instance acquires only a free lease, which must be long enough to cover the
+        // wait.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -310,8 +314,8 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // A record that was created again may contain less than its holder had written. A term that this node tried and
-        // never saw may have been another node's since.
+        // A recreated record may lack terms that its holder had written. A term that this node attempted, but never
+        // read, may since have been begun by another node.
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { lease, version, record } = snapshot else {
@@ -329,7 +333,7 @@ impl Standby {
         Some(Role::Acquiring(Acquiring::new(context, opening)))
     }
 
-    /// Reports the leader once.
+    /// Reports the state of the lease, unless it was the last report.
     fn say(&mut self, context: &mut Context, snapshot: &Snapshot) {
         let Snapshot::Object { lease, record, .. } = snapshot else {
             self.said = None;
@@ -360,7 +364,7 @@ impl Standby {
             (LeaseState::Held, Some(record)) if record.released => return,
             (LeaseState::Breaking, _) => return,
             _ => {
-                // No node leads, or a holder waits. The next leader is news, even if it is the same node.
+                // No node leads, or the holder is waiting. Report the next leader even if it is the same node.
                 self.said = None;
                 return;
             }
@@ -374,9 +378,9 @@ impl Standby {
 
 /// Treats a dead holder's lease as held unless this node may take it.
 ///
-/// - If the holder's term has not begun, the holder was waiting for another instance, which may still run.
-/// - A reclaim is unclear if a release by the holder may be under way, if the store has refused it, or if D has
-///   changed: a request of the holder under the same id could change the lease's length later.
+/// - If the holder's term has not begun, the holder was waiting for another instance, which may still be running.
+/// - This node does not reclaim the lease if a release by the holder may be under way, if the store has refused the
+///   reclaim, or if D has changed: a request that the holder sent could change the lease's length later.
 fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     let Snapshot::Object { lease, version, record } = snapshot else { return snapshot };
     let begun = record.as_ref().filter(|record| record.node.is_some());
@@ -392,8 +396,8 @@ fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     Snapshot::Object { lease, version, record }
 }
 
-/// Error for a reading that took longer than a renewal may. The proposed lease is rounded up, so that the text stays
-/// the same while the store's answer times vary.
+/// Error for a reading that took longer than a renewal may. The proposed lease is rounded up, so that the message stays
+/// the same while the store's response times vary.
 fn too_slow(context: &Context, took: Duration) -> StoreError {
     const STEP: u64 = 15;
     let Settings { timing, lease_range, .. } = &context.settings;
@@ -411,7 +415,7 @@ fn too_slow(context: &Context, took: Duration) -> StoreError {
     ))
 }
 
-/// True if the lease has the length that this node would request. A store may round up to whole seconds.
+/// True if the lease has the length that this node would request. A store may round the length up to whole seconds.
 fn is_as_long(record: &Record, context: &Context) -> bool {
     let lease = context.settings.timing.lease();
     (lease..lease + Duration::from_secs(1)).contains(&record.lease)
@@ -448,8 +452,9 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// True if the holder gives the lease up, and may have released it by the time of the request. This is tried once. If
-/// the try was in vain or not possible, this node waits until it reads that the lease is free.
+/// True if the holder is giving up the lease, and may have released it by the time of the request. This node sends such
+/// a request only once. If the request has failed or was not possible, the node waits until a reading shows that the
+/// lease is free.
 fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
@@ -459,7 +464,7 @@ fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Reason for which an instance may still run although the lease looks free; `None` if none can.
+/// The reason why an instance may still be running although the lease looks free; `None` if no instance can be.
 fn unclear(context: &Context, snapshot: &Snapshot, is_recalled: bool) -> Option<&'static str> {
     let was_held = context.memory.was_held;
     let (lease, record) = match snapshot {
@@ -492,7 +497,7 @@ pub(super) struct Acquiring {
     started: Time,
     next_try: Time,
     pending: Option<Pending>,
-    /// True if a try had an unknown outcome, so that the lease may be held under the id.
+    /// True if an attempt had an unknown outcome, so that this node may hold the lease under `id`.
     in_doubt: bool,
 }
 
@@ -517,7 +522,7 @@ impl Acquiring {
                     return self.answer(context, pending, result);
                 }
             }
-            // This says nothing about other nodes or the store, so this node reads again.
+            // The unsent request says nothing about other nodes or the store, so this node reads again.
             Some(Input::NotSent { id }) if answered(&mut self.pending, id).is_some() => {
                 if self.opening.way == AcquireMode::OnceReleased {
                     context.memory.awaits_release = Some(self.opening.version.clone());
@@ -530,8 +535,9 @@ impl Acquiring {
         if self.pending.is_some() {
             return None;
         }
-        // A release would tell the next holder that nothing can still run. Unless that is known, a lease that may have
-        // been acquired is left to expire. After a reclaim in doubt, the dead holder's note serves the next host.
+        // A release would tell the next holder that no instance can still be running. Unless that is known, let a lease
+        // that may have been acquired expire. After a reclaim with an unknown outcome, the next host can use the dead
+        // holder's note.
         let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, AcquireMode::Reclaim(_));
         if context.shutting_down && self.in_doubt && can_release {
             let AcquireBasis { version, record, .. } = self.opening.clone();
@@ -582,7 +588,7 @@ impl Acquiring {
                 );
                 Some(Role::Holding(Box::new(holding)))
             }
-            // A try that was not carried out says nothing about an earlier one in doubt.
+            // An attempt that was not carried out says nothing about an earlier attempt with an unknown outcome.
             Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_)))
                 if self.in_doubt || matches!(error, StoreError::Unknown(_)) =>
             {
@@ -597,7 +603,7 @@ impl Acquiring {
                 context.memory.refused_reclaim = Some(holder);
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // An earlier try may still be carried out once the holder has released the lease.
+            // An earlier attempt may still be carried out once the holder has released the lease.
             Err(StoreError::Held) if self.in_doubt && self.opening.way == AcquireMode::OnceReleased => {
                 self.next_try = context.retry_at();
                 None
@@ -614,12 +620,12 @@ impl Acquiring {
                 };
                 Some(Role::Standby(Standby::new(next_poll)))
             }
-            // Since the lease was read as free, a holder has written or the object was replaced.
+            // After the reading that showed the lease free, a holder has written the record or the object was replaced.
             Err(StoreError::Conflict | StoreError::Lost(_)) => {
                 context.memory.was_held = true;
                 Some(Role::Standby(Standby::new(context.time())))
             }
-            // The role change is not reported, since the trouble was. The node asks again, less and less often.
+            // Do not report the role change, since the error has been reported. The node retries at growing intervals.
             Err(error) => {
                 context.store_trouble(ACQUIRE, &error);
                 let next_poll = context.time() + context.back_off(context.refused, &error);
@@ -630,7 +636,7 @@ impl Acquiring {
     }
 }
 
-/// Follows again, as after the start of the host.
+/// Returns to standby, as after the start of the host.
 pub(super) fn back_to_standby(context: &mut Context, reason: String) -> Option<Role> {
     if context.shutting_down {
         return Some(Role::Finished);

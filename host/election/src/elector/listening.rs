@@ -1,4 +1,4 @@
-//! Hints about the leader. They move a standby's readings or turn them into surveys, and do nothing else.
+//! Hints about the leader. They can only reschedule a standby's readings or turn them into surveys.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -8,12 +8,12 @@ use crate::hint::{Hint, LISTENING_POLL};
 use crate::record::{LeaseState, Snapshot, Term};
 use crate::timing::Time;
 
-/// The number of standbys, in the order of succession, that read as soon as a lease must be free. Others read a little
-/// later, since all at once would slow each other down.
+/// Number of standbys, from the start of the order of succession, that read as soon as the lease must be free. The
+/// others read a little later, because simultaneous readings would slow each other down.
 const FIRST: u32 = 3;
-/// The interval of these readings.
+/// Polling interval of these standbys.
 const EAGER_POLL: Duration = Duration::from_millis(100);
-/// The time for which these readings continue.
+/// Time for which these standbys keep that interval.
 const EAGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Clone, Hash)]
@@ -29,11 +29,11 @@ struct Leader {
     lease: Duration,
     /// The time of its last renewal, as announced.
     renewed: Option<Time>,
-    /// True while its hints arrive.
+    /// True while hints from the leader arrive.
     is_heard: bool,
-    /// This node's place in its order of succession.
+    /// This node's place in the leader's order of succession.
     place: Option<u32>,
-    /// The time at which it announced that it gives the lease up.
+    /// The time at which the leader was heard to give up the lease.
     gave_up: Option<Time>,
 }
 
@@ -47,14 +47,14 @@ impl Leader {
 pub(super) enum HintEffect {
     /// The reading comes as soon as the limit on hinted readings allows.
     Soon,
-    /// The reading comes at that time.
+    /// The reading comes at the given time.
     At(Time),
     /// The reading may come later.
     Nothing,
 }
 
 impl LeaderHints {
-    /// Takes the holder of the lease from a reading. No hint changes it.
+    /// Notes the holder of the lease according to a reading. No hint changes the holder.
     pub(super) fn note(&mut self, snapshot: &Snapshot, is_silent: bool) {
         let leader = match snapshot {
             Snapshot::Object { lease: LeaseState::Held, record: Some(record), .. }
@@ -65,7 +65,7 @@ impl LeaderHints {
             _ => return self.leader = None,
         };
         if leader.released {
-            // The holder has not released the lease yet, and announces when it has.
+            // The holder has not released the lease yet, and will announce it when it has.
             let gives_up = |known: &Leader| {
                 (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
             };
@@ -107,13 +107,13 @@ impl LeaderHints {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up.is_some())
     }
 
-    /// The time until which no reading is worthwhile: the leader announced a renewal, and can renew again by then.
+    /// The time until which no reading is worthwhile: the leader has announced a renewal, and can renew again by then.
     pub(super) fn fresh_until(&self) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.is_heard && !self.gave_up())?;
         leader.renewed.map(|renewed| renewed + leader.lease / 3)
     }
 
-    /// The next reading of one of the first successors; `None` if no lease is about to be free.
+    /// The time of the next reading if this node is among the first successors and the lease is about to be free.
     pub(super) fn eager(&self, last: Time, now: Time) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.names_this_node())?;
         let runs_out = leader.renewed.map(|renewed| renewed + leader.lease);
@@ -127,7 +127,7 @@ impl LeaderHints {
 }
 
 impl Context {
-    /// Takes a hint, and returns its effect on a standby that last read at `last`.
+    /// Handles a hint, and returns its effect on a standby whose last reading was at `last`.
     pub(super) fn hear(&mut self, hint: &Hint, last: Time) -> HintEffect {
         let (now, later) = (self.time(), self.time() + EAGER);
         let is_of_leader = |leader: &&mut Leader| hint.from() == Some(leader.incarnation.as_str());
@@ -141,8 +141,8 @@ impl Context {
                 if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                // Keep the first place: once a standby requests the lease, it hears nothing, and others would be too
-                // late.
+                // Keep the place from the first announcement: a standby that requests the lease hears no further
+                // announcements, and others would be too late.
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }

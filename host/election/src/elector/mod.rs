@@ -1,8 +1,8 @@
-//! The elector: its state, its calling contract and what its parts share.
+//! The elector: its state, its calling contract and the code that its parts share.
 //!
-//! `candidate` is a node without the lease, and `listening` the hints that it hears. `holder` is a node with the lease,
-//! `record_writer` writes the record conditionally under the lease, and `releasing` gives the lease up. `versions`
-//! decides which version is served, and `timer` names all timers.
+//! `candidate` is a node without the lease, and `listening` handles the hints that such a node receives. `holder` is a
+//! node with the lease, `record_writer` writes the record conditionally under the lease, and `releasing` gives the
+//! lease up. `versions` decides which version is served, and `timer` names all timers.
 
 mod candidate;
 mod holder;
@@ -31,35 +31,37 @@ use listening::LeaderHints;
 use releasing::Releasing;
 use versions::Versions;
 
-/// The length to assume for a lease without a record: the longest that any store supports.
+/// Assumed length of a lease without a record: the longest that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// Upper bound on the terms that begin in a second, and on the terms that may have begun although nothing in the store
-/// names them. See [`Memory::skip_unknown_terms`].
+/// Upper bound on the number of terms that can begin in a second, and on the number of terms that may have begun
+/// although no object in the store names them. See [`Memory::skip_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
-/// Latest plausible wall clock, in seconds. A later one would use up the available terms.
+/// Latest plausible wall-clock time, in seconds since the Unix epoch. A later time would use up the available terms.
 const LATEST_WALL: u64 = 1 << 40;
 /// The time without a failure after which an instance counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// Failures in a row after which a node steps down.
+/// Number of consecutive failures after which a node steps down.
 const FAILURES_TO_STEP_DOWN: u32 = 5;
-/// Failed starts in a row that are this node's fault, after which it steps down. Other nodes may be able to start.
+/// Number of consecutive failed starts, caused by this node, after which it steps down. Other nodes may be able to
+/// start the instance.
 const UNABLE_TO_STEP_DOWN: u32 = 3;
-/// The wait after a failed term doubles with each failure in a row, up to this number of times.
+/// Maximum number of times that the wait after a failed term doubles. It doubles with each consecutive failure.
 const LONGEST_REST: u32 = 3;
-/// The first cool-off. Each further one is twice as long.
+/// Length of the first cool-off. Each further cool-off is twice as long.
 const COOL_OFF: Duration = Duration::from_secs(10);
 const COOL_OFF_MAX: Duration = Duration::from_secs(600);
-/// The time for which a node in cool-off must have seen a lease free to acquire it.
+/// A node in cool-off acquires a lease only after it has seen the lease free for this long.
 const FREE_LONG_ENOUGH: Duration = Duration::from_secs(10);
 /// The longest back-off of a standby whose readings fail.
 const BACK_OFF_MAX: Duration = Duration::from_secs(15);
-/// The longest back-off if the store reported that it is misconfigured: changes of roles take minutes to spread.
+/// The longest back-off if the store is misconfigured: changes to role assignments take minutes to take effect.
 const MISCONFIGURED_BACK_OFF_MAX: Duration = Duration::from_secs(30);
-/// The average interval between hinted readings, and the shortest one between hinted renewals.
+/// The average interval between hinted readings, and the shortest interval between hinted renewals.
 const HINTED_POLL: Duration = Duration::from_millis(60);
-/// The number of hinted readings that may come at once: a link's end and the kernel may both report one death.
+/// Number of hinted readings that may follow each other immediately: a closed link and the kernel may both report the
+/// same death.
 const HINTED_AT_ONCE: u32 = 3;
-/// The timeout of a standby's requests, and of a recall.
+/// Timeout for a standby's requests and for a recall.
 const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Decides for one node whether it leads one election.
@@ -68,33 +70,35 @@ const STANDBY_TIMEOUT: Duration = Duration::from_secs(2);
 /// [`handle`](Elector::handle) takes all inputs. After each call, carry out the effects that
 /// [`poll_effect`](Elector::poll_effect) yields, in order, until it yields none. Then sleep until
 /// [`next_wakeup`](Elector::next_wakeup) or the next input, whichever is first. Read the clock again after each sleep,
-/// which may have ended early or late. The time that is passed in never goes back. Answer every [`Effect::Request`]
-/// exactly once; repeated and outdated answers do no harm. Exactly one [`Input::Gone`] follows each [`Effect::Start`],
+/// which may have ended early or late. The time that is passed in must never go back. Answer every [`Effect::Request`]
+/// exactly once; duplicate and outdated answers do no harm. Exactly one [`Input::Gone`] follows each [`Effect::Start`],
 /// and no second start comes before it. [`Effect::Finished`] is the last effect.
 ///
-/// An elector is plain data: a copy with the same inputs decides the same.
+/// An elector is plain data: a copy that receives the same inputs makes the same decisions.
 #[derive(Clone, Hash)]
 pub struct Elector {
     context: Context,
     role: Role,
 }
 
-/// The role of this node. `step` takes an input, or `None` for the time alone, and returns the next role, if any.
+/// The role of this node. `step` takes an input, or `None` if only the time has changed, and returns the next role if
+/// the role changes.
 #[derive(Debug, Clone, Hash)]
 enum Role {
     /// The node has no claim to the lease.
     Standby(Standby),
-    /// The node has asked for the lease.
+    /// The node has requested the lease.
     Acquiring(Acquiring),
     /// The node holds the lease, as far as it knows.
     Holding(Box<Holding>),
-    /// The node has asked to release the lease.
+    /// The node is releasing the lease.
     Releasing(Releasing),
     Finished,
 }
 
 impl Elector {
-    /// Creates the elector of a node that has just started. `random` must never repeat a lease id, on any node.
+    /// Creates the elector of a node that has just started. `random` must never yield the same lease id twice, on any
+    /// node.
     pub fn new(settings: Settings, now: Now, random: Random) -> Self {
         let mut context = Context {
             settings,
@@ -119,14 +123,14 @@ impl Elector {
 
     /// Takes one input and the time of its arrival.
     pub fn handle(&mut self, now: Now, input: Input) {
-        // The contract says that time does not go back. If it does, it must not extend anything.
+        // By contract, time does not go back. If it does, it must not extend any deadline.
         self.context.now = Now {
             time: now.time.max(self.context.now.time),
             least: now.least.max(self.context.now.least),
             wall: now.wall,
         };
-        // Decisions by time alone come first: an answer that arrives after the deadline finds the instance already
-        // killed. If the instance is already gone or dying, it need not be killed.
+        // First make the decisions that depend only on the time. So if an answer arrives after the deadline, the
+        // instance is killed before the answer is handled. An instance that is gone or dying need not be killed.
         if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.apply(None);
         }
@@ -143,7 +147,7 @@ impl Elector {
         self.context.effects.pop_front()
     }
 
-    /// The time by which [`Input::Tick`] is due, or `None` if only another input matters.
+    /// The time at which [`Input::Tick`] is due; `None` if no timer is running.
     pub fn next_wakeup(&self) -> Option<Time> {
         match &self.role {
             Role::Standby(standby) => standby.timers(&self.context).next(),
@@ -154,13 +158,14 @@ impl Elector {
         }
     }
 
-    /// The versions that this node would serve now: the last plan, without the versions that it has rejected itself.
+    /// The versions that this node would serve now: the last plan, without the versions that this node itself has
+    /// rejected.
     pub fn plan(&self) -> &Plan {
         self.context.versions.plan()
     }
 
-    /// The highest term that this host knows to have been written. Other nodes learn it, so that a record that is
-    /// deleted, restored or created again does not pass for the last.
+    /// The highest term that this host knows to have been written. The host passes it to other nodes, so that they do
+    /// not mistake a restored or recreated record for the latest one.
     pub fn written_term(&self) -> Term {
         self.context.memory.written_term
     }
@@ -172,13 +177,14 @@ impl Elector {
         matches!(self.role, Role::Holding(_))
     }
 
-    /// True if this node neither holds nor requests the lease, nor has one to release. A lease that it may hold but
-    /// cannot release any more expires by itself.
+    /// True if this node neither holds nor requests the lease, nor has a lease to release. A lease that it may still
+    /// hold but can no longer release expires by itself.
     pub fn follows(&self) -> bool {
         matches!(self.role, Role::Standby(_) | Role::Finished)
     }
 
-    /// True if this node follows and surveys, since its leader gives the lease up. It may request the lease next.
+    /// True while this node is a standby with a survey under way, because the leader is giving up the lease. The node
+    /// may request the lease next.
     pub fn surveys(&self) -> bool {
         matches!(&self.role, Role::Standby(standby) if standby.surveys())
     }
@@ -193,7 +199,7 @@ impl Elector {
         self.context.listening.fresh_until().filter(|_| self.follows())
     }
 
-    /// The time at which the gate closes, unless the lease is renewed before; `None` without the lease.
+    /// The time at which the gate closes, unless the lease is renewed before then; `None` without the lease.
     pub fn deadline(&self) -> Option<Time> {
         match &self.role {
             Role::Holding(holding) => Some(holding.deadline(&self.context)),
@@ -201,7 +207,7 @@ impl Elector {
         }
     }
 
-    /// Passes the input, or only the time, to the role, until the role stays the same.
+    /// Passes the input and the time to the role. If the role changes, passes the time to the new role, and so on.
     fn apply(&mut self, mut input: Option<Input>) {
         match &input {
             Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
@@ -235,7 +241,7 @@ impl fmt::Debug for Elector {
     }
 }
 
-/// State that all roles share, and that outlives each.
+/// State that all roles share and that outlives each role.
 #[derive(Clone, Hash)]
 struct Context {
     settings: Settings,
@@ -251,7 +257,7 @@ struct Context {
     /// Cool-offs since this node was last healthy.
     cool_offs: u32,
     trouble: Option<Trouble>,
-    /// Creates and acquires in a row that the store refused or did not answer.
+    /// Number of consecutive creates and acquires that the store refused or did not answer.
     refused: u32,
     shutting_down: bool,
 }
@@ -259,25 +265,26 @@ struct Context {
 /// Knowledge about the election, collected since this host started.
 #[derive(Debug, Default, Clone, Hash)]
 struct Memory {
-    /// The highest term, including those that were only tried: the next term is higher.
+    /// The highest known term, including terms that were only attempted. The next term is higher.
     highest_term: Term,
-    /// The highest term that is known to have been written. A record that names a lower one is not the last.
+    /// The highest term that is known to have been written. A record that names a lower term is not the latest.
     written_term: Term,
     seen: bool,
-    /// True if a node has held the lease, or the object disappeared after it was seen. An object that then looks new
-    /// was created again, and the last holder's instance may still run.
+    /// True if a node has held the lease, or the object has disappeared after a reading showed it. If the object then
+    /// looks new, it was recreated, and the last holder's instance may still be running.
     was_held: bool,
-    /// The longest lease in any record, or the longest possible one if a lease was not recorded.
+    /// The longest lease in any record, or the longest possible lease if the length of a lease was not recorded.
     longest_lease: Option<Duration>,
     /// The time since which every reading has shown the lease free.
     free_since: Option<Time>,
-    /// The version at the last reading that showed the lease free. While it stays, no holder has written.
+    /// The version at the last reading that showed the lease free. While it stays the same, no holder has written the
+    /// record.
     free_version: Option<Version>,
-    /// The time of the first recall that failed, if none succeeded since.
+    /// The time of the first failed recall, if no recall has succeeded since.
     unrecalled_since: Option<Time>,
-    /// The time since which the lease has been held by a holder that has written nothing.
+    /// The time since which the lease has been held by a holder that has written no record.
     silent_since: Option<Time>,
-    /// The last holder that was read to be dead.
+    /// The last holder that a reading showed to be dead.
     death: Option<Death>,
     /// The last dead holder whose lease this node failed to reclaim.
     refused_reclaim: Option<LeaseId>,
@@ -289,7 +296,7 @@ struct Memory {
 #[derive(Debug, Clone, Copy, Hash)]
 struct Death {
     holder: LeaseId,
-    /// This node does not replace the holder before then.
+    /// The earliest time at which this node replaces the holder.
     until: Time,
 }
 
@@ -325,12 +332,12 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
-        // A record with a longer lease was not written by a holder, and no node waits that long for it.
+        // No holder writes a record with a longer lease, so no node waits for longer than this.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Notes that something other than the record names `term`, without the length of its lease.
+    /// Notes that an object other than the record names `term`. The length of that term's lease is unknown.
     fn note_recalled(&mut self, term: Term) {
         self.unrecalled_since = None;
         if term > self.written_term {
@@ -339,9 +346,9 @@ impl Memory {
         self.note_term(term);
     }
 
-    /// Skips the terms that may have begun without this node's knowledge. They exist if the record was deleted or set
-    /// back, and no other object's term can be read. The wall clock counts too: another node may have skipped terms for
-    /// the same reason, and this node may not know its term.
+    /// Skips the terms that may have begun without this node's knowledge. Such terms exist if the record was deleted or
+    /// restored, and the terms in other objects cannot be read. The result also depends on the wall clock: another node
+    /// may have skipped terms for the same reason, to a term that this node does not know.
     fn skip_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
@@ -366,7 +373,7 @@ impl Context {
 
     fn take_plan(&mut self, plan: &Plan) {
         if self.versions.take(plan.clone()) {
-            // Another module's failures do not count for this one.
+            // The failures of the previous module do not count for this module.
             self.cool_off = None;
             self.cool_offs = 0;
         }
@@ -388,7 +395,7 @@ impl Context {
         pending
     }
 
-    /// Sends a request that the lease depends on, with its short timeout.
+    /// Sends a request on which the lease depends, with the short timeout of such requests.
     fn urgent(&mut self, op: Op) -> Pending {
         self.request(op, self.settings.timing.try_timeout())
     }
@@ -403,12 +410,12 @@ impl Context {
         Duration::from_nanos(self.random.number() % nanos.saturating_add(1))
     }
 
-    /// `length`, ±25%, at random.
+    /// Returns `length` with a random deviation of up to ±25%.
     fn jittered(&mut self, length: Duration) -> Duration {
         length * 3 / 4 + self.up_to(length / 2)
     }
 
-    /// The time of the renewal after a success that was sent at `sent`.
+    /// The time of the renewal after a successful request that was sent at `sent`.
     fn renew_at(&self, sent: Time) -> Time {
         // FNV-1a of the incarnation: the same in all elections of this host, and different on other hosts.
         let phase = self
@@ -419,7 +426,7 @@ impl Context {
         self.settings.timing.renew_at(sent, phase)
     }
 
-    /// The time to repeat a failed request that the lease depends on.
+    /// The time at which to repeat a failed request on which the lease depends.
     fn retry_at(&mut self) -> Time {
         let (shortest, longest) = self.settings.timing.retry_range();
         let wait = shortest + self.up_to(longest - shortest);
@@ -428,7 +435,7 @@ impl Context {
 
     /// The record of this node's next term, based on `basis`.
     fn next_record(&self, basis: Option<&Record>, lease: Duration) -> Record {
-        // Failures belong to a module. If their module is unknown, they do not count.
+        // Failures belong to a module. If the module is unknown, they do not count.
         let same = basis.filter(|record| self.versions.is_in(record));
         Record {
             term: self.memory.highest_term.max(basis.map_or(0, |record| record.term)) + 1,
@@ -444,13 +451,15 @@ impl Context {
         }
     }
 
-    /// The rest of the pause that a record names, if its module is the planned one: `--restart-delay` at most.
+    /// The rest of the pause that the record names, at most `--restart-delay`; zero if the record's module is not the
+    /// planned module.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
         let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.rests_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
     }
 
-    /// A record without a holder or mark. It has the highest term seen, and the module's fields of `basis`.
+    /// A record without a holder that is not marked as released. It has the highest term seen, and the module's fields
+    /// from `basis`.
     fn record_without_holder(&self, basis: Option<&Record>, lease: Duration) -> Record {
         Record {
             term: self.memory.highest_term,
@@ -475,9 +484,9 @@ impl Context {
     }
 
     fn store_trouble(&mut self, asked: &'static str, error: &StoreError) {
-        // A failed reading is news if a reading has succeeded in between.
+        // Report a failed reading again if a reading has succeeded in between.
         let known = self.trouble.take().filter(|known| !(known.has_read_since && asked == READ));
-        // A misconfiguration is the same trouble, whichever request meets it.
+        // A misconfiguration is the same trouble, whichever request reveals it.
         let is_told = known.as_ref().is_some_and(|known| {
             &known.error == error && (known.asked == asked || matches!(error, StoreError::Misconfigured(_)))
         });
@@ -488,12 +497,12 @@ impl Context {
         }
     }
 
-    /// Notes that the store carried out `asked`. That also ends an outage that other operations met, with two
-    /// exceptions: a reading says nothing about the lease, and the lease nothing about the announcements that a recall
-    /// reads.
+    /// Notes that the store carried out `asked`. This also ends an outage that affected other requests, with two
+    /// exceptions. A reading says nothing about lease requests, and a lease request says nothing about the
+    /// announcements that a recall reads.
     ///
-    /// A refusal by the store (`Misconfigured`) ends only if the same operation succeeds, or an acquire does. After an
-    /// acquire the node sends all other requests again, except the recall.
+    /// A refusal by the store (`Misconfigured`) ends only if the same request or an acquire succeeds. After an acquire,
+    /// the node sends all other requests again, except the recall.
     fn store_answers(&mut self, asked: &'static str) {
         self.trouble_ends(|trouble| match (&trouble.error, asked) {
             (StoreError::Misconfigured(_), _) => {
@@ -508,7 +517,8 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a reading that needs no further request, except that a refused acquire stays refused.
+    /// Ends an outage after a reading that requires no further request. If the store has refused an acquire, that
+    /// trouble continues.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))
@@ -521,8 +531,9 @@ impl Context {
         }
     }
 
-    /// Notes that a holder is dead, whatever ended it. This node replaces the holder at once, unless the module failed
-    /// just before. That module may be what kills hosts, and must not kill all of them in quick succession.
+    /// Notes that a holder is dead, for whatever cause. This node replaces the holder immediately, unless the module
+    /// had failed just before: such a module may be what kills hosts, and must not kill all of them in quick
+    /// succession.
     fn note_death(&mut self, snapshot: &Snapshot) {
         let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot else { return };
         if self.memory.death.is_some_and(|death| death.holder == *holder) {
@@ -533,12 +544,12 @@ impl Context {
         self.memory.death = Some(Death { holder: *holder, until: self.time() + wait });
     }
 
-    /// The wait between a failed term and the next, after `failures` failures in a row before.
+    /// The wait between a failed term and the next, after `failures` earlier consecutive failures.
     fn rest_after(&mut self, failures: u32) -> Duration {
         self.jittered(Duration::from_secs(1 << failures.min(LONGEST_REST))).max(Duration::from_secs(1))
     }
 
-    /// The wait after `failures` earlier failures in a row and `last`.
+    /// The wait before the next attempt, after `failures` earlier consecutive failures and the error `last`.
     fn back_off(&mut self, failures: u32, last: &StoreError) -> Duration {
         let longest = match last {
             StoreError::Misconfigured(_) => MISCONFIGURED_BACK_OFF_MAX,
@@ -549,7 +560,7 @@ impl Context {
     }
 }
 
-/// Refuses a term that leaves no higher one: no holder has written it.
+/// Refuses a term above which no higher term is possible: no holder has written it.
 fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     let (recorded, named) = match &reply {
         Reply::Read(read) => (read.term(), 0),
@@ -571,7 +582,7 @@ const CREATE: &str = "create";
 const ACQUIRE: &str = "acquire";
 const RELEASE: &str = "release";
 
-/// Trouble with the store that was reported.
+/// Reported trouble with the store.
 #[derive(Debug, Clone, Hash)]
 struct Trouble {
     since: Time,
@@ -588,7 +599,7 @@ struct Pending {
     sent: Time,
 }
 
-/// Takes the request out of `slot` if it is the one that `id` answers.
+/// Takes the request out of `slot` if it has this `id`.
 fn answered(slot: &mut Option<Pending>, id: RequestId) -> Option<Pending> {
     slot.take_if(|pending| pending.id == id)
 }

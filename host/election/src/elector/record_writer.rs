@@ -8,7 +8,7 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Version};
 use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::Time;
 
-/// Reason for the loss of the lease if the record is none that this holder has sent.
+/// The reason for the loss of the lease if this holder did not send the record that was found.
 pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
 /// The record as this holder knows it, and as it should become.
@@ -16,7 +16,7 @@ pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the recor
 pub(super) struct RecordWriter {
     version: Version,
     record: Option<Record>,
-    /// Records that were sent to replace that version. One of them may be stored by now.
+    /// Records that this holder has sent to replace `version`. One of them may be stored by now.
     asked: Vec<Record>,
     goal: Option<Goal>,
     /// Superseded writes without an answer so far. An answer may still report that the lease is lost.
@@ -35,7 +35,8 @@ struct Goal {
 pub(super) enum Purpose {
     /// The record begins a term.
     Term,
-    /// The record notes a change in the present term: an outcome, the count of failures, or that nothing runs any more.
+    /// The record notes a change in the present term: an outcome, the count of failures, or that no instance is running
+    /// any more.
     Note,
 }
 
@@ -49,7 +50,7 @@ enum Step {
 
 #[derive(Debug, Clone, Hash)]
 pub(super) enum WriteResult {
-    /// Nothing that concerns the holder.
+    /// No news for the holder.
     None,
     /// The goal's record is written.
     Written,
@@ -64,12 +65,12 @@ impl RecordWriter {
         Self { version, record, asked: Vec::new(), goal: None, superseded: Vec::new() }
     }
 
-    /// The stored record, as far as is known.
+    /// The stored record, as far as this holder knows.
     pub(super) fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
 
-    /// The stored version, as far as is known.
+    /// The stored version, as far as this holder knows.
     pub(super) fn version(&self) -> &Version {
         &self.version
     }
@@ -83,12 +84,12 @@ impl RecordWriter {
         self.goal.is_some()
     }
 
-    /// True if the stored record says that nothing can still run.
+    /// True if the stored record says that no instance can still be running.
     pub(super) fn is_marked(&self) -> bool {
         self.goal.is_none() && self.record().is_some_and(|record| record.released)
     }
 
-    /// Sets the record to store from now on. If a write is under way, a reading first finds out its outcome.
+    /// Sets the record to write. If another write is under way, a reading determines its outcome first.
     pub(super) fn want(&mut self, record: Record, purpose: Purpose, now: Time) {
         let step = match self.goal.as_ref().map(|goal| &goal.step) {
             None | Some(Step::WriteAt(_)) => Step::WriteAt(now),
@@ -108,7 +109,7 @@ impl RecordWriter {
         }
     }
 
-    /// Makes the next try due now.
+    /// Makes the next attempt due now.
     pub(super) fn hurry(&mut self, now: Time) {
         if let Some(Goal { step: Step::WriteAt(at) | Step::ReadAt(at), .. }) = &mut self.goal {
             *at = now;
@@ -138,7 +139,7 @@ impl RecordWriter {
         }
     }
 
-    /// Takes an answer. Answers to requests of others have no effect.
+    /// Handles an answer. Ignores answers to requests that this writer has not sent.
     pub(super) fn answer(
         &mut self,
         context: &mut Context,
@@ -201,11 +202,12 @@ impl RecordWriter {
         if let Some(found) = record {
             context.memory.note_record(found);
         }
-        // An expired lease can still be renewed. In any other state but held, the lease is lost.
+        // An expired lease can still be renewed. In any state other than held or expired, it is lost.
         if !matches!(lease, LeaseState::Held | LeaseState::Expired) {
             return WriteResult::Lost("the lease is no longer held".to_string());
         }
-        // While the version is unchanged, a write that was sent with it can still arrive and replace what was found.
+        // While the version is unchanged, a write that was sent with it can still arrive and replace the record that
+        // was found.
         let is_settled = *version != self.version;
         let is_there = |wanted: &Record| record.as_ref().is_some_and(|found| is_same(found, wanted));
         if is_settled && is_there(&goal.record) {
@@ -217,12 +219,13 @@ impl RecordWriter {
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
         match (goal.purpose, record) {
-            // The state may have named a later term since this term was wanted.
+            // Since this term was requested, the state may have named a later term.
             (Purpose::Term, _) if found < goal.record.term && highest == goal.record.term => {}
             (Purpose::Term, _) => goal.record.term = highest + 1,
-            // The term was written after all, and stays the last one.
+            // The term was written after all, and remains the latest.
             (Purpose::Note, Some(begun)) if begun.term > goal.record.term => goal.record.names_term_of(begun),
-            // A term that was tried and is not stored has not begun. Its write can no longer succeed after this one.
+            // A term that was attempted but is not stored has not begun: once this write succeeds, the earlier write
+            // can no longer succeed.
             (Purpose::Note, _) => {}
         }
         context.memory.highest_term = highest.max(goal.record.term);
@@ -239,7 +242,7 @@ impl RecordWriter {
     }
 }
 
-/// Reports a known loss of the lease, whatever else the answer means.
+/// Returns the loss of the lease if the answer reports it, and ignores all other answers.
 fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     match result {
         Err(StoreError::Lost(why)) => WriteResult::Lost(why.clone()),
@@ -248,7 +251,8 @@ fn known_loss(result: &Result<Reply, StoreError>) -> WriteResult {
     }
 }
 
-/// True if the records match, but for a lease that the store rounded up. A shorter lease would cut waits short.
+/// True if the records match. The lease that was found may be longer, since the store may round it up. A shorter lease
+/// would cut waits short.
 fn is_same(found: &Record, wanted: &Record) -> bool {
     found.lease >= wanted.lease
         && (found.term, &found.incarnation, &found.module, found.outcome, found.failures, found.released)

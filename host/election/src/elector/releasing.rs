@@ -13,10 +13,10 @@ use crate::record::{LeaseId, Record};
 use crate::request::{Op, StoreError};
 use crate::timing::Time;
 
-/// A node that gives the lease up: it marks the record as released, and then releases the lease. After a release
-/// without the mark, the next holder would wait for the lease's whole length. So if the record cannot be marked, the
-/// node lets the lease expire, which takes less time. Once a release was sent, the lease id is never used for anything
-/// else.
+/// A node that is giving up the lease: it marks the record as released, and then releases the lease. After a release
+/// without the mark, the next holder would wait for the lease's full length. So if the record cannot be marked, the
+/// node lets the lease expire, which takes less time. Once a release has been sent, the lease id is never used for
+/// anything else.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Releasing {
     id: LeaseId,
@@ -25,14 +25,14 @@ pub(super) struct Releasing {
     next_try: Time,
     /// The time at which the lease has expired.
     until: Time,
-    /// The host no longer waits: a failed try is not repeated.
+    /// True if the host no longer waits, so that a failed attempt is not repeated.
     hurried: bool,
-    /// A release was sent, and its outcome is unknown.
+    /// True if a release was sent and its outcome is unknown.
     in_doubt: bool,
 }
 
 impl Releasing {
-    /// `last` is the record with the outcome of the last term, whether it is written yet or not.
+    /// `last` is the record with the outcome of the last term, whether or not it has been written yet.
     pub(super) fn new(
         context: &Context,
         id: LeaseId,

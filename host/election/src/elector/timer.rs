@@ -1,10 +1,10 @@
-//! Timers: what an elector waits for, other than answers.
+//! The elector's timers.
 
 use crate::timing::Time;
 
 /// A moment at which the elector must act without an input.
 ///
-/// A role computes from its present state when each of its timers is due. So a renewal moves most of them, and no timer
+/// A role computes the due times of its timers from its current state. So a renewal moves most of them, and no timer
 /// outlives its state. The same table decides when to wake up and when to act, so the two always agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timer {
@@ -17,12 +17,12 @@ pub(super) enum Timer {
     /// The record is written, or read after an unknown outcome.
     Record,
     RunOut,
-    /// Another node's instance has ended by now, as far as is known.
+    /// Another node's instance has ended by now, as far as this node knows.
     Settled,
     /// The highest term in the store is recalled.
     Recall,
     NextTerm,
-    /// The record could not be written for so long that another node should try.
+    /// The record could not be written for D, so another node should lead.
     Stuck,
     /// No renewal has succeeded for so long that the instance is asked to stop.
     AtRisk,
@@ -32,7 +32,8 @@ pub(super) enum Timer {
     Deadline,
     /// A killed instance is checked again, which shows whether the host was paused.
     Look,
-    /// A killed instance is still there. If it is dying, its lease is left to expire; otherwise the host ends itself.
+    /// A killed instance is not gone in time. If it is dying, its lease is left to expire; otherwise the host ends
+    /// itself.
     Abort,
     /// The instance has run for so long that earlier failures no longer count.
     Healthy,

@@ -1,4 +1,4 @@
-//! The version of the coordinator to serve, and the judgement of a new one.
+//! The coordinator version to serve, and the evaluation of new versions.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -9,31 +9,33 @@ use crate::port::{Effect, End, ModuleVersion, Plan};
 use crate::record::{Record, Term};
 use crate::timing::Time;
 
-/// Failures within a probation after which a version is rejected, if a single one does not suffice.
+/// Number of failures within a probation after which a version is rejected. Crashes and fatal failures reject it at
+/// once.
 const FAILURES_TO_REJECT: u32 = 3;
 
-/// The versions that this node could run, and its judgements.
+/// The versions that this node could run, and the results of their probation.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct Versions {
     plan: Plan,
-    /// The digest that was last planned. It outlives times without a module, so the same module is not new afterwards.
+    /// The last planned digest. It is kept while no module is planned, so that the same module does not count as new
+    /// afterwards.
     last: Option<String>,
     /// The probation of the planned module, if it is on probation.
     probation: Probation,
-    /// The versions rejected here. A plan made before the rejection was known does not bring one back.
+    /// The versions that this node has rejected. A plan that was made before the rejection cannot bring them back.
     rejected: Vec<ModuleVersion>,
 }
 
 /// The results of the version's instances so far.
 #[derive(Debug, Default, Clone, Hash)]
 struct Probation {
-    /// The time at which the first failed instance had begun.
+    /// The time at which the first failed instance began.
     began: Option<Time>,
     failures: u32,
 }
 
 impl Versions {
-    /// Takes a plan. Returns true if it brings another module.
+    /// Adopts a plan. Returns true if the plan names a different module than the last one.
     pub(super) fn take(&mut self, mut plan: Plan) -> bool {
         if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {
             return false;
@@ -52,7 +54,7 @@ impl Versions {
         &self.plan
     }
 
-    /// The version to serve; `None` if nothing may run here.
+    /// The version to serve; `None` if this node may run no version.
     pub(super) fn module(&self) -> Option<&ModuleVersion> {
         self.plan.module.as_ref()
     }
@@ -66,12 +68,12 @@ impl Versions {
         record.module.is_some() && record.module.as_deref() == self.digest()
     }
 
-    /// True if an earlier version would replace `version` if that is bad.
+    /// True if `version` is planned and would be replaced by an earlier version if it turned out to be bad.
     pub(super) fn is_on_probation(&self, version: &ModuleVersion) -> bool {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
 
-    /// Forgets earlier results: a node that leads again does not know how the version did in between.
+    /// Forgets earlier results: a node that leads again does not know how the version has performed in between.
     pub(super) fn forget_probation(&mut self) {
         self.probation = Probation::default();
     }
@@ -84,7 +86,7 @@ impl Versions {
 }
 
 impl Context {
-    /// Ends the probation of a version that has done well.
+    /// Ends the probation of a version that has passed it.
     pub(super) fn prove(&mut self, term: Term) {
         self.versions.probation = Probation::default();
         self.versions.plan.fallback = None;
@@ -93,7 +95,8 @@ impl Context {
         }
     }
 
-    /// Judges a version on probation by the end of its instance, which began at `begun`, if at all.
+    /// Evaluates a version on probation by the way in which its instance ended. `begun` is the time at which the
+    /// instance began, if it did.
     pub(super) fn judge(&mut self, version: &ModuleVersion, term: Term, begun: Option<Time>, end: &End) {
         if !self.versions.is_on_probation(version) {
             return;

@@ -83,7 +83,7 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
         assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
         push(&store, "b").await.unwrap();
         store.fail_next(fault);
-        // Made twice, the rollback would lead back to where it began.
+        // A repeated rollback would restore the original version.
         assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
         holds(&store, &["b", "a"], 3).await;
     }
@@ -93,7 +93,7 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
 async fn new_list_has_serials_above_those_of_a_deleted_one() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let mut serials = Vec::new();
-        // A reader that finds no list cannot know whether one was deleted.
+        // A reader that finds no list cannot tell whether a list existed and was deleted.
         for _ in 0..2 {
             let store = empty_store();
             store.fail_next(fault);
@@ -119,7 +119,7 @@ async fn edit_with_a_lost_response_is_found_below_later_edits() {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
-    // The edit does not wait before its answer is lost.
+    // The edit does not wait between its start and the loss of its response.
     let (edited, other) = tokio::join!(edited, push(&store, "c"));
     assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
     assert_eq!(calls, 1);
@@ -137,7 +137,7 @@ async fn request_that_arrives_late_does_not_count_twice() {
     assert!(matches!(late.as_slice(), [Ok(_)]), "{late:?}");
     holds(&store, &["b", "a"], 3).await;
 
-    // After the next try, the late request finds another version.
+    // After the next attempt, the late request finds a different version of the object.
     store.fail_next(Fault::Hold);
     assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"b"))));
     assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);

@@ -1,4 +1,4 @@
-//! A watched file, replaced in each of the ways in which files are.
+//! A watched file, replaced in every way that is common for files.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -16,10 +16,10 @@ use super::*;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Time without an event after which a test concludes that nothing happens. An event would take a fraction of it.
+/// Time without an event after which a test concludes that there will be none. An event takes a fraction of this time.
 const A_WHILE: Duration = Duration::from_millis(700);
 
-/// A component that contains only a text.
+/// A component that contains nothing but a custom section with this text.
 fn component(text: &str) -> Vec<u8> {
     let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
     let size = u8::try_from(text.len() + 2).unwrap();
@@ -33,7 +33,7 @@ fn source(path: &Path) -> FileSource {
     FileSource::new(path.to_owned())
 }
 
-/// A source that checks again only after a hint from inotify.
+/// A source that checks the files only after a hint from inotify.
 fn hinted(path: &Path) -> FileSource {
     FileSource { pace: WatchIntervals { poll: NEVER, ..PACE }, ..source(path) }
 }
@@ -56,13 +56,14 @@ async fn says_nothing(source: &mut FileSource) {
     assert!(said.is_err(), "{said:?}");
 }
 
-/// Returns the offer that follows a change made while the source waits. It would see an earlier change without a hint.
+/// Returns the offer that follows a change. Makes the change only while the source waits: an earlier change would be
+/// found without a hint.
 async fn offered_upon(source: &mut FileSource, change: impl FnOnce()) -> Vec<u8> {
     let mut patience = Patience::default();
     loop {
         let early = tokio::time::timeout(PACE.settle, source.next()).await;
         assert!(early.is_err(), "{early:?}");
-        // A source with hints must rest for long; one without may check soon.
+        // A source with a watch must wait for a long time; a source without one may check soon.
         let rests = if source.watch.is_some() { NEVER / 2 } else { Duration::ZERO };
         if source.looks_at.is_some_and(|at| at > Instant::now() + rests) {
             break;
@@ -79,7 +80,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Replaces the file as `mv` does, by renaming another file of the folder.
+/// Replaces the file like `mv`, by renaming another file in the folder.
 fn replace(path: &Path, bytes: &[u8]) {
     let aside = path.with_extension("new");
     fs::write(&aside, bytes).unwrap();
@@ -91,7 +92,7 @@ async fn first_offer_is_the_file_or_the_reason_why_not() {
     let (_folder, path) = folder();
     fs::write(&path, component("one")).unwrap();
     assert_eq!(offered(&mut source(&path)).await, component("one"));
-    // The preparation reports errors inside a module.
+    // Errors in the module's content are reported later, by the preparation.
     fs::write(&path, "text").unwrap();
     assert_eq!(offered(&mut patient(&path)).await, b"text");
 
@@ -152,12 +153,13 @@ async fn file_overwritten_in_place_is_offered_once_complete() {
     next(&mut source).await.unwrap();
     let new = component("a longer one");
     let mut file = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
-    // Empty, in the preamble, and with half of a section: each for longer than the settling time.
+    // The file is empty, ends in the preamble, then ends within a section. Each state lasts longer than the settling
+    // time.
     for part in [&new[..0], &new[..6], &new[6..15]] {
         file.write_all(part).unwrap();
         says_nothing(&mut source).await;
     }
-    // The file is not even closed.
+    // The writer has not closed the file yet.
     file.write_all(&new[15..]).unwrap();
     assert_eq!(offered(&mut source).await, new);
 }
@@ -187,7 +189,7 @@ async fn file_that_stays_incomplete_is_offered_eventually() {
 
 #[tokio::test]
 async fn file_is_offered_when_its_link_is_flipped() {
-    // Kubernetes updates a ConfigMap like this: the file is a link through `..data`, which is flipped.
+    // Kubernetes updates a ConfigMap this way: the file is a link through `..data`, which is switched to a new folder.
     let (folder, path) = folder();
     let flip = |version: &str| {
         let data = folder.path().join(format!("..{version}"));
@@ -213,7 +215,7 @@ async fn file_is_offered_when_its_link_is_flipped() {
 
 #[tokio::test]
 async fn file_is_offered_when_a_link_on_its_path_is_flipped() {
-    // Deployments that keep releases side by side do this: `current` is a link to one of them.
+    // Deployments that keep several releases do this: `current` is a link to one of them.
     let folder = tempfile::tempdir().unwrap();
     let flip = |version: &str| {
         fs::create_dir_all(folder.path().join("releases").join(version).join("bin")).unwrap();
@@ -241,7 +243,7 @@ async fn vanished_file_is_reported_once_and_offered_when_back() {
     says_nothing(&mut source).await;
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // After an error, the same content is news, too.
+    // After an error, unchanged content is offered again.
     let aside = path.with_extension("aside");
     fs::rename(&path, &aside).unwrap();
     assert_eq!(next(&mut source).await, Err(error));
@@ -276,7 +278,7 @@ async fn file_is_offered_when_its_folder_is_replaced() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The new folder is watched as the old one was.
+    // The new folder is watched like the old one.
     source.pace.poll = NEVER;
     let newer = offered_upon(&mut source, || replace(&path, &component("newer"))).await;
     assert_eq!(newer, component("newer"));
@@ -308,7 +310,7 @@ async fn file_is_offered_when_its_missing_folder_returns() {
     fs::create_dir(&there).unwrap();
     fs::write(&path, component("new")).unwrap();
     assert_eq!(offered(&mut source).await, component("new"));
-    // The file comes back unchanged, with all its times.
+    // The file comes back unchanged, including all its timestamps.
     let aside = folder.path().join("aside");
     fs::rename(&there, &aside).unwrap();
     next(&mut source).await.unwrap_err();
@@ -379,7 +381,7 @@ async fn change_is_not_lost_when_next_is_dropped() {
     let mut source = hinted(&path);
     next(&mut source).await.unwrap();
     replace(&path, &component("new"));
-    // Each wait is too short for the file to settle.
+    // Each single wait is too short for the file to settle.
     let mut patience = Patience::default();
     let offer = loop {
         if let Ok(offer) = tokio::time::timeout(PACE.settle / 2, source.next()).await {

@@ -1,5 +1,5 @@
-//! Announces a node's modules and state to people, and the highest term that it has seen to other nodes. Leading does
-//! not depend on it: failures are retried, and not reported.
+//! Announces a node's modules and state to operators, and the highest term that the node has seen to other nodes.
+//! Leadership does not depend on announcements: failures are retried, but not reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore, withdraw, withdraw_gone};
 
-/// Delay from a change to its announcement: when a term begins, the machine is needed for the instance.
+/// Delay between a change and its announcement: when a term begins, the instance needs the machine.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
-/// The delay if only `listens` changed: a lease may have been released, and the store is busy with the next leader.
+/// Delay if only `listens` changed: a lease may just have been released, and the store is busy with the next leader.
 const HEARS_AFTER: Duration = Duration::from_millis(250);
-/// Interval between announcements, so that the announcement of a crashed node looks old.
+/// Interval between announcements. It is finite so that the announcement of a crashed node becomes recognizably old.
 const EVERY: Duration = Duration::from_secs(60);
-/// First and longest wait after a failure. Each wait doubles.
+/// Initial and maximum wait after a failure. The wait doubles each time.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Time limit on one announcement.
+/// Timeout for one announcement.
 const TRY: Duration = Duration::from_secs(10);
-/// Interval at which a leader withdraws the announcements of dead nodes, and the limit on one withdrawal.
+/// Interval at which a leader withdraws the announcements of dead nodes, and the timeout for one withdrawal.
 const TIDIES_EVERY: Duration = Duration::from_secs(600);
 const TIDIES_WITHIN: Duration = Duration::from_secs(120);
 
@@ -37,24 +37,24 @@ pub(super) struct Announcer {
     source: String,
     known_by: NodeProperties,
     said: Option<AnnouncedState>,
-    /// Time of the announcement of a pending change.
+    /// Time at which a pending change is announced.
     news: Option<Instant>,
     /// The highest term that this node has announced, in any incarnation. `None` until that is known.
     named: Option<Term>,
     again: Instant,
     failures: u32,
     saying: InFlight<Result<AnnouncementResult, StoreError>>,
-    /// The withdrawal of dead nodes' announcements.
+    /// The withdrawal of dead nodes' announcements, if in progress.
     tidying: InFlight<()>,
-    /// The time of a leader's next withdrawal.
+    /// Time of the next withdrawal of dead nodes' announcements, if this node leads.
     tidies_at: Instant,
-    /// Incarnation of another host with the same id, and the time until which it counts as running.
+    /// Incarnation of another host with the same id, and the time until which that host is assumed to be running.
     rival: Option<(String, Instant)>,
 }
 
 struct AnnouncementResult {
     named: Term,
-    /// Incarnation of another host whose announcement was in this one's place.
+    /// Incarnation of another host with the same id, if its announcement was found where this host writes its own.
     rival: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct AnnouncedState {
 }
 
 impl AnnouncedState {
-    /// Delay until `now` must be announced instead. `None` if nothing changed.
+    /// Returns the delay until `now` must be announced, or `None` if nothing changed.
     fn outdated_after(&self, now: &Self) -> Option<Duration> {
         let hears_alone = || {
             let presence = SupervisorState { listens: now.presence.listens.clone(), ..self.presence.clone() };
@@ -107,7 +107,8 @@ impl Announcer {
         }
     }
 
-    /// Starts an announcement if a change is due, or if the last one is too old. The first one starts at once.
+    /// Starts an announcement if a change is due for announcement, or if the last announcement is too old. The first
+    /// announcement starts immediately.
     pub fn begin(&mut self, what: AnnouncedState, now: Instant) {
         let wait = self.said.as_ref().and_then(|said| said.outdated_after(&what));
         self.news = wait.map(|wait| self.news.map_or(now + wait, |news| news.min(now + wait)));
@@ -120,7 +121,7 @@ impl Announcer {
             let (leases, store, election) = (Arc::clone(&self.leases), Arc::clone(&self.store), self.election.clone());
             self.tidying.begin(async move {
                 let withdrawn = withdraw_gone(&*leases, &*store, &election);
-                // The next turn retries the rest.
+                // The next withdrawal retries the rest.
                 let _ = timeout(TIDIES_WITHIN, withdrawn).await;
             });
         }
@@ -152,7 +153,7 @@ impl Announcer {
         });
     }
 
-    /// Waits until an announcement or a withdrawal has ended. Returns as [`Self::said`] does. Cancel-safe.
+    /// Waits until an announcement or a withdrawal has ended. Returns the same value as [`Self::said`]. Cancel-safe.
     pub async fn attend(&mut self) -> Option<String> {
         let heard = tokio::select! {
             heard = self.saying.done() => heard,
@@ -161,12 +162,13 @@ impl Announcer {
         self.heard(heard)
     }
 
-    /// Time of the next announcement. `None` while one is in progress.
+    /// Returns the time of the next announcement, or `None` while one is in progress.
     pub fn due(&self) -> Option<Instant> {
         self.saying.is_idle().then(|| self.news.map_or(self.again, |news| news.min(self.again)))
     }
 
-    /// Waits until the announcement has ended. Returns the incarnation of another host with this id when first seen.
+    /// Waits until the announcement has ended. If it revealed another host with this node's id for the first time,
+    /// returns that host's incarnation.
     pub async fn said(&mut self) -> Option<String> {
         let heard = self.saying.done().await;
         self.heard(heard)
@@ -178,7 +180,7 @@ impl Announcer {
                 self.named = Some(named);
                 let known = self.rival.as_ref().map(|(known, _)| known);
                 let news = rival.clone().filter(|rival| Some(rival) != known);
-                // Each host announces something once a minute.
+                // Each host sends an announcement every minute.
                 self.rival = rival.map(|rival| (rival, Instant::now() + 2 * EVERY)).or_else(|| self.rival.take());
                 self.failures = 0;
                 news
@@ -191,20 +193,21 @@ impl Announcer {
         }
     }
 
-    /// Withdraws the announcement, or announces the term that this node has `seen` if nothing else may know that term.
+    /// Withdraws the announcement. If this node might be the only one that knows the term `seen`, announces that term
+    /// instead.
     pub async fn withdraw(mut self, seen: Term) {
         // An announcement in progress could overwrite the withdrawal.
         if !self.saying.is_idle() {
             self.said().await;
         }
         let Self { store, leases, election, node, incarnation, source, known_by, said, named, .. } = self;
-        // The announcement of an earlier incarnation may be the only record of its term, so it stays.
+        // An earlier incarnation's announcement may be the only record of its term, so leave it.
         let (Some(named), Some(said)) = (named, said) else { return };
         let known = named.max(said.presence.term).max(seen);
-        // If this fails, the announcement looks old after a while anyway.
+        // If this fails, the announcement still becomes recognizably old.
         let is_taken_back = withdraw(&*leases, &*store, &election, &node, known).await;
         if matches!(is_taken_back, Ok(false)) && (known > named || said.presence.runs.is_some()) {
-            // The node is ending, and holds and runs nothing.
+            // The node is shutting down: it no longer holds modules or runs an instance.
             let announcement = Announcement::now(&node, &incarnation, &source, Vec::new(), None);
             let version = env!("CARGO_PKG_VERSION").to_owned();
             let NodeProperties { labels, .. } = known_by;
@@ -214,8 +217,8 @@ impl Announcer {
     }
 }
 
-/// Writes an announcement, with no lower term than this node has `named` before. Reads the previous announcement first:
-/// it may be the only record of a term, and shows whether another host has the same id.
+/// Writes an announcement. Its term is at least `named`, the highest term that this node has announced before. Reads
+/// the previous announcement first: it may be the only record of a term, and it reveals another host with the same id.
 async fn say(
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -227,7 +230,7 @@ async fn say(
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
     let rival = named.and(other).cloned();
     announcement.rival = rival.clone().or(announcement.rival);
-    // Another host with this id may know a higher term, as the only one.
+    // Another host with this id may be the only one that knows a higher term.
     let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;

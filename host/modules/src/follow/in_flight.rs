@@ -1,10 +1,11 @@
-//! Work in progress, next to other work of the same task.
+//! Work in progress, concurrent with other work of the same task.
 
 use std::future::pending;
 
 use futures::future::BoxFuture;
 
-/// A single piece of work, or none. It runs only while [`InFlight::done`] is awaited, and ends when this is dropped.
+/// A piece of work, if any. It makes progress only while [`InFlight::done`] is awaited, and is canceled when this value
+/// is dropped.
 pub(super) struct InFlight<T>(Option<BoxFuture<'static, T>>);
 
 impl<T> InFlight<T> {
@@ -16,7 +17,7 @@ impl<T> InFlight<T> {
         self.0.is_none()
     }
 
-    /// Starts work, instead of any that is in progress.
+    /// Starts work. Cancels any work in progress.
     pub fn begin(&mut self, work: impl Future<Output = T> + Send + 'static) {
         self.0 = Some(Box::pin(work));
     }
@@ -25,7 +26,7 @@ impl<T> InFlight<T> {
         self.0 = None;
     }
 
-    /// Waits until the work is done, or forever if there is none. Cancel-safe.
+    /// Waits until the work is done, or forever if there is no work. Cancel-safe.
     pub async fn done(&mut self) -> T {
         match &mut self.0 {
             Some(work) => {

@@ -1,8 +1,8 @@
-//! Follows the source of one coordinator, on leader and standbys alike. The version that it names is fetched, verified,
-//! compiled and linked ahead of time, so that a takeover starts warm. Verdicts are recorded for all nodes.
+//! Follows one coordinator's source, on the leader and on standbys alike. Fetches, verifies, compiles and links the
+//! version that the source names ahead of time, so that a takeover is fast. Records verdicts for all nodes.
 //!
-//! A follower decides nothing about leases or instances. It gives its node's supervisor a [`Supply`], and takes
-//! [`Judgement`]s until the last sender is dropped. Whatever fails, versions that were ready stay ready.
+//! A follower makes no decisions about leases or instances. It gives its node's supervisor a [`Supply`], and receives
+//! [`Judgement`]s until the last sender is dropped. Versions that are ready stay ready, whatever fails.
 
 mod announcer;
 mod in_flight;
@@ -38,25 +38,25 @@ use reporter::Reporter;
 
 pub use report::{Report, ReportSink};
 
-/// Time limit on fetching a module, over a slow line.
+/// Timeout for fetching a module. It allows for a slow connection.
 const FETCH: Duration = Duration::from_secs(600);
-/// Time limit on reading the control object.
+/// Timeout for reading the control object.
 const READ: Duration = Duration::from_secs(4);
-/// Half the first wait after a failed read. Each wait doubles.
+/// Half the initial wait after a failed read. The wait doubles each time.
 const RETRY: Duration = Duration::from_millis(250);
-/// Time limit on the store at the end.
+/// Timeout for store requests at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Properties of a node that others see. They stay the same from its start to its end.
+/// Properties of a node that other nodes and operators see. They do not change while the node runs.
 #[derive(Clone, Debug, Default)]
 pub struct NodeProperties {
-    /// Labels, for people.
+    /// Human-readable labels.
     pub labels: Labels,
-    /// Priority in acquiring a free lease. A node of priority 100 waits for no other.
+    /// Priority for acquiring a free lease. A node with priority 100 does not wait for other nodes.
     pub priority: u8,
-    /// Address of the admin endpoint; empty if there is none.
+    /// Address of the admin endpoint; empty if the node has none.
     pub admin: String,
-    /// Address and certificate fingerprint for nodes on other machines; `None` without links to these.
+    /// Address and certificate fingerprint for links from other machines; `None` if the node has no such links.
     pub peer: Option<AnnouncedPeer>,
 }
 
@@ -66,23 +66,23 @@ pub struct FollowerConfig {
     pub election: ElectionName,
     /// This node's id.
     pub node: String,
-    /// Distinguishes this start of the node from others.
+    /// Distinguishes this run of the node from earlier ones.
     pub incarnation: String,
     /// Display name of the source.
     pub name: String,
-    /// Properties of this node that others see.
+    /// Properties of this node that other nodes and operators see.
     pub known_by: NodeProperties,
-    /// The source of modules. `None` for modules that are pushed into the store.
+    /// The source of modules. `None` if modules are pushed into the store.
     pub source: Option<Box<dyn Source>>,
-    /// Store of the control object. Nothing urgent uses this handle, since modules may be large.
+    /// Store of the control object. Use a separate handle from urgent requests, since modules may be large.
     pub store: Arc<dyn ObjectStore>,
-    /// Store of the record, which the follower reads at the end.
+    /// Store of the lease record, which the follower reads at shutdown.
     pub leases: Arc<dyn LeaseStore>,
     /// Prepares the modules.
     pub preparer: Arc<dyn Prepare>,
-    /// State that the supervisor wants announced.
+    /// State to announce, provided by the supervisor.
     pub presence: watch::Receiver<SupervisorState>,
-    /// Hints from and to other nodes about the control object. They also decide how often it is read.
+    /// Hints about the control object, from and to other nodes. The hints also determine how often it is read.
     pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
     pub reports: Arc<dyn ReportSink>,
@@ -93,7 +93,7 @@ pub struct FollowerConfig {
 /// Prepares modules.
 #[async_trait]
 pub trait Prepare: Send + Sync {
-    /// Verifies, compiles and links an offer. Dropping the future cancels that.
+    /// Verifies, compiles and links an offer. Dropping the future cancels the preparation.
     ///
     /// # Errors
     /// [`PrepareError`] says what is wrong and what to do.
@@ -110,11 +110,11 @@ impl Prepare for Preparer {
 /// Intervals of a [`Follower`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Shortest and longest interval between reads of the control object.
+    /// Minimum and maximum interval between reads of the control object.
     pub poll: (Duration, Duration),
-    /// Longest wait after repeated failures of the store.
+    /// Maximum wait after repeated failures of the store.
     pub outage: Duration,
-    /// First and longest wait before a refused module is tried again.
+    /// Initial and maximum wait before a refused module is tried again.
     pub refused: (Duration, Duration),
 }
 
@@ -128,10 +128,10 @@ impl Default for Pace {
     }
 }
 
-/// A reason why the first module of a source cannot be used.
+/// The reason why the first module of a source cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The source offers no module.
+    /// The source does not offer a module.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The module cannot be prepared.
@@ -149,10 +149,10 @@ pub struct Follower {
     given: FollowerConfig,
     supply: watch::Sender<Supply>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
-    /// Content of the control object when it was last read, with the verdicts that were written since.
+    /// Content of the control object at the last read, with the verdicts that this node has written since.
     control: VersionList,
     version: Option<Version>,
-    /// True once the control object was read, or could not be. Until then, rejections are unknown.
+    /// True once the control object has been read, or could not be read. Until then, rejections are unknown.
     has_read: bool,
     offers: OfferHistory,
     candidates: Vec<Candidate>,
@@ -171,7 +171,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates a follower. Also returns the receiver of its supply and the sender for judgements.
+    /// Creates a follower. Also returns the receiver for its supply and the sender for judgements.
     #[must_use]
     pub fn new(given: FollowerConfig) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
@@ -211,8 +211,8 @@ impl Follower {
         (follower, supplied, judge)
     }
 
-    /// Prepares the first module of the source, for a host that must not start without it. Returns its digest, or
-    /// `None` if modules are pushed. An error that may pass is ignored: the follower retries.
+    /// Prepares the first module of the source, for a host that must not start without a usable module. Returns the
+    /// module's digest, or `None` if modules are pushed. Ignores temporary errors, since the follower retries.
     ///
     /// # Errors
     /// [`LoadError`] if the module cannot run here.
@@ -266,7 +266,8 @@ impl Follower {
                         self.reporter.error(another_has_this_id(&self.given.node, &self.given.incarnation, &rival));
                     }
                 }
-                // A failing store is left alone. A hint may be newer than the answer to a read in progress.
+                // Ignore hints while the store is failing, or while a read is in progress: a hint may be newer than the
+                // response.
                 at = self.notifier.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
                     self.read_at = self.read_at.min(at);
                 }
@@ -367,7 +368,7 @@ impl Follower {
         }
     }
 
-    /// The newest candidate that is ready, if any.
+    /// Returns the newest candidate that is ready, if any.
     fn has_ready(&self) -> Option<Digest> {
         self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.ready.has(digest))
     }
@@ -393,7 +394,7 @@ impl Follower {
         let serial = judgement.version.serial;
         let is_published = self.given.source.is_none();
         if let Verdict::Rejected { .. } = judgement.verdict {
-            // The supervisor reports this rejection itself.
+            // The supervisor reports this rejection itself, so suppress the follower's report.
             self.reporter.is_told_of((digest, if is_published { serial } else { 0 }));
         } else if !is_published {
             self.offers.prove(digest, serial);
@@ -403,7 +404,7 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.given.node));
     }
 
-    /// Handles a written verdict: earlier reads are outdated, and the read in progress may be.
+    /// Handles a verdict that has been written: earlier reads are outdated, and so may be the read in progress.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.notifier.found();
@@ -417,9 +418,9 @@ impl Follower {
             Ok(reading) => reading,
             Err(error) => {
                 self.failed_reads += 1;
-                // A single failure is no trouble yet: the store may be new or briefly busy.
+                // A single failure is not a problem yet: the store may be new or briefly busy.
                 let is_trouble = self.failed_reads > 1;
-                // A file needs no store: it does not wait for rejections that cannot be read.
+                // A file can be used without the store: it does not wait for rejections that cannot be read.
                 self.has_read |=
                     self.given.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + doubled((RETRY, self.given.pace.outage), self.failed_reads);
@@ -444,7 +445,7 @@ impl Follower {
                 self.reporter.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
-                // A version that existed before this node's first read has been read by the others.
+                // Other nodes have already read a version that existed before this node's first read.
                 self.version = Some(version);
                 if had_read {
                     self.notifier.found();
@@ -462,7 +463,7 @@ impl Follower {
         }
     }
 
-    /// Reports why nothing newer runs, if that is so.
+    /// Reports the reason if nothing can run, or if the newest version cannot.
     fn tell_what_is_missing(&mut self, control: &VersionList) {
         let newest = match self.given.source {
             None => {
@@ -482,16 +483,16 @@ impl Follower {
         }
     }
 
-    /// Writes what no other node will: the remaining verdicts, and the withdrawal of the announcement.
+    /// Writes what no other node would write: the remaining verdicts, and the withdrawal of the announcement.
     async fn finish(self) {
         let Self { recorder, announcer, given, .. } = self;
         let withdrawn = announcer.withdraw(given.presence.borrow().term);
-        // Both help, but are not worth waiting for a store that does not answer.
+        // Both writes are useful, but not worth waiting for a store that does not respond.
         let _ = futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, withdrawn)).await;
     }
 }
 
-/// The pushed versions that are not rejected, newest first.
+/// Returns the pushed versions that are not rejected, newest first.
 fn published(control: &VersionList) -> Vec<Candidate> {
     let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
     let candidates = entries.map(|entry| Candidate {
@@ -527,17 +528,18 @@ async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, 
     Ok(offer)
 }
 
-/// Computes the digest of an offer, off the worker threads since that takes a while.
+/// Computes the digest of an offer on a blocking thread, since hashing takes a while.
 async fn hash(offer: Offer) -> (Digest, Offer) {
     let bytes = offer.bytes.clone();
     match tokio::task::spawn_blocking(move || Digest::of(&bytes)).await {
         Ok(digest) => (digest, offer),
-        // The runtime is shutting down, and this task with it.
+        // The runtime is shutting down, and drops this task, too.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Error text for two hosts with the same id: nobody can tell them apart, and each overwrites the other's announcement.
+/// Builds the error message for two hosts with the same id. Other nodes cannot distinguish such hosts, and each
+/// overwrites the other's announcement.
 fn another_has_this_id(node: &str, own: &str, other: &str) -> String {
     format!(
         "another host has the id {node} ({other}; this host is {own}): give one of the hosts another id with `--node`"

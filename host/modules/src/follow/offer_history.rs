@@ -1,4 +1,4 @@
-//! The offers of a file or a registry to this process, with serials of this process alone.
+//! The offers that this process received from a file or a registry. Their serials are valid only in this process.
 
 use super::ready::{Candidate, ReadyVersions};
 use crate::{ListedVersion, Offer, VersionList};
@@ -7,19 +7,20 @@ use baton_store::Digest;
 #[derive(Default)]
 pub(super) struct OfferHistory {
     serial: u64,
-    /// Newest first: the newest version, and older ones that are still of use.
+    /// The newest version and older ones that are still useful, newest first.
     versions: Vec<Version>,
 }
 
 struct Version {
     candidate: Candidate,
-    /// The bytes, until the version is ready.
+    /// The offered bytes, until the version is ready.
     offer: Option<Offer>,
     was_rejected: bool,
 }
 
 impl OfferHistory {
-    /// Adds an offer. The newest one counts as new if repeated before it is ready, since it may be signed by now.
+    /// Adds an offer. If the newest version is offered again before it is ready, it counts as new: it may have been
+    /// signed since.
     pub fn add(&mut self, digest: Digest, offer: Offer) {
         if self.versions.first().is_some_and(|newest| newest.candidate.digest == digest && newest.offer.is_none()) {
             return;
@@ -34,7 +35,7 @@ impl OfferHistory {
         self.versions.insert(0, Version { candidate, offer: Some(offer), was_rejected });
     }
 
-    /// The versions that are not rejected. A version whose rejection is removed gets a new serial.
+    /// Returns the versions that are not rejected. When a rejection is removed, its version gets a new serial.
     pub fn candidates(&mut self, control: &VersionList) -> Vec<Candidate> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
@@ -47,12 +48,12 @@ impl OfferHistory {
         self.versions.iter().filter(|version| !version.was_rejected).map(|version| version.candidate.clone()).collect()
     }
 
-    /// The offer of a candidate, if it is still to be prepared.
+    /// Returns a candidate's offer, if the candidate has yet to be prepared.
     pub fn offer(&self, candidate: &Candidate) -> Option<Offer> {
         self.versions.iter().find(|version| version.candidate.is(candidate))?.offer.clone()
     }
 
-    /// Size of an offered module, in bytes.
+    /// Returns the size of an offered module, in bytes.
     pub fn size(&self, digest: &Digest) -> Option<u64> {
         self.versions.iter().find(|version| version.candidate.digest == *digest).map(|version| version.candidate.size)
     }
@@ -61,7 +62,7 @@ impl OfferHistory {
         self.versions.first().map(|version| version.candidate.digest)
     }
 
-    /// Records that a version passed its probation.
+    /// Records that a version has passed its probation.
     pub fn prove(&mut self, digest: Digest, serial: u64) {
         for version in &mut self.versions {
             let candidate = &mut version.candidate;
@@ -69,7 +70,7 @@ impl OfferHistory {
         }
     }
 
-    /// Drops the bytes of ready versions, and versions that are neither ready nor the newest.
+    /// Drops the bytes of versions that are ready, and drops versions that are neither ready nor the newest.
     pub fn tidy(&mut self, ready: &ReadyVersions) {
         for version in self.versions.iter_mut().filter(|version| ready.has(&version.candidate.digest)) {
             version.offer = None;
@@ -80,7 +81,7 @@ impl OfferHistory {
     }
 }
 
-/// The reason for the rejection of a module, pushed or not, if it is rejected.
+/// Returns the reason for a module's rejection, if it is rejected. The module may be pushed or not.
 pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
     entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)

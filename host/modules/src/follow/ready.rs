@@ -9,7 +9,7 @@ use crate::{PrepareError, Prepared, Supply};
 use baton_runtime::Module;
 use baton_store::Digest;
 
-/// A version that the source names and that nobody has rejected. Lists of candidates have the newest first.
+/// A version that the source names and no node has rejected. Lists of candidates are sorted newest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Candidate {
     pub digest: Digest,
@@ -17,23 +17,23 @@ pub(super) struct Candidate {
     pub serial: u64,
     pub size: u64,
     pub signature: Option<String>,
-    /// True if the version passed its probation, and so needs no fallback.
+    /// True if the version has passed its probation, so that it needs no fallback.
     pub is_good: bool,
 }
 
 impl Candidate {
-    /// True if both are the same publication with the same signature.
+    /// Returns true if both are the same publication with the same signature.
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.serial, &self.signature) == (other.digest, other.serial, &other.signature)
     }
 }
 
-/// A reason why a candidate could not be prepared.
+/// The reason why a candidate could not be prepared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Setback {
-    /// The bytes are unavailable at the moment, and the node waits for them.
+    /// The bytes are currently unavailable, and the node waits for them.
     Unreachable(String),
-    /// The module cannot run here. The next candidate replaces it until a later try succeeds.
+    /// The module cannot run here. The next candidate replaces it until a retry succeeds.
     Refused(String),
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Step {
     Rest,
 }
 
-/// First and longest wait before a candidate is tried again.
+/// Initial and maximum waits before a candidate is retried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryWaits {
     pub unreachable: (Duration, Duration),
@@ -97,7 +97,8 @@ impl ReadyVersions {
         is_news
     }
 
-    /// Chooses the newest candidate that can run here. While that is on probation, the one after it comes next.
+    /// Chooses the next candidate to prepare: the newest one that can run here, then, if that one is on probation, its
+    /// fallback.
     pub fn next(&self, candidates: &[Candidate], now: Instant) -> Step {
         let mut wake: Option<Instant> = None;
         let mut ready = 0;
@@ -122,7 +123,8 @@ impl ReadyVersions {
         wake.map_or(Step::Rest, Step::Wait)
     }
 
-    /// The newest candidate that is ready. While that is on probation, the next one that is ready is its fallback.
+    /// Returns the newest candidate that is ready. If it is on probation, the next candidate that is ready is the
+    /// fallback.
     pub fn supply(&self, candidates: &[Candidate]) -> Supply {
         let mut ready = candidates.iter().filter_map(|candidate| {
             let module = self.ready.get(&candidate.digest)?.clone();
@@ -132,7 +134,7 @@ impl ReadyVersions {
         Supply { current: Some(current), fallback: ready.next().map(|(next, _)| next).filter(|_| !is_good) }
     }
 
-    /// Drops modules that are neither supplied nor wanted, except for `also`.
+    /// Drops modules that are neither supplied nor likely to be supplied next, but keeps the module `also`.
     pub fn tidy(&mut self, candidates: &[Candidate], also: Option<Digest>) {
         let mut kept: Vec<Digest> = self.supplied(candidates).chain(also).collect();
         let mut able = candidates
@@ -146,7 +148,7 @@ impl ReadyVersions {
         self.failed.retain(|failed| candidates.iter().any(|candidate| failed.candidate.is(candidate)));
     }
 
-    /// Digests of the ready modules, in ascending order.
+    /// Returns the digests of the ready modules, in ascending order.
     pub fn holds(&self) -> Vec<Digest> {
         self.ready.keys().copied().collect()
     }
@@ -155,7 +157,7 @@ impl ReadyVersions {
         self.ready.contains_key(digest)
     }
 
-    /// True if the bytes of a candidate were unavailable so far.
+    /// Returns true if a candidate's bytes have been unavailable so far.
     pub fn waits_for_bytes(&self) -> bool {
         self.failed.iter().any(|failed| matches!(failed.setback, Setback::Unreachable(_)))
     }

@@ -1,4 +1,4 @@
-//! Writes judgements into an election's control object, in order and through every outage.
+//! Writes judgements to an election's control object, in order. Retries through outages of any length.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use crate::{EditError, Judgement, VersionList, edit_versions};
 use baton_store::ObjectStore;
 use baton_store::clock::{rfc3339, wall};
 
-/// First and longest wait after a failure.
+/// Initial and maximum wait after a failure.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 
-/// A judgement, with what is recorded next to it.
+/// A judgement, with the details that are recorded with it.
 #[derive(Clone)]
 pub(super) struct Judged {
     judgement: Judgement,
-    /// Size of the module in bytes, if it was not pushed.
+    /// Size of the module in bytes, if the module was not pushed.
     unpushed: Option<u64>,
     node: String,
     at: String,
 }
 
 impl Judged {
-    /// Creates a judgement by this node, now.
+    /// Creates a record of this node's judgement, with the current time.
     pub fn now(judgement: Judgement, unpushed: Option<u64>, node: &str) -> Self {
         Self { judgement, unpushed, node: node.to_owned(), at: rfc3339(wall()) }
     }
 
     pub fn apply(&self, control: &mut VersionList) {
-        // Nothing here depends on whether it is news.
+        // The result, which says whether the list changed, does not matter here.
         let _ = match self.unpushed {
             Some(size) => control.judge_unpushed(&self.judgement, size, &self.node, &self.at),
             None => control.judge(&self.judgement, &self.node, &self.at),
@@ -43,7 +43,7 @@ impl Judged {
 pub(super) struct Recorder {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
-    /// Judgements that are not written yet, in order. The first one is being written, or waits for its next try.
+    /// Judgements that have not been written yet, in order. The first one is being written, or waits for a retry.
     queue: VecDeque<Judged>,
     writing: InFlight<Result<(), EditError>>,
     again: Instant,
@@ -61,14 +61,14 @@ impl Recorder {
         self.queue.push_back(judged);
     }
 
-    /// Adds the judgements that are not written yet to a list that was read.
+    /// Applies the judgements that have not been written yet to a list read from the store.
     pub fn apply(&self, control: &VersionList) -> VersionList {
         let mut control = control.clone();
         self.queue.iter().for_each(|judged| judged.apply(&mut control));
         control
     }
 
-    /// Starts to write the next judgement, if it is due.
+    /// Starts writing the next judgement, if it is due.
     pub fn begin(&mut self, now: Instant) {
         if let Some(judged) = self.queue.front().filter(|_| self.writing.is_idle() && now >= self.again) {
             let (store, election) = (Arc::clone(&self.store), self.election.clone());
@@ -83,12 +83,13 @@ impl Recorder {
         }
     }
 
-    /// Time of the next try. `None` while one is in progress, or if there is nothing to write.
+    /// Returns the time of the next attempt, or `None` if an attempt is in progress or nothing remains to be written.
     pub fn due(&self) -> Option<Instant> {
         (self.writing.is_idle() && !self.queue.is_empty()).then_some(self.again)
     }
 
-    /// Waits for the end of a try. Returns the written judgement, or an error that was not reported before.
+    /// Waits until the attempt in progress has ended. Returns the written judgement, or the error if no error has been
+    /// reported since the last success.
     pub async fn written(&mut self) -> Result<Judged, Option<EditError>> {
         match self.writing.done().await {
             Ok(()) => {
@@ -106,7 +107,7 @@ impl Recorder {
         }
     }
 
-    /// Tries once more to write the remaining judgements.
+    /// Makes one last attempt to write the remaining judgements.
     pub async fn finish(mut self) {
         while !self.queue.is_empty() {
             self.begin(self.again);

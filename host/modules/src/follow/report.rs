@@ -1,29 +1,29 @@
-//! Reports of a follower, and their receiver.
+//! A follower's reports, and their receiver.
 
 use std::time::Duration;
 
 use baton_store::Digest;
 
-/// Receives a follower's reports. Must return soon.
+/// Receives a follower's reports. Must not block.
 pub trait ReportSink: Send + Sync {
     /// Receives one report.
     fn report(&self, report: Report);
 }
 
-/// A report of a follower. A lasting condition is reported once.
+/// A follower's report. A lasting condition is reported only once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// There is nothing to run yet, because nothing was ever pushed.
+    /// Nothing can run yet, because no module was ever pushed.
     NothingPushed {
         /// The condition, and what to do.
         reason: String,
     },
-    /// A version takes long to fetch.
+    /// Fetching a version takes long.
     Pulling {
         /// Its digest.
         module: Digest,
     },
-    /// A version takes long to compile.
+    /// Compiling a version takes long.
     Compiling {
         /// Its digest.
         module: Digest,
@@ -37,7 +37,7 @@ pub enum Report {
         /// Duration of the preparation.
         took: Duration,
     },
-    /// The version that the source names cannot run here. The previous version stays, if there is one.
+    /// The version that the source names cannot run here. The node keeps the previous version, if there is one.
     Refused {
         /// Its digest, if it has one.
         module: Option<Digest>,
@@ -55,12 +55,12 @@ pub enum Report {
         /// The version that can run instead, if any.
         instead: Option<Digest>,
     },
-    /// The source does not answer. The follower keeps trying.
+    /// The source does not respond. The follower keeps trying.
     Unreachable {
         /// The error of the source, or of the connection to it.
         error: String,
     },
-    /// The source answers again.
+    /// The source responds again.
     Reachable {
         /// Duration of the outage.
         after: Duration,

@@ -1,4 +1,4 @@
-//! Reports a follower's conditions to people: a lasting one only once.
+//! Reports a follower's conditions to operators. A lasting condition is reported only once.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Reporter {
     control: Option<String>,
     /// True if there is nothing to run yet.
     nothing: bool,
-    /// The newest version if it is rejected: digest and serial.
+    /// Digest and serial of the newest version, if it is rejected.
     rejected: Option<(Digest, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl Reporter {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
-    /// Returns a function that sends this report, to be called if work takes long.
+    /// Returns a function that sends this report, to call if the work takes long.
     pub fn later(&self, report: Report) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)
@@ -36,7 +36,7 @@ impl Reporter {
         self.say(Report::Ready { module: digest, cached: *cached, took: *took });
     }
 
-    /// Reports a version that is unavailable or cannot run, and the one that can run instead.
+    /// Reports a version that is unavailable or cannot run, and the version that can run instead.
     pub fn refused(&self, digest: Option<Digest>, error: String, instead: Option<Digest>) {
         self.say(Report::Refused { module: digest, error, instead });
     }
@@ -65,7 +65,7 @@ impl Reporter {
         self.control = None;
     }
 
-    /// Reports if nothing was ever pushed.
+    /// If nothing was ever pushed, reports this once.
     pub fn nothing_is_pushed(&mut self, is_so: bool) {
         if is_so && !std::mem::replace(&mut self.nothing, is_so) && self.control.is_none() {
             let reason = format!(
@@ -77,7 +77,7 @@ impl Reporter {
         self.nothing = is_so;
     }
 
-    /// Reports if the newest version is rejected, and which one can run instead.
+    /// If the newest version is rejected, reports this once, with the version that can run instead.
     pub fn newest(&mut self, newest: (Digest, u64), rejection: Option<&str>, instead: Option<Digest>) {
         match rejection {
             None => self.rejected = None,
@@ -89,7 +89,7 @@ impl Reporter {
         }
     }
 
-    /// Suppresses the report of this rejection, which somebody else has made.
+    /// Suppresses the report of this rejection, because the supervisor has already reported it.
     pub fn is_told_of(&mut self, rejected: (Digest, u64)) {
         self.rejected = Some(rejected);
     }

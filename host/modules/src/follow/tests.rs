@@ -31,7 +31,7 @@ async fn push_is_ready_on_all_nodes_with_a_fallback_until_good() {
     other.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.pushed.iter().all(|entry| entry.verdict == Some(RecordedVerdict::Good))).await;
     assert_eq!(node.says("Ready {").await.matches("Ready {").count(), 2);
-    // A version that already runs is no news if it is pushed again.
+    // Pushing a ready version again produces no report.
     fleet.push(2).await;
     fleet.push(1).await;
     node.supplied(Some((first, 3)), None).await;
@@ -59,13 +59,13 @@ async fn rejection_applies_at_once_and_is_recorded_after_an_outage() {
     fleet.control(|control| control.current().is_some_and(|it| it.verdict == Some(RecordedVerdict::Good))).await;
     node.says("Reachable").await;
 
-    // A version that is pushed again is a new one, without a verdict.
+    // Pushing a version again creates a new version, without a verdict.
     fleet.push(1).await;
     fleet.push(2).await;
     for node in [&mut node, &mut other] {
         node.supplied(Some((second, 3)), Some((first, 1))).await;
     }
-    // A judgement of the old publication does not apply to the new one.
+    // A judgement on the old publication does not apply to the new one.
     node.judge(second, 2, rejected("late"));
     fleet.push(3).await;
     let log = node.end().await;
@@ -93,7 +93,7 @@ async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
     fleet.store.inner.put_module(&damaged, component(9)).await.unwrap();
     fleet.name(damaged, 1).await;
     node.says("has different content").await;
-    // A node with nothing ready does not wait for them either.
+    // A node that has nothing ready does not wait for damaged versions either.
     let mut fresh = fleet.node("b");
     let said = fresh.says("Refused").await;
     assert!(said.contains(&damaged.to_string()) && said.contains("instead: None"), "{said}");
@@ -139,7 +139,7 @@ async fn hint_during_a_read_causes_another_read() {
     }
     let second = fleet.push(2).await;
     notifier.look();
-    // By then the follower, which is on the same thread, has received the hint.
+    // After these yields, the follower has received the hint, since it runs on the same thread.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -175,7 +175,7 @@ async fn newer_push_does_not_wait_for_a_slow_preparation() {
     let said = node.says("Compiling").await;
     assert!(said.contains(&slow.to_string()), "{said}");
     let third = fleet.push(3).await;
-    // The slow version would be the fallback, but never gets ready: the next ready one replaces it.
+    // The slow version would be the fallback, but it never becomes ready. The next version that is ready replaces it.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
     assert_ne!(slow, third);
     node.end().await;
@@ -230,7 +230,7 @@ async fn file_falls_back_on_its_previous_content() {
     node.supplied(Some((second, 2)), None).await;
     fleet.control(|control| control.unpushed.iter().any(|entry| entry.digest == third && entry.size > 0)).await;
 
-    // Another node with this file does not run it until anything is pushed.
+    // Another node with the same file does not run it until something is pushed.
     let (mut other, _file) = fleet.node_with_file("b", component(3)).await;
     let said = other.says("Rejected").await;
     assert!(said.contains("it was fatal") && said.contains("instead: None"), "{said}");
@@ -301,10 +301,10 @@ async fn announcement_stays_when_nothing_else_names_its_term() {
     let fleet = Fleet::new();
     fleet.push(1).await;
     let mut node = fleet.node("a");
-    // There is no record: it was deleted, or an earlier one will be restored.
+    // There is no lease record: it was deleted, or an earlier copy is about to be restored.
     node.presence.send_replace(SupervisorState { runs: None, term: 7, ..SupervisorState::default() });
     fleet.announced("a", |said| said.term == 7).await;
-    // A term that the node has seen last, and has not announced yet.
+    // The last term that the node has seen, not yet announced.
     node.presence.send_replace(SupervisorState { runs: None, term: 8, ..SupervisorState::default() });
     node.end().await;
     fleet.announced("a", |said| said.term == 8).await;
@@ -316,18 +316,18 @@ async fn node_never_announces_a_lower_term_than_before() {
     let first = fleet.push(1).await;
     let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
     fleet.store.inner.announce(&fleet.election, "a", before.encode()).await.unwrap();
-    // While the previous announcement cannot be read, it is not overwritten.
+    // As long as the previous announcement cannot be read, it is not overwritten.
     fleet.store.is_down.store(true, Ordering::Relaxed);
     let mut node = fleet.node("a");
     node.says("Unreachable").await;
     fleet.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
     fleet.store.is_down.store(false, Ordering::Relaxed);
-    // This is a new incarnation, which has seen nothing of the election yet.
+    // The new incarnation has not yet seen a term of this election.
     fleet.announced("a", |said| said.incarnation == "1").await;
     fleet.announced("a", |said| said.term == 7).await;
     node.supplied(Some((first, 1)), None).await;
     for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
-        // Only the digest shows that there is a new announcement.
+        // Only the digest reveals that the announcement is new.
         let runs = Digest::of(&[seen as u8]);
         node.presence.send_replace(SupervisorState { runs: Some(runs), term: seen, ..SupervisorState::default() });
         fleet.announced("a", |said| said.runs == Some(runs)).await;

@@ -1,4 +1,5 @@
-//! Finds modules in registries: artifacts with one layer of WebAssembly, as `wkg oci push` and `oras push` write them.
+//! Finds modules in registries: artifacts with a single layer of WebAssembly, as `wkg oci push` and `oras push` create
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +9,27 @@ use serde::Deserialize;
 use baton_runtime::LARGEST_MODULE;
 use baton_store::Digest;
 
-/// Media types of manifests and indexes, as OCI and as Docker names them.
+/// Media types of manifests and indexes, in OCI's and in Docker's naming.
 pub const MANIFESTS: [&str; 4] = [
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
-/// Annotation with the text of the module's minisign signature.
+/// Annotation that contains the text of the module's minisign signature.
 const SIGNATURE: &str = "dev.baton.minisig";
-/// Media types of a module's layer: the one that `wkg` uses, and its predecessor.
+/// Media types of a module's layer: the one that `wkg` uses, and the one that preceded it.
 const MODULES: [&str; 2] = ["application/wasm", "application/vnd.wasm.content.layer.v1+wasm"];
 
-/// The content that a manifest leads to.
+/// The content to which a manifest leads.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Content {
     Module(Layer),
-    /// The only manifest of an index that may be a module's.
+    /// The digest of the only manifest in an index that can be a module's manifest.
     Elsewhere(Digest),
 }
 
-/// A module, as its manifest describes it.
+/// A module's layer, as described in the manifest.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Layer {
     pub digest: Digest,
@@ -37,7 +38,7 @@ pub struct Layer {
     pub signature: Option<String>,
 }
 
-/// A reason why a manifest leads to no module.
+/// The reason why a manifest does not lead to a module.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unfit {
     #[error("its manifest is invalid ({0})")]
@@ -47,13 +48,13 @@ pub enum Unfit {
          MODULE.wasm` or `oras push REFERENCE MODULE.wasm:application/wasm`"
     )]
     Layers(String),
-    /// The layer is too large, or is described incorrectly.
+    /// The layer is too large, or its description is invalid.
     #[error(
         "its manifest describes a layer of {size} bytes with the digest `{digest}`; expected at most {LARGEST_MODULE} \
          bytes and a SHA-256 digest"
     )]
     Layer { digest: String, size: i64 },
-    /// The index does not say which of several manifests is a module's.
+    /// The index does not indicate which of several manifests is the module's.
     #[error("it is an index of {manifests} manifests, of which {modules} are for WebAssembly: name one by its digest")]
     Index { manifests: usize, modules: usize },
     #[error("it is an index of indexes: name the module's manifest by its digest")]
@@ -93,7 +94,7 @@ struct Platform {
     architecture: String,
 }
 
-/// Finds the content that a manifest leads to.
+/// Finds the content to which a manifest leads.
 pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
     let manifest: Manifest =
         serde_json::from_slice(manifest).map_err(|error| Unfit::Manifest(short(&error.to_string())))?;
@@ -101,7 +102,7 @@ pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
         (Some(layers), None) => module(&layers, manifest.annotations.as_ref()).map(Content::Module),
         (None, Some(entries)) => only(&entries).map(Content::Elsewhere),
         (None, None) => Err(Unfit::Manifest("it has neither layers nor manifests".to_owned())),
-        // Other programs might choose the other one.
+        // Other programs might use the other field.
         (Some(_), Some(_)) => Err(Unfit::Manifest("it has both layers and manifests".to_owned())),
     }
 }
@@ -118,14 +119,14 @@ fn module(layers: &[Described], annotations: Option<&Annotations>) -> Result<Lay
     Ok(Layer { digest, size, signature })
 }
 
-/// The signature's text, plain or in Base64, because `wkg` cannot push more than one line.
+/// Returns the signature's text. The annotation may be in Base64, because `wkg` cannot push multi-line annotations.
 fn signature(annotations: &Annotations) -> Option<String> {
     let text = annotations.get(SIGNATURE)?;
     let decoded = BASE64_STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     Some(decoded.unwrap_or_else(|| text.clone()))
 }
 
-/// Lists the types of the layers, for a person. Cuts a long list.
+/// Lists the media types of the layers in a readable form. Truncates a long list.
 fn listed(layers: &[Described]) -> String {
     const SHOWN: usize = 3;
     let mut types: Vec<String> = layers.iter().take(SHOWN).map(|layer| short(&layer.media_type)).collect();
@@ -139,13 +140,14 @@ fn listed(layers: &[Described]) -> String {
     }
 }
 
-/// Cuts foreign text to 80 characters, and removes control characters.
+/// Truncates untrusted text to 80 characters, and removes control characters.
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 80;
     text.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
 }
 
-/// The only entry that is marked as WebAssembly, or the only entry at all.
+/// Returns the digest of the only entry that is marked as WebAssembly. If no entry is marked, returns the digest of the
+/// only entry.
 fn only(entries: &[IndexEntry]) -> Result<Digest, Unfit> {
     let says_so = |entry: &&IndexEntry| {
         let platform = entry.platform.as_ref().map(|platform| &platform.architecture);
@@ -197,7 +199,7 @@ mod tests {
             layer["annotations"] = annotations;
             assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
         }
-        // The verification of the signature rejects this text later.
+        // The signature check rejects this text later.
         assert_eq!(image(&json!([layer("application/wasm")]), &json!({SIGNATURE: "?"})), signed("?"));
     }
 

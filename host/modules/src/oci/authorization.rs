@@ -1,4 +1,4 @@
-//! Authorization to a registry: a password, or a token that is fetched and kept.
+//! Authorization at a registry: with a password, or with a token that is fetched and cached.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use url::Url;
 use super::challenge::Challenge;
 use super::transport::{AskError, Transport, content, secret, send};
 
-/// Upper bound on a token server's response, in bytes.
+/// Upper bound on the size of a token server's response, in bytes.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// Lifetime of a token without a stated lifetime, and upper bound on any lifetime, in seconds.
+/// Default lifetime of a token if the response states none, and maximum lifetime, in seconds.
 const LIFETIME: (u64, u64) = (60, 24 * 60 * 60);
 
-/// Access to one repository, for pulling.
+/// Read access to one repository.
 pub struct Authorization {
     repository: String,
     credential: Option<DockerCredential>,
@@ -29,24 +29,25 @@ pub struct Authorization {
 
 struct Token {
     shown: HeaderValue,
-    /// Time from which another token is fetched.
+    /// Time from which a new token must be fetched.
     until: Instant,
 }
 
 impl Token {
-    /// The token in a token server's response to a request at `asked`. The parser's error might quote a secret.
+    /// Parses the token from a token server's response to a request that was sent at `asked`. Discards the parser's
+    /// error, since it might quote a secret.
     fn of(answer: &[u8], asked: Instant) -> Option<Self> {
         let granted: Granted = serde_json::from_slice(answer).ok()?;
         let token = if granted.token.is_empty() { granted.access_token } else { granted.token };
         let shown =
             Some(token).filter(|token| !token.is_empty()).and_then(|token| secret(&format!("Bearer {token}")))?;
         let lifetime = granted.expires_in.as_u64().unwrap_or(LIFETIME.0).min(LIFETIME.1);
-        // The last quarter allows for requests in flight, and for other clocks.
+        // The margin of one quarter allows for requests in flight, and for clocks that differ.
         Some(Self { shown, until: asked + Duration::from_secs(lifetime) * 3 / 4 })
     }
 }
 
-/// Response of a token server. The specification has two names for the token.
+/// A token server's response. The specification allows two names for the token.
 #[derive(Deserialize)]
 struct Granted {
     #[serde(default)]
@@ -58,12 +59,12 @@ struct Granted {
 }
 
 impl Authorization {
-    /// Creates an authorization with these credentials, or an anonymous one without.
+    /// Creates an authorization with these credentials, or an anonymous one if there are none.
     pub fn new(repository: &str, credential: Option<DockerCredential>) -> Self {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Records a challenge from the registry itself, which wants credentials, or other ones than it was sent.
+    /// Records a challenge from the registry itself, which asks for credentials or has rejected those that were sent.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
         if let Some(challenge) = Challenge::of(headers) {
@@ -71,7 +72,8 @@ impl Authorization {
         }
     }
 
-    /// The header to send to the registry, and to nobody else. `None` if nothing that is available was asked for.
+    /// Returns the header to send to the registry, and only to the registry. Returns `None` if the registry has not
+    /// asked for credentials, or if those it asked for are unavailable.
     pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),
@@ -90,7 +92,7 @@ impl Authorization {
             Some(DockerCredential::UsernamePassword(user, password)) => {
                 secret(&format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
             }
-            // Identity tokens are for token servers.
+            // Identity tokens must be sent to token servers only.
             Some(DockerCredential::IdentityToken(_)) | None => None,
         }
     }
@@ -107,13 +109,14 @@ impl Authorization {
         Token::of(&answer, asked).ok_or_else(|| AskError::Unclear("its token server sent no token".to_owned()))
     }
 
-    /// Builds the request for a token. The scope is always this repository, whatever else the registry names.
+    /// Builds the request for a token. The scope is always this repository, even if the registry names another scope.
     fn request(&self, transport: &Transport, mut realm: Url, service: Option<&str>) -> RequestBuilder {
         let scope = format!("repository:{}:pull", self.repository);
         let mut parameters = vec![("scope", scope.as_str())];
         parameters.extend(service.map(|service| ("service", service)));
         if let Some(DockerCredential::IdentityToken(token)) = &self.credential {
-            // An OAuth 2 refresh, as Docker does it with the token that `docker login` received instead of a password.
+            // An OAuth 2 refresh. Docker does the same with the token that `docker login` received instead of a
+            // password.
             parameters.extend([("grant_type", "refresh_token"), ("client_id", "baton"), ("refresh_token", token)]);
             return transport.client().post(realm).form(&parameters);
         }
@@ -126,7 +129,7 @@ impl Authorization {
     }
 }
 
-/// Reads the token in a response, for [`crate::foreign`].
+/// Reads the token in a response, for [`crate::untrusted`].
 pub(super) fn token(answer: &[u8]) {
     let asked = Instant::now();
     if let Some(Token { shown, until }) = Token::of(answer, asked) {
@@ -135,7 +138,7 @@ pub(super) fn token(answer: &[u8]) {
     }
 }
 
-/// Returns the response, unless the token server refuses the credentials.
+/// Returns the response, or an error if the token server refuses the credentials.
 fn granted(response: Response) -> Result<Response, AskError> {
     match response.status() {
         status if status.is_redirection() => Err(AskError::Unclear("its token server sent a redirect".to_owned())),

@@ -1,5 +1,5 @@
-//! A registry's challenge: the header `WWW-Authenticate`, by the grammar of RFC 7235. The parser accepts one space
-//! after a scheme, and no `token68`, which no registered scheme has in a challenge.
+//! A registry's challenge: the header `WWW-Authenticate`, with the grammar of RFC 7235. The parser accepts exactly one
+//! space after a scheme. It does not accept `token68`, which no registered scheme uses in a challenge.
 
 use http_auth::ChallengeRef;
 use http_auth::parser::ChallengeParser;
@@ -8,21 +8,21 @@ use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 /// The credentials that a registry asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Challenge {
-    /// User name and password.
+    /// A user name and a password.
     Basic,
     /// A token from a token server.
     Bearer {
         realm: String,
-        /// The registry's name at the token server.
+        /// The name by which the token server knows the registry.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// The best challenge in the headers, if one is known: a token rather than a password.
+    /// Returns the preferred challenge among those in the headers that are supported: a token rather than a password.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-        // After a syntax error, nothing is read as a challenge.
+        // Ignore the rest of a header after a syntax error.
         let challenges = texts.flat_map(|text| ChallengeParser::new(text).map_while(Result::ok));
         let known: Vec<Self> = challenges.filter_map(Self::known).collect();
         known.iter().find(|challenge| **challenge != Self::Basic).or(known.first()).cloned()

@@ -1,8 +1,8 @@
-//! The requests of the distribution protocol that a pull needs, for one repository.
+//! The requests of the OCI distribution protocol that are needed to pull from one repository.
 //!
-//! The client is our own, because registries are untrusted. The crate `oci-client` (0.18) reads manifests, tokens and
-//! errors whole, so an endless response uses up the node's memory. It sends passwords to any address that a response
-//! names, even over plain HTTP. A token that is not a valid header value makes it panic.
+//! Baton has its own client, because registries are untrusted. The crate `oci-client` (0.18) reads manifests, tokens
+//! and errors without a size limit, so an endless response exhausts the node's memory. It sends passwords to any
+//! address that a response names, even over plain HTTP. It panics on a token that is not a valid header value.
 
 use bytes::Bytes;
 use docker_credential::DockerCredential;
@@ -15,29 +15,29 @@ use super::authorization::Authorization;
 use super::transport::{AskError, Transport, content, send, successful};
 use baton_store::Digest;
 
-/// Upper bound on the size of a manifest, in bytes: the limit of registries.
+/// Upper bound on the size of a manifest, in bytes. Registries have the same limit.
 const LARGEST_MANIFEST: usize = 4 << 20;
-/// Maximum number of redirects of a request.
+/// Maximum number of redirects that a request follows.
 const REDIRECTS: usize = 5;
 
 pub struct Client {
     transport: Transport,
     repository: Url,
     authorization: Authorization,
-    /// True once the registry was asked for a challenge.
+    /// True once the client has asked the registry for a challenge.
     has_met: bool,
 }
 
-/// The object of a request, which decides where the registry may redirect.
+/// The kind of object that a request is for. It determines where the registry may redirect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Manifest,
-    /// Registries often keep blobs on other servers.
+    /// Registries often store blobs on other servers.
     Blob,
 }
 
 impl Client {
-    /// Creates a client of the repository at this address, with this name. Reads the system's certificates.
+    /// Creates a client for the repository with this URL and name. Loads the system's certificates.
     ///
     /// # Errors
     /// The reason, if TLS cannot be set up.
@@ -46,7 +46,7 @@ impl Client {
         Ok(Self { transport, repository: url.clone(), authorization, has_met: false })
     }
 
-    /// The digest of the manifest that this tag leads to, as the registry states it.
+    /// Returns the digest of the manifest to which this tag points, as stated by the registry.
     pub async fn digest(&mut self, tag: &str) -> Result<String, AskError> {
         let path = format!("manifests/{tag}");
         let response = self.ask(Method::HEAD, &path, Wanted::Manifest).await?;
@@ -58,24 +58,24 @@ impl Client {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS {
             return Err(AskError::Status(status, Bytes::new()));
         }
-        // Not every registry sends the header, and only a body explains an error.
+        // Not every registry sends the digest header, and only a body can explain an error.
         Ok(Digest::of(&self.manifest(tag).await?).to_string())
     }
 
-    /// The manifest that this tag or digest leads to, unverified.
+    /// Returns the manifest with this tag or digest, unverified.
     pub async fn manifest(&mut self, name: &str) -> Result<Bytes, AskError> {
         let response = self.ask(Method::GET, &format!("manifests/{name}"), Wanted::Manifest).await?;
         content(response, "its manifest", LARGEST_MANIFEST).await
     }
 
-    /// The blob with this digest. The caller reads and verifies it.
+    /// Requests the blob with this digest. The caller reads and verifies it.
     pub async fn blob(&mut self, digest: &Digest) -> Result<Response, AskError> {
         successful(self.ask(Method::GET, &format!("blobs/{digest}"), Wanted::Blob).await?).await
     }
 
     async fn ask(&mut self, method: Method, path: &str, wanted: Wanted) -> Result<Response, AskError> {
         if !self.has_met {
-            // Some registries report a private object as missing to anonymous clients, instead of challenging them.
+            // Some registries tell anonymous clients that a private object is missing, instead of sending a challenge.
             let answer = send(self.transport.client().get(self.at("/v2/")?)).await?;
             self.authorization.challenged(answer.headers());
             self.has_met = true;

@@ -1,4 +1,4 @@
-//! The host's credentials for registries, from the usual configuration of Docker and Podman.
+//! The host's credentials for registries, from the configuration files of Docker and Podman.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,26 +19,26 @@ use baton_runtime::{FileError, read_file};
 
 /// Upper bound on the size of Docker's configuration, in bytes.
 const LARGEST_CONFIG: u64 = 4 << 20;
-/// Time limit on a credential helper, which may ask a server.
+/// Timeout for a credential helper, which may contact a server.
 const HELPER: Duration = Duration::from_secs(20);
-/// Upper bound on a credential helper's output, in bytes.
+/// Upper bound on the size of a credential helper's output, in bytes.
 const HELPER_SAYS: u64 = 64 << 10;
-/// Docker's own registry: its host, and its key in the configuration.
+/// Docker Hub: its host, and its key in the configuration.
 const DOCKER_HUB: (&str, &str) = ("index.docker.io", "https://index.docker.io/v1/");
 
-/// The files with credentials for registries. They are read again whenever a registry asks for credentials.
+/// The files that contain credentials for registries. They are read again whenever a registry asks for credentials.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryCredentials {
     files: Vec<PathBuf>,
 }
 
-/// An error about credentials. It never contains them.
+/// An error about credentials. It never contains the credentials themselves.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialsError(String);
 
 impl RegistryCredentials {
-    /// The files of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
+    /// Uses the files of this process's user: `$DOCKER_CONFIG/config.json` or `~/.docker/config.json`, then
     /// `$REGISTRY_AUTH_FILE` or `$XDG_RUNTIME_DIR/containers/auth.json`.
     #[must_use]
     pub fn of_process() -> Self {
@@ -50,19 +50,19 @@ impl RegistryCredentials {
         Self { files: docker.map(|folder| folder.join("config.json")).into_iter().chain(podman).collect() }
     }
 
-    /// Uses these files. If several know a registry, the first one counts.
+    /// Uses these files. If several of them have credentials for a registry, the first one takes precedence.
     #[must_use]
     pub fn of_files(files: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { files: files.into_iter().collect() }
     }
 
-    /// Returns the files, the first one first.
+    /// Returns the files, in order of precedence.
     #[must_use]
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Finds the credentials for a registry, and the file that has them.
+    /// Finds the credentials for a registry, and the file that contains or references them.
     pub(super) async fn of(&self, registry: &str) -> Result<Option<(DockerCredential, PathBuf)>, CredentialsError> {
         for file in &self.files {
             let (path, registry) = (file.clone(), registry.to_owned());
@@ -83,11 +83,11 @@ impl RegistryCredentials {
 pub(super) enum InConfig {
     Nothing,
     Known(DockerCredential),
-    /// A helper's name, and the registry's name in that helper.
+    /// The name of a credential helper, and the key to request from that helper.
     Helper(String, String),
 }
 
-/// Looks up a registry in a file.
+/// Looks up a registry in a configuration file.
 fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     let wrong = |what: String| CredentialsError(format!("the credentials in {} {what}", path.display()));
     match read_file(path, LARGEST_CONFIG) {
@@ -102,13 +102,14 @@ fn in_file(path: &Path, registry: &str) -> Result<InConfig, CredentialsError> {
     }
 }
 
-/// Looks up a registry in a file's text, in the order in which Docker does. An error says what is wrong with the text.
+/// Looks up a registry in the text of a configuration file, in the same order as Docker. The error says what is wrong
+/// with the text.
 pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     // The parser's message might quote a secret.
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
-    // Helpers are run here, because the crate would wait for them without a limit.
+    // Run helpers in this module, because the crate would wait for them without a timeout.
     let helpers = config.remove("credHelpers").unwrap_or_default();
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -132,7 +133,7 @@ struct HelpersAnswer {
     secret: String,
 }
 
-/// Asks a credential helper. Returns `None` if it does not know the server.
+/// Queries a credential helper. Returns `None` if the helper has no credentials for the server.
 async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, CredentialsError> {
     let program = format!("docker-credential-{helper}");
     let command = format!("echo {} | {} get", quoted(server), quoted(&program));
@@ -142,14 +143,14 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
         .map_err(|_| wrong(&format!("did not respond within {HELPER:?}")))?
         .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
     if !success {
-        // The protocol's response if there are none.
+        // By the protocol, this is the response if the helper has no credentials.
         let none = said.starts_with(b"credentials not found");
         return if none { Ok(None) } else { Err(wrong(&format!("returned no credentials for {server}"))) };
     }
     helpers(&said).map(Some).ok_or_else(|| wrong("returned an invalid response"))
 }
 
-/// The credentials in a helper's response, if it is valid.
+/// Parses the credentials in a helper's response. Returns `None` if the response is invalid.
 pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
     let HelpersAnswer { username, secret } = serde_json::from_slice(answer).ok()?;
     Some(match username.as_str() {
@@ -161,10 +162,10 @@ pub(super) fn helpers(answer: &[u8]) -> Option<DockerCredential> {
 async fn run(program: &str, server: &str) -> io::Result<(bool, Vec<u8>)> {
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    // Spawning blocks until the helper's program is loaded, from wherever that is.
+    // Spawning blocks until the helper's program is loaded, possibly from a slow file system.
     let mut child = run_blocking(move || command.spawn()).await?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A helper need not read its input.
+        // Ignore the error: a helper may exit without reading its input.
         let _ = stdin.write_all(server.as_bytes()).await;
     }
     let mut said = Vec::new();

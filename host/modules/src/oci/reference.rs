@@ -9,14 +9,14 @@ use super::transport::stays_here;
 use baton_store::Digest;
 use baton_store::address::without_user;
 
-/// Docker's own registry: its name, and its former name, which is still its address.
+/// Docker Hub: its name, and its former name, which is still its address.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "index.docker.io");
 /// Maximum length of a repository's name, in characters.
 const LONGEST_NAME: usize = 255;
 /// Maximum length of a tag, in characters.
 const LONGEST_TAG: usize = 128;
 
-/// The text after `oci://`: a registry, a repository in it, and a tag or a digest.
+/// A reference, as written after `oci://`: a registry, a repository in it, and a tag or a digest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OciReference {
     registry: String,
@@ -25,15 +25,15 @@ pub struct OciReference {
     url: Url,
 }
 
-/// The manifest of a repository that a reference means.
+/// The manifest in a repository to which a reference points.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// The manifest that this tag leads to at the moment.
+    /// The manifest to which this tag currently points.
     Tag(String),
     Digest(Digest),
 }
 
-/// An error from parsing an [`OciReference`].
+/// The error if a string is not a valid [`OciReference`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`oci://{reference}` is not a reference to a module: {why}; write `oci://REGISTRY/REPOSITORY:TAG` or \
@@ -67,7 +67,7 @@ impl OciReference {
         &self.registry
     }
 
-    /// The registry's host, which is also its key in Docker's configuration.
+    /// Returns the registry's host, which is also its key in Docker's configuration.
     pub(super) fn host(&self) -> &str {
         host(&self.registry)
     }
@@ -80,12 +80,12 @@ impl OciReference {
         &self.version
     }
 
-    /// Base of all URLs in the repository. Plain HTTP is only for registries on this machine.
+    /// Returns the base of all URLs in the repository. Plain HTTP is used only for registries on this machine.
     pub(super) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// The digest of the manifest. `None` if the reference has a tag, which can move.
+    /// Returns the digest of the manifest, or `None` if the reference has a tag, which can change.
     pub(super) fn manifest(&self) -> Option<Digest> {
         match self.version {
             Version::Digest(digest) => Some(digest),
@@ -95,7 +95,7 @@ impl OciReference {
 }
 
 fn parse(text: &str) -> Result<OciReference, &'static str> {
-    // By convention, a missing registry or tag has a default. Baton requires both.
+    // By convention, the registry and the tag have defaults. Baton requires both.
     let (registry, rest) = text.split_once('/').unwrap_or(("", text));
     if !registry.contains(['.', ':']) && registry != "localhost" {
         return Err("it does not begin with a registry, such as `ghcr.io` or `localhost:5000`");
@@ -149,7 +149,7 @@ fn is_tag(tag: &str) -> bool {
         && tag.bytes().all(|byte| is_word(byte) || byte == b'.' || byte == b'-')
 }
 
-/// True if the text is words with single separators between them.
+/// Returns true if `text` consists of words with one separator between each two.
 fn is_component(text: &str) -> bool {
     let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let parts =

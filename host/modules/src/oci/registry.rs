@@ -1,4 +1,4 @@
-//! Sends requests to a registry, within bounds of time and size, and words its errors.
+//! Sends requests to a registry, with limits on time and size, and formats its errors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,33 +17,33 @@ use super::transport::{AskError, SILENCE, cause, read};
 use baton_runtime::shell;
 use baton_store::Digest;
 
-/// Time limit on any response except a module, including the token for it.
+/// Timeout for any response except a module, including the time to fetch a token.
 const ANSWER: Duration = Duration::from_secs(15);
-/// Time limit on a module.
+/// Timeout for pulling a module.
 const MODULE: Duration = Duration::from_secs(600);
-/// Upper bound on the quoted part of a registry's error, in characters.
+/// Maximum length of a registry's error message when quoted, in characters.
 const QUOTED: usize = 200;
 
 /// A registry, with the credentials for one reference.
 pub struct Registry {
     client: Client,
     reference: OciReference,
-    /// The file with the credentials, if any.
+    /// The file from which the credentials came, if any.
     file: Option<PathBuf>,
 }
 
-/// A reason why there is no module. The variants differ in when to ask again.
+/// The reason why a poll found no module. The variants differ in when to poll again.
 #[derive(Debug)]
 pub enum Failure {
-    /// The registry does not answer as it should: retry after growing waits.
+    /// The registry does not respond properly: retry with increasing waits.
     Unreachable(String),
-    /// The registry refuses these credentials: retry after growing waits, with the credentials at that time.
+    /// The registry refuses these credentials: retry with increasing waits, and read the credentials again each time.
     Denied(String),
-    /// The registry's response is unacceptable: retry after growing waits.
+    /// The registry's response is unacceptable: retry with increasing waits.
     Refused(String),
-    /// There is no module yet: ask again soon.
+    /// The module does not exist yet: poll again soon.
     Missing(String),
-    /// This manifest is not a module's: ask again once there is another one.
+    /// The manifest with this digest is not a module's: poll again, but do not pull this manifest again.
     Unfit(Digest, String),
 }
 
@@ -71,7 +71,7 @@ struct Complaint {
 }
 
 impl Complaint {
-    /// The first error in a response, if any.
+    /// Parses the first error in a response, if any.
     fn of(answer: &[u8]) -> Option<Self> {
         let Envelope { errors } = serde_json::from_slice(answer).ok()?;
         errors.into_iter().next()
@@ -79,7 +79,7 @@ impl Complaint {
 }
 
 impl Registry {
-    /// Opens the registry of a reference, with the credentials that are available now.
+    /// Opens a reference's registry, with the credentials that are currently available.
     pub async fn open(reference: &OciReference, credentials: &RegistryCredentials) -> Result<Self, Failure> {
         let found = credentials.of(reference.host()).await.map_err(|error| Failure::Refused(error.to_string()))?;
         let (credential, file) = found.unzip();
@@ -95,7 +95,7 @@ impl Registry {
         Ok(Self { client, reference: reference.clone(), file })
     }
 
-    /// The digest of the manifest. For a tag, this is the manifest that the tag leads to at the moment.
+    /// Returns the digest of the manifest. For a tag, this is the manifest to which the tag currently points.
     pub async fn digest(&mut self) -> Result<Digest, Failure> {
         let tag = match self.reference.version() {
             Version::Digest(digest) => return Ok(*digest),
@@ -112,7 +112,7 @@ impl Registry {
         })
     }
 
-    /// The manifest with this digest, verified.
+    /// Pulls the manifest with this digest, and verifies it.
     pub async fn manifest(&mut self, digest: &Digest) -> Result<Bytes, Failure> {
         let answer = timeout(ANSWER, self.client.manifest(&digest.to_string())).await;
         let manifest = self.answered(ANSWER, answer)?;
@@ -126,7 +126,7 @@ impl Registry {
         )))
     }
 
-    /// The module, verified.
+    /// Pulls the module, and verifies it.
     pub async fn blob(&mut self, layer: &Layer) -> Result<Bytes, Failure> {
         let answer = timeout(ANSWER, self.client.blob(&layer.digest)).await;
         let response = self.answered(ANSWER, answer)?;
@@ -173,7 +173,7 @@ impl Registry {
         }
     }
 
-    /// Words an error response, by its error code rather than by its status.
+    /// Converts an error response. Prefers the error code in the body to the HTTP status.
     fn complains(&self, status: StatusCode, body: &[u8]) -> Failure {
         let (registry, reference, code) = (self.reference.registry(), &self.reference, status.as_u16());
         let complaint = Complaint::of(body).filter(|_| status.is_client_error());
@@ -263,7 +263,7 @@ impl Registry {
     }
 }
 
-/// Reads the error in a response, for [`crate::foreign`].
+/// Reads the error in a response, for [`crate::untrusted`].
 pub(super) fn complaint(answer: &[u8]) {
     let message = Complaint::of(answer).map(|complaint| complaint.message);
     let says = quoted(&message.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned()));
@@ -271,7 +271,7 @@ pub(super) fn complaint(answer: &[u8]) {
     assert!(!says.contains(char::is_control), "it is one line of text");
 }
 
-/// The registry's message in quotes. Empty if there is no message.
+/// Returns the registry's message in quotes, or an empty string if there is no message.
 fn quoted(message: &str) -> String {
     let message: String = message
         .split(|letter: char| letter.is_whitespace() || letter.is_control())

@@ -1,4 +1,5 @@
-//! The connection to a registry: over TLS or within this machine, bounded, and only where a registry may redirect.
+//! The connection to a registry: over TLS or within this machine, with limits, and only to servers to which a registry
+//! may redirect.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -19,13 +20,13 @@ use url::{Origin, Url};
 use super::artifact::short;
 use baton_store::address::{self, AddressKind};
 
-/// Time limit on connecting.
+/// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest silence of a registry.
+/// Maximum time without data from a registry.
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// Upper bound on the part of an error response that is read, in bytes.
+/// Maximum number of bytes of an error response that are read.
 const COMPLAINT: usize = 64 << 10;
-/// Environment variables that name proxies.
+/// Environment variables that specify proxies.
 const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
 /// The connection to a registry, and to the servers to which it redirects.
@@ -34,30 +35,31 @@ pub struct Transport {
     registry: Url,
 }
 
-/// A reason why a request failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub enum AskError {
     /// The server cannot be reached, or does not speak HTTP.
     Unreachable(reqwest::Error),
     Redirects,
-    /// This object was redirected to this forbidden place.
+    /// A redirect pointed to a forbidden location. Holds the object and the location.
     Elsewhere(&'static str, String),
-    /// The server answered with this status, and a body that begins like this.
+    /// The server responded with this status. The bytes are the beginning of the body.
     Status(StatusCode, Bytes),
     /// The token server refuses the credentials.
     Denied,
-    /// This object has more than this many bytes.
+    /// The named object is larger than this limit, in bytes.
     TooLarge(&'static str, usize),
     Unclear(String),
 }
 
 impl AskError {
     fn unreachable(error: reqwest::Error) -> Self {
-        // A URL may contain a signature that is as good as a password.
+        // A URL may contain a signature that is as sensitive as a password.
         Self::Unreachable(error.without_url())
     }
 
-    /// An error for a redirect of this object. Keeps only the origin of the place: the rest may be secret.
+    /// Creates the error for a redirect to a forbidden location. Keeps only the origin of the location, since the rest
+    /// may be secret.
     pub fn elsewhere(what: &'static str, place: &Url) -> Self {
         let place = match place.origin() {
             origin @ Origin::Tuple(..) => origin.ascii_serialization(),
@@ -68,7 +70,7 @@ impl AskError {
 }
 
 impl Transport {
-    /// Opens a connection to the registry at this address. Reads the system's certificates.
+    /// Creates a client for the registry at this URL. Loads the system's certificates.
     ///
     /// # Errors
     /// The reason, if TLS cannot be set up.
@@ -95,14 +97,14 @@ impl Transport {
         &self.client
     }
 
-    /// True if this URL is on the registry itself.
+    /// Returns true if this URL is on the registry itself.
     pub fn is_registry(&self, url: &Url) -> bool {
         url.origin() == self.registry.origin()
     }
 
-    /// True if the registry may redirect to this URL: over TLS or within this machine, never from elsewhere to this
-    /// machine, and never to a cloud's metadata server. Over TLS it may always redirect to itself, since the operator
-    /// chose its address. [`Lookup`] checks the addresses of a name.
+    /// Returns true if the registry may redirect to this URL: over TLS or within this machine, never from another
+    /// machine to this one, and never to a cloud's metadata server. Over TLS, a registry may always redirect to itself,
+    /// since the operator chose its address. [`Lookup`] checks the addresses to which a name resolves.
     pub fn may_redirect_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
@@ -120,12 +122,12 @@ impl Transport {
     }
 }
 
-/// Sends a request, and waits for the head of the response.
+/// Sends a request, and waits for the response headers.
 pub async fn send(request: RequestBuilder) -> Result<Response, AskError> {
     request.send().await.map_err(AskError::unreachable)
 }
 
-/// Reads a response of at most `most` bytes, whatever length it declares.
+/// Reads a response body of at most `most` bytes, even if the response declares a different length.
 pub async fn content(response: Response, what: &'static str, most: usize) -> Result<Bytes, AskError> {
     let response = successful(response).await?;
     match read(response, most).await? {
@@ -139,14 +141,14 @@ pub async fn successful(response: Response) -> Result<Response, AskError> {
     match response.status() {
         StatusCode::OK => Ok(response),
         status => {
-            // Part of an error body still helps. Without any, the status remains.
+            // An incomplete error body still helps. Without a body, the status remains.
             let complaint = read(response, COMPLAINT).await.unwrap_or_default().0;
             Err(AskError::Status(status, complaint))
         }
     }
 }
 
-/// Reads at most `most` bytes of a body. Also returns true if that is all of it.
+/// Reads at most `most` bytes of a body. Also returns true if this is the complete body.
 pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), AskError> {
     let mut bytes = Vec::new();
     while let Some(part) = response.chunk().await.map_err(AskError::unreachable)? {
@@ -160,20 +162,21 @@ pub async fn read(mut response: Response, most: usize) -> Result<(Bytes, bool), 
     Ok((bytes.into(), true))
 }
 
-/// A header value that no log shows. `None` if the text has characters that a header cannot have.
+/// Creates a header value that is marked as sensitive, so that logs omit it. Returns `None` if the text has characters
+/// that are invalid in a header.
 pub fn secret(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// True if a request to this URL certainly stays on this machine, so that it needs no encryption.
+/// Returns true if a request to this URL is certain to stay on this machine, so that it needs no encryption.
 pub fn stays_here(url: &Url) -> bool {
     url.host().is_some_and(|host| address::is_certainly_loopback(&host))
 }
 
-/// Resolves names for a registry on another machine. A redirect to a name must lead neither to this machine nor to a
-/// cloud's metadata server. The names of the registry and of proxies are the operator's, and may have any address.
+/// Resolves names for a registry on another machine. A redirect must not lead to this machine or to a cloud's metadata
+/// server. The operator chose the names of the registry and of the proxies, so these may have any address.
 struct Lookup {
     trusted: Arc<BTreeSet<String>>,
 }
@@ -187,7 +190,7 @@ impl Lookup {
     }
 }
 
-/// Parses a proxy that is written without a scheme.
+/// Parses a proxy's address that has no scheme.
 fn with_scheme(proxy: &str) -> Result<Url, url::ParseError> {
     format!("http://{proxy}").parse()
 }
@@ -206,7 +209,7 @@ impl Resolve for Lookup {
     }
 }
 
-/// Keeps the addresses of a name to which a request may go.
+/// Filters the addresses of a name, and keeps those to which a request may be sent.
 fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     if trusted.contains(&name.to_ascii_lowercase()) {
         return Ok(found);
@@ -224,7 +227,7 @@ fn within_reach(trusted: &BTreeSet<String>, name: &str, found: Vec<SocketAddr>) 
     }
 }
 
-/// The root cause of an error. The errors above it may name URLs with secrets in them.
+/// Returns the root cause of an error. The outer errors may contain URLs with secrets.
 pub fn cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -233,7 +236,7 @@ pub fn cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// TLS with the system's certificate authorities. If TLS is optional, there may be none.
+/// Configures TLS with the system's certificate authorities. If TLS is optional, there may be none.
 fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

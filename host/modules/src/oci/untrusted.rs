@@ -1,4 +1,4 @@
-//! Readers of registries' responses and of credential files, for [`crate::foreign`].
+//! Readers of registries' responses and of credential files, for [`crate::untrusted`].
 
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 
@@ -13,7 +13,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
     }
 }
 
-/// Reads `WWW-Authenticate` headers, one a line.
+/// Reads `WWW-Authenticate` headers, one per line.
 pub(crate) fn challenge(bytes: &[u8]) {
     let values = bytes.split(|byte| *byte == b'\n').filter_map(|line| HeaderValue::from_bytes(line).ok());
     let headers: HeaderMap = values.map(|value| (WWW_AUTHENTICATE, value)).collect();
@@ -24,7 +24,7 @@ pub(crate) fn credentials(bytes: &[u8]) {
     drop(credentials::in_text(bytes, "registry.example.com"));
 }
 
-/// Reads a response of a token server, of a registry that reports an error, or of a credential helper.
+/// Reads bytes as each kind of response: a token server's, a registry's error, and a credential helper's.
 pub(crate) fn answer(bytes: &[u8]) {
     authorization::token(bytes);
     registry::complaint(bytes);

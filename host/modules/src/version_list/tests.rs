@@ -1,4 +1,4 @@
-//! The rules of pushes, rollbacks and judgements.
+//! The rules for pushes, rollbacks and judgements.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +21,7 @@ fn signed(name: &str, signature: &str) -> Publication {
     Publication { signature: Some(signature.to_owned()), ..publication(name) }
 }
 
-/// A list after pushes of these modules.
+/// Returns a list to which these modules were pushed.
 fn pushed(names: &[&str]) -> VersionList {
     let mut control = VersionList::default();
     for name in names {

@@ -1,4 +1,4 @@
-//! Confines a process that only computes: the one that compiles untrusted modules.
+//! Confines the process that compiles untrusted modules, which only computes.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use seccompiler::{BackendError, BpfProgram};
 use super::filter::{Calls, flags, no_code};
 use super::{ConfineError, RunnerReach};
 
-/// The use of compiled code in the process that compiles it.
+/// The way in which the compiler process uses the code that it compiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// The process passes the code on. Only its program can be executed.
+    /// The process only passes the code on. It can execute nothing but its own program.
     HandsOver,
-    /// The process loads the code to inspect it. Memory can be made executable.
+    /// The process loads the code to inspect it. It can make memory executable.
     Loads,
 }
 
-/// Confines this process for good to compiling. It keeps its standard streams; all other descriptors are closed. The
-/// process must have only one thread: threads made later inherit the confinement.
+/// Permanently confines this process to compiling. Closes all descriptors except the standard streams. The process must
+/// have only one thread; threads created later inherit the confinement.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
+/// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
 pub fn to_computing(code: Code) -> Result<(), ConfineError> {
     super::close_others()?;
     super::give_up_privileges()?;
@@ -35,7 +35,7 @@ fn filter(code: Code) -> Result<BpfProgram, BackendError> {
     let mut calls = Calls::needed()?;
     calls.threads()?;
     calls.names()?;
-    // Private anonymous memory, which is not executable unless `mprotect` may make it so.
+    // Allow private anonymous memory. It is not executable, unless `mprotect` below may make it so.
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, private | libc::MAP_SHARED, private)])?;
     match code {

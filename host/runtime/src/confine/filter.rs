@@ -1,7 +1,7 @@
-//! Seccomp filters: the system calls that a process may make, and those that all our processes share.
+//! Seccomp filters: the system calls that a process may make, starting from those that all our processes need.
 //!
-//! A call that is not listed, or not with these arguments, fails with `ENOSYS`, so that its caller falls back. `clone3`
-//! is not listed: a filter cannot see its flags, and libraries fall back to `clone`.
+//! A call that is not listed, or whose arguments do not match, fails with `ENOSYS`, so that its caller can fall back to
+//! another call. `clone3` is not listed, since a filter cannot see its flags; libraries then fall back to `clone`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,7 +12,8 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Calls that each of our processes needs, and that have no effect beyond it. Those on files need an open descriptor.
+/// Calls that each of our processes needs, and that have no effect outside the process. Calls on files require an open
+/// descriptor.
 const NEEDED: &[libc::c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -51,22 +52,22 @@ const NEEDED: &[libc::c_long] = &[
 
 type Condition = Result<SeccompCondition, BackendError>;
 
-/// Requires that the argument is this number.
+/// Requires the argument to equal `value`.
 pub(super) fn is(argument: u8, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, unsigned(value))
 }
 
-/// Requires that, among the flags in `mask`, the argument has exactly those in `value`.
+/// Requires that, of the flags in `mask`, exactly those in `value` are set in the argument.
 pub(super) fn flags(argument: u8, mask: libc::c_int, value: libc::c_int) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(unsigned(mask)), unsigned(value))
 }
 
-/// Requires that the argument is a null pointer.
+/// Requires the argument to be a null pointer.
 pub(super) fn null(argument: u8) -> Condition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }
 
-/// Requires that the argument, a memory protection, allows no execution.
+/// Requires the argument, a set of memory protection flags, not to allow execution.
 pub(super) fn no_code(argument: u8) -> Condition {
     flags(argument, libc::PROT_EXEC, 0)
 }
@@ -75,32 +76,33 @@ fn unsigned(value: libc::c_int) -> u64 {
     value.cast_unsigned().into()
 }
 
-/// The calls that a process may make, each with its alternatives. A call is allowed if all conditions of one
-/// alternative hold. A call without alternatives is always allowed.
+/// The calls that a process may make, each with alternative sets of conditions. A call is allowed if all conditions in
+/// one of its sets hold. A call without sets is always allowed.
 #[must_use]
 pub(super) struct Calls(BTreeMap<libc::c_long, Vec<Vec<SeccompCondition>>>);
 
 impl Calls {
-    /// Returns what each of our processes needs. Ways to map memory differ: each process adds its own.
+    /// Returns the calls that each of our processes needs. Mapping memory is not included, since each process needs
+    /// different rules for it.
     pub(super) fn needed() -> Result<Self, BackendError> {
         let mut calls = Self(BTreeMap::new());
         calls.all(NEEDED);
-        // Signals to this process, as `abort` sends them.
+        // Allow signals to this process, which `abort` sends.
         let own = i32::try_from(std::process::id()).unwrap_or(-1);
         calls.when(libc::SYS_tgkill, [is(0, own)])?;
-        // Reading a descriptor's flags, and duplicating it.
+        // Allow reading a descriptor's flags and duplicating the descriptor.
         calls.any_of(libc::SYS_fcntl, 1, &[libc::F_GETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC])?;
-        // Reading the limits of this process.
+        // Allow reading this process's limits.
         calls.when(libc::SYS_prlimit64, [is(0, 0), null(2)])?;
         Ok(calls)
     }
 
-    /// Allows calls with any arguments, in place of their conditions so far.
+    /// Allows calls with any arguments. Replaces all earlier conditions on these calls.
     pub(super) fn all(&mut self, calls: &[libc::c_long]) {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
 
-    /// Allows a call if all conditions hold. Further rules for the same call are alternatives.
+    /// Allows a system call if all conditions hold. Using this again for the same system call adds an alternative.
     pub(super) fn when<const N: usize>(
         &mut self,
         call: libc::c_long,
@@ -111,14 +113,14 @@ impl Calls {
             Entry::Vacant(entry) => {
                 entry.insert(vec![way]);
             }
-            // Any arguments are allowed already.
+            // The call is already allowed with any arguments.
             Entry::Occupied(entry) if entry.get().is_empty() => {}
             Entry::Occupied(mut entry) => entry.get_mut().push(way),
         }
         Ok(())
     }
 
-    /// Forbids these calls for one descriptor, which is their first argument.
+    /// Forbids these calls if their first argument is this descriptor.
     pub(super) fn but_for(&mut self, descriptor: BorrowedFd<'_>, calls: &[libc::c_long]) -> Result<(), BackendError> {
         let number = unsigned(descriptor.as_raw_fd());
         let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, number)?;
@@ -142,14 +144,15 @@ impl Calls {
         values.iter().try_for_each(|value| self.when(call, [is(argument, *value)]))
     }
 
-    /// Allows creating threads, and no processes: `clone` with the flags that libraries set for a thread.
+    /// Allows creating threads but not processes: `clone` with the flags that libraries set for a thread.
     pub(super) fn threads(&mut self) -> Result<(), BackendError> {
         let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
         let own = libc::CLONE_SYSVSEM | libc::CLONE_SETTLS | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
         self.when(libc::SYS_clone, [flags(0, !(own | libc::CLONE_DETACHED), thread)])
     }
 
-    /// Allows making written memory executable. On some architectures, a barrier must follow on all threads.
+    /// Allows making memory executable after code has been written to it. On some architectures, all threads must then
+    /// execute a memory barrier.
     pub(super) fn code(&mut self) -> Result<(), BackendError> {
         self.all(&[libc::SYS_mprotect]);
         let own = [
@@ -159,10 +162,10 @@ impl Calls {
         self.any_of(libc::SYS_membarrier, 0, &own)
     }
 
-    /// Allows TCP sockets, and no other protocol.
+    /// Allows TCP sockets, but no other protocol.
     pub(super) fn tcp(&mut self) -> Result<(), BackendError> {
         for family in [libc::AF_INET, libc::AF_INET6] {
-            // Other protocols have stream sockets, too, which Landlock does not restrict.
+            // Check the protocol: others have stream sockets, too, and Landlock does not restrict those.
             for protocol in [0, libc::IPPROTO_TCP] {
                 let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
                 self.when(libc::SYS_socket, [is(0, family), stream, is(2, protocol)])?;
@@ -171,7 +174,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Allows naming threads and memory.
+    /// Allows naming threads and memory mappings.
     pub(super) fn names(&mut self) -> Result<(), BackendError> {
         self.any_of(libc::SYS_prctl, 0, &[libc::PR_SET_NAME, libc::PR_SET_VMA])
     }

@@ -1,15 +1,15 @@
-//! Confines a process to what it needs, before it handles untrusted data. If a bug lets such data take over the
-//! process, nothing else is within reach.
+//! Confines a process to the resources that it needs, before it handles untrusted data. If such data exploits a bug to
+//! take over the process, it can reach nothing else.
 //!
-//! - [`to_computing`]: the process has its memory, threads, CPU time and standard streams, but no file, no network and
-//!   no other process.
-//! - [`to_forking`]: the process can load a guest, and fork processes that take the next two steps.
-//! - [`to_loading`], then [`to_running`]: the process also has the descriptors that it was given, and the folders and
-//!   the network that its coordinator was granted.
+//! - [`to_computing`]: the process can use its memory, threads, CPU time and standard streams, but no files, no network
+//!   and no other process.
+//! - [`to_forking`]: the process can load a guest, and fork processes, which then take the next two steps.
+//! - [`to_loading`], then [`to_running`]: the process can also use the descriptors that it was given, and the folders
+//!   and network that its coordinator was granted.
 //!
-//! The kernel enforces this with Landlock (files, TCP, signals, abstract sockets), with a seccomp filter that rejects
-//! every unneeded call, and by dropping all capabilities for good. If the kernel lacks a mechanism, the others still
-//! apply; [`missing`] lists what it lacks.
+//! The kernel enforces this in three ways: Landlock (files, TCP, signals, abstract sockets), a seccomp filter that
+//! rejects every unneeded call, and permanently dropped capabilities. If the kernel lacks a mechanism, the others still
+//! apply; [`missing`] lists the mechanisms that it lacks.
 
 mod computing;
 mod filter;
@@ -28,18 +28,19 @@ use seccompiler::BackendError;
 pub use computing::{Code, to_computing};
 pub use running::{RunnerReach, to_forking, to_loading, to_running};
 
-/// Newest Landlock version whose rights are handled here. Rights that the kernel does not know are left out.
+/// Newest Landlock version that this module uses. Rights that the kernel does not know are left out.
 const LANDLOCK: ABI = ABI::V6;
 
 /// Rights in a folder that is granted read-only.
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 
-/// Rights in a folder that is granted for writing. They exclude execution, devices, pipes and sockets.
+/// Rights in a folder that is granted for writing. They do not include executing files or creating devices, pipes or
+/// sockets.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeDir | MakeSym | RemoveFile | RemoveDir | Refer
 });
 
-/// The reason why a process is not confined although its kernel supports that.
+/// The reason a process could not be confined, although its kernel supports that.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     /// The kernel refused an operation that every kernel supports.
@@ -48,7 +49,7 @@ pub enum ConfineError {
     /// Landlock is available, but failed.
     #[error("cannot restrict access to files with Landlock: {0}")]
     Landlock(#[from] RulesetError),
-    /// The filter cannot be built for this architecture.
+    /// The seccomp filter cannot be built for this architecture.
     #[error("cannot build the seccomp filter: {0}")]
     Filter(#[from] BackendError),
 }
@@ -59,13 +60,13 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
-/// Returns true if a process cannot give up [`RunnerReach::holds`], even if it is taken over.
+/// Returns true if a process keeps the descriptor [`RunnerReach::holds`] even if a guest takes the process over.
 #[must_use]
 pub fn keeps_what_it_holds() -> bool {
     has_seccomp()
 }
 
-/// Returns the mechanisms for confinement that this system lacks, in words for people.
+/// Returns human-readable names of the confinement mechanisms that this system lacks.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {
     let landlock = (!has_landlock()).then_some("Landlock (Linux 5.13)");
@@ -73,7 +74,8 @@ pub fn missing() -> Vec<&'static str> {
     landlock.into_iter().chain(seccomp).collect()
 }
 
-/// Keeps others of the same user from reading this process's memory or dumping its core, and drops all capabilities.
+/// Prevents other processes of the same user from reading this process's memory, disables core dumps, and drops all
+/// capabilities.
 fn give_up_privileges() -> Result<(), ConfineError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_no_new_privs(true)?;
@@ -83,8 +85,8 @@ fn give_up_privileges() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Restricts files to the granted folders, and TCP to outgoing connections, if granted. Forbids signals to outside
-/// processes and connections to their abstract sockets.
+/// Restricts file access to the granted folders, and TCP to outgoing connections if the network is granted. Forbids
+/// signals to processes outside this Landlock domain, and connections to their abstract sockets.
 fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetError> {
     let tcp = if reach.network { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let mut rules = Ruleset::default()
@@ -98,7 +100,7 @@ fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetEr
     rules.restrict_self()
 }
 
-/// Returns true if a process is restricted to its granted folders, even if it is taken over.
+/// Returns true if a process stays restricted to its granted folders even if a guest takes the process over.
 #[must_use]
 pub fn keeps_to_folders() -> bool {
     has_landlock()
@@ -106,7 +108,8 @@ pub fn keeps_to_folders() -> bool {
 
 fn has_landlock() -> bool {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the call only returns its version. It reads no memory, so null is a valid pointer.
+    // SAFETY: with this flag, the call only returns the Landlock version. It reads no memory, so a null pointer is
+    // valid.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<()>(), 0_usize, VERSION) };
     version > 0
 }
@@ -118,21 +121,22 @@ fn has_seccomp() -> bool {
     available == 0
 }
 
-/// First descriptor to close. Lower ones are the standard streams.
+/// First descriptor to close. Lower descriptors are the standard streams.
 const FIRST: libc::c_uint = 3;
 
 /// Closes all descriptors except the standard streams.
 ///
 /// # Errors
-/// The system's error.
+/// Returns the system's error.
 pub fn close_others() -> io::Result<()> {
-    // SAFETY: nothing in this process owns one of these descriptors. The process has just started, and our processes
-    // pass only standard streams to those that they start, so any other descriptor was inherited by mistake.
+    // SAFETY: nothing in this process owns any of these descriptors. The process has just started, and our processes
+    // pass only standard streams to the processes that they start, so any other descriptor was inherited by mistake.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
     match closed {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux before 5.9. Our own descriptors are closed on exec; those that others left open stay.
+            // Linux before 5.9 lacks this call. Our own descriptors are closed on exec; descriptors that other programs
+            // left open stay open.
             error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
             error => Err(error),
         },

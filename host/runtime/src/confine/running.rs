@@ -1,15 +1,16 @@
-//! Confines a process that runs one instance of a guest. It has the descriptors that it was given, and reaches the
-//! folders and TCP connections that its coordinator was granted. It is confined three times: with its template, before
-//! that maps untrusted code; to its grants, once it is forked; and further, once all its threads exist.
+//! Confines a process that runs one instance of a guest. The process keeps the descriptors that it was given, and can
+//! use the folders and TCP connections that its coordinator was granted. Confinement has three steps: the template is
+//! confined before it maps untrusted code, the forked process is confined to its grants, and then further once all its
+//! threads exist.
 //!
-//! The kernel cannot enforce all of this, so the runner's own code must take care:
+//! The kernel cannot enforce everything, so the runner's own code must take these gaps into account:
 //!
-//! - A process with folders can query any path (type, size, times, target of a link): Landlock allows that, and a
-//!   filter cannot see paths.
-//! - A read-only folder inside a writable one is writable.
-//! - Addresses of connections are not checked.
-//! - A pipe or a memory file can be reopened through `/proc` with other rights than its descriptor has. Memory that
-//!   must stay read-only is sealed, or its descriptor is closed once it is mapped.
+//! - A process with granted folders can query the metadata of any path (type, size, times, link target): Landlock
+//!   allows that, and a filter cannot see paths.
+//! - A read-only folder inside a writable folder is writable.
+//! - The addresses of connections are not checked.
+//! - A pipe or a memory file can be reopened through `/proc` with rights that its descriptor does not have. So memory
+//!   that must stay read-only is sealed, or its descriptor is closed after mapping.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -19,25 +20,25 @@ use seccompiler::{BackendError, BpfProgram};
 use super::ConfineError;
 use super::filter::{Calls, flags, is, no_code, null};
 
-/// The resources that a runner may reach. The default is nothing.
+/// The resources that a runner may reach. The default grants nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RunnerReach<'a> {
-    /// Granted folders, opened with `O_PATH`, and true for those that are read-only.
+    /// Granted folders, opened with `O_PATH`. The flag is true for a read-only folder.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
-    /// True if it opens folders when an instance starts, including some that do not exist yet.
+    /// True if the runner opens granted folders when an instance starts. Some of them may not exist yet.
     pub files: bool,
-    /// True if it makes TCP connections.
+    /// True if the runner makes TCP connections.
     pub network: bool,
-    /// A descriptor that the process holds for life, even if it is taken over. It can neither close nor duplicate it,
-    /// and neither unlock nor write the file behind it.
+    /// A descriptor that the process cannot give up, even if a guest takes the process over: it can neither close nor
+    /// duplicate the descriptor, nor unlock or write the file behind it.
     pub holds: Option<BorrowedFd<'a>>,
 }
 
-/// Confines this process for good to loading a guest and forking siblings, which [`to_loading`] and [`to_running`] can
-/// confine further. The process must have only one thread.
+/// Permanently confines this process to loading a guest and forking siblings, which [`to_loading`] and [`to_running`]
+/// can confine further. The process must have only one thread.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
+/// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
 pub fn to_forking() -> Result<(), ConfineError> {
     super::give_up_privileges()?;
     if super::has_seccomp() {
@@ -46,11 +47,12 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines this process for good, after [`to_forking`], to preparing itself and to its grants. The process must have
-/// only one thread: threads made later inherit the confinement. It must already have its descriptors and shared memory.
+/// Permanently confines this process, after [`to_forking`], to its own preparation and its grants. The process must
+/// have only one thread; threads created later inherit the confinement. It must already have its descriptors and shared
+/// memory.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
+/// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
 pub fn to_loading(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     super::give_up_files(reach)?;
     if super::has_seccomp() {
@@ -59,12 +61,12 @@ pub fn to_loading(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Confines all threads of this process for good, after [`to_loading`], to running a linked instance. No thread and no
-/// code can be added, so the thread pool must be full and not try to grow. Without files, the process must query
-/// descriptors with `fstat`: the standard library calls `statx` with an empty path.
+/// Permanently confines all threads of this process, after [`to_loading`], to running a linked instance. The process
+/// can then add no threads and no code, so its thread pool must have reached its full size. If no files are granted,
+/// the process must query descriptors with `fstat`, since the standard library calls `statx` with an empty path.
 ///
 /// # Errors
-/// [`ConfineError`] if the kernel refuses a mechanism that it has. One that it lacks is no error.
+/// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
 pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     if super::has_seccomp() {
         seccompiler::apply_filter_all_threads(&running(reach)?).map_err(io::Error::other)?;
@@ -72,7 +74,7 @@ pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Calls on open descriptors and their events, which do all the work of a runner.
+/// Calls on open descriptors and their events, which do a runner's regular work.
 const OPEN: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -85,11 +87,11 @@ const OPEN: &[libc::c_long] = &[
     libc::SYS_preadv,
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
-    // Appends, with `RWF_APPEND`.
+    // Appends to a file, with `RWF_APPEND`.
     libc::SYS_pwritev2,
 ];
 
-/// Calls with which a runner prepares itself and queries the files of the code that it loads.
+/// Calls that a runner needs to prepare itself and to query the files of the code that it loads.
 const MAKES: &[libc::c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_eventfd2,
@@ -99,8 +101,8 @@ const MAKES: &[libc::c_long] = &[
     libc::SYS_statx,
 ];
 
-/// Calls on files by path, which Landlock restricts, and on files opened that way. Calls that change owners,
-/// permissions or extended attributes are missing, since Landlock does not restrict them.
+/// Calls that take paths, which Landlock restricts, and calls on files that were opened by path. Calls that change
+/// owners, permissions or extended attributes are left out, since Landlock does not restrict them.
 const FILES: &[libc::c_long] = &[
     libc::SYS_fadvise64,
     libc::SYS_fdatasync,
@@ -141,7 +143,7 @@ const GIVES_UP: &[libc::c_long] = &[
 const CONNECTIONS: &[libc::c_long] =
     &[libc::SYS_connect, libc::SYS_getpeername, libc::SYS_getsockname, libc::SYS_shutdown];
 
-/// Builds the filter of a template: all calls that a runner may need, and those that fork it.
+/// Builds a template's filter: all calls that a runner may need, and the calls that fork the runner.
 fn forking() -> Result<BpfProgram, BackendError> {
     let mut calls = preparing(true, true, None)?;
     calls.all(&[
@@ -151,7 +153,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
         libc::SYS_landlock_restrict_self,
         libc::SYS_recvmsg,
         libc::SYS_setsid,
-        // For `abort`. Each fork has a process id of its own, so its next filter restricts the target.
+        // For `abort`. Each fork has its own process id, so only the fork's next filter can restrict the target.
         libc::SYS_tgkill,
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
@@ -161,7 +163,7 @@ fn forking() -> Result<BpfProgram, BackendError> {
     calls.filter()
 }
 
-/// Builds the filter of a runner that prepares itself.
+/// Builds the filter of a runner that is preparing itself.
 fn loading(reach: &RunnerReach<'_>) -> Result<BpfProgram, BackendError> {
     preparing(!reach.folders.is_empty(), reach.network, reach.holds)?.filter()
 }
@@ -172,16 +174,16 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
     calls.threads()?;
     calls.names()?;
     calls.code()?;
-    // Code is mapped from a descriptor that is reopened by its path in `/proc`. Landlock allows that for memory files.
+    // Code is mapped by reopening its descriptor through `/proc`. Landlock allows that for memory files.
     calls.when(libc::SYS_openat, [flags(2, libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC, libc::O_RDONLY)])?;
-    // Images of memory are sealed.
+    // Memory images are sealed.
     calls.any_of(libc::SYS_fcntl, 1, &[libc::F_ADD_SEALS, libc::F_GET_SEALS])?;
-    // Setting the limits of this process.
+    // Allow setting this process's limits.
     calls.when(libc::SYS_prlimit64, [is(0, 0)])?;
-    // tokio's signal handling makes a socket pair. It can carry no descriptor, since `sendmsg` is forbidden.
+    // tokio's signal handling creates a socket pair. It cannot pass descriptors, since `sendmsg` is forbidden.
     let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
     calls.when(libc::SYS_socketpair, [is(0, libc::AF_UNIX), stream])?;
-    // The next filter: `to_running`.
+    // Allow installing the next filter, in `to_running`.
     let all_threads = libc::SECCOMP_FILTER_FLAG_TSYNC as libc::c_int;
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_SET_MODE_FILTER as libc::c_int), is(1, all_threads)])?;
     calls.when(libc::SYS_seccomp, [is(0, libc::SECCOMP_GET_ACTION_AVAIL as libc::c_int), is(1, 0)])?;
@@ -204,14 +206,16 @@ fn keeps(mut calls: Calls, holds: Option<BorrowedFd<'_>>) -> Result<Calls, Backe
     Ok(calls)
 }
 
-/// Returns the calls that a runner needs for its whole life. None of them acts on another process, takes a lock that
-/// others wait for, or passes a descriptor on. (`sendmsg` could, and a filter cannot see its contents.)
+/// Returns the calls that a runner needs throughout its life. None of them acts on another process, takes a lock that
+/// other processes wait for, or passes a descriptor on. `sendmsg` is not among them: it could pass descriptors, and a
+/// filter cannot see its message.
 fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     let mut calls = Calls::needed()?;
     calls.all(OPEN);
-    // Private memory, not executable unless made so later. It need not be anonymous: images of memory are files.
+    // Allow private memory, which is not executable unless it is made so later. It need not be anonymous, since memory
+    // images are files.
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, libc::MAP_TYPE, libc::MAP_PRIVATE)])?;
-    // Changes `O_NONBLOCK` and `O_APPEND`, but not `O_ASYNC`, which sends signals.
+    // Allow setting `O_NONBLOCK` and `O_APPEND`, but not `O_ASYNC`, which sends signals.
     calls.when(libc::SYS_fcntl, [is(1, libc::F_SETFL), flags(2, libc::O_ASYNC, 0)])?;
     calls.when(libc::SYS_ioctl, [is(1, libc::FIONBIO as libc::c_int)])?;
     if files {
@@ -225,7 +229,8 @@ fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     Ok(calls)
 }
 
-/// Allows outgoing TCP connections: no other protocol, no incoming ones, and no address in calls that send.
+/// Allows outgoing TCP connections, but no other protocol, no incoming connections, and no addresses in `sendto` and
+/// `recvfrom`.
 fn connections(calls: &mut Calls) -> Result<(), BackendError> {
     calls.all(CONNECTIONS);
     calls.tcp()?;

@@ -1,8 +1,8 @@
-//! Opens connections to granted servers, and gates each write.
+//! Opens connections to granted servers, and checks the gate on each write.
 //!
 //! hyper speaks HTTP over sockets that this module opens. The default of `wasmtime-wasi-http`, and clients such as
-//! `reqwest`, open their own. The gate could not see what they write below TLS, and after an instance is killed, the
-//! kernel would still send what it has buffered, instead of resetting the connection.
+//! `reqwest`, open their own sockets. With those, the gate could not see the writes below TLS. After an instance is
+//! killed, the kernel would also send the data that it has buffered, instead of resetting the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,8 +28,8 @@ use super::super::runner::Lookups;
 use super::grant::{AddressReach, Origin, Scheme};
 use super::internal_error;
 
-/// Size of the kernel's buffer for each direction of a connection, in bytes; the kernel doubles it. By default the
-/// buffers grow to some megabytes of kernel memory, which no process limit counts.
+/// Size of the kernel's buffer for each direction of a connection (bytes); the kernel doubles this value. By default,
+/// the buffers grow to several megabytes of kernel memory, which no process limit counts.
 pub(in super::super) const KEPT_BY_KERNEL: u32 = 128 << 10;
 
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub(super) struct Connector {
 
 /// The reason why a connection was not opened.
 pub(super) enum NotOpened {
-    /// The name has addresses, but none within reach. This is one of them.
+    /// The name has addresses, but the grant covers none of them. Holds one of these addresses.
     OutOfReach(Resolved),
     Failed(Error),
 }
@@ -65,14 +65,14 @@ struct Signalled {
 }
 
 impl Signals {
-    /// Sets whether a request is in flight, as it is at first. If the connection is dropped in flight, or the process
-    /// is killed at any time, the kernel resets the connection and sends nothing more of what it has buffered.
+    /// Sets whether a request is in flight; true initially. If the connection is dropped with a request in flight, or
+    /// the process is killed at any time, the kernel resets the connection and discards the data that it has buffered.
     pub(super) fn set_in_flight(&self, is_in_flight: bool) {
         self.0.is_in_flight.store(is_in_flight, Ordering::Release);
     }
 
-    /// Makes the next reads ask the kernel, until it has no more data. While the guest computes, nothing drives the
-    /// reactor, so tokio has not heard of data that has arrived since.
+    /// Makes the next reads ask the kernel for data until it has no more. While the guest computes, nothing drives the
+    /// reactor, so tokio does not know about data that has arrived since.
     pub(super) fn ask_kernel(&self) {
         self.0.asks_kernel.store(true, Ordering::Release);
     }
@@ -83,7 +83,7 @@ impl Connector {
         Self { tls, names }
     }
 
-    /// Opens a connection to an origin, at an address within reach.
+    /// Opens a connection to an origin, at an address that `reach` includes.
     ///
     /// # Errors
     /// [`NotOpened`] says why not.
@@ -158,19 +158,20 @@ impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, Signals), Error> {
         gate.check().map_err(internal_error)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
-        // Without Nagle's algorithm, a body need not wait until its head is acknowledged.
+        // Disable Nagle's algorithm, so that a body need not wait until its head is acknowledged.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let signalled = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
         let signals = Signals(Arc::new(signalled));
         Ok((Self { tcp, gate: Arc::clone(gate), signals: signals.clone() }, signals))
     }
 
-    /// Connects with a linger time of zero, which resets the connection on close. It is set first, since a killed
-    /// process can no longer set it and the kernel would go on sending what it has buffered.
+    /// Connects with a linger time of zero, so that closing the socket resets the connection. The linger time is set
+    /// first: a killed process could no longer set it, and the kernel would continue to send the data that it has
+    /// buffered.
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
-        // Before connecting, since the handshake negotiates the window.
+        // Set the buffer sizes before connecting, since the handshake negotiates the window.
         socket.set_recv_buffer_size(KEPT_BY_KERNEL)?;
         socket.set_send_buffer_size(KEPT_BY_KERNEL)?;
         socket.connect(address).await
@@ -184,7 +185,8 @@ impl Gated {
 impl Drop for Gated {
     fn drop(&mut self) {
         if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
-            // Closes gracefully. If this fails, the connection is reset, which loses nothing: no request is in flight.
+            // Close gracefully. If this fails, the connection is reset, which loses nothing, since no request is in
+            // flight.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
         }
@@ -224,7 +226,7 @@ impl AsyncWrite for Gated {
         self.pass()?;
         let ended = Pin::new(&mut self.tcp).poll_shutdown(cx);
         if matches!(ended, Poll::Ready(Ok(()))) {
-            // All data was sent: there is nothing to reset.
+            // All data has been sent, so there is no need to reset the connection.
             self.signals.set_in_flight(false);
         }
         ended
@@ -245,7 +247,7 @@ mod tests {
     use super::super::super::page::{Page, gate_for};
     use super::*;
 
-    /// A connection behind an open gate, and the server's end of it.
+    /// Returns a connection behind an open gate, and the server's end of the connection.
     async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<Gate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (gate, page) = gate_for(Duration::from_secs(3600));
@@ -277,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn reads_ask_the_kernel_when_the_reactor_has_not_run() {
         let (mut gated, signals, _page, mut server, _gate) = connection().await;
-        // No await from here on, so the reactor learns nothing.
+        // There is no await from here on, so the reactor does not run.
         let mut read = || {
             let mut space = [0; 8];
             let mut buffer = ReadBuf::new(&mut space);
@@ -308,13 +310,13 @@ mod tests {
     async fn kernel_buffers_stay_small_when_nobody_reads() {
         let (mut gated, _, _page, mut server, _gate) = connection().await;
         let (chunk, most) = (vec![0; 64 << 10], 1 << 20);
-        // Bytes that both kernels buffer while the server reads nothing.
+        // Count the bytes that the kernel buffers at both ends while the server reads nothing.
         let mut sent = 0;
         while let Some(written) = write(&mut gated, &chunk).now_or_never() {
             sent += written.unwrap();
         }
         assert!(sent < most, "{sent} bytes");
-        // Bytes that arrive while the client reads nothing, from a server with almost no send buffer.
+        // Count the bytes that arrive while the client reads nothing, from a server with almost no send buffer.
         rustix::net::sockopt::set_socket_send_buffer_size(&server, 4096).unwrap();
         server.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         let mut received = 0;

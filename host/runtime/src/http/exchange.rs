@@ -1,8 +1,8 @@
 //! One request and its response on one connection, and the pool of idle connections.
 //!
-//! A connection is driven by the request or body that waits on it, so a request needs only the task that wasmtime
-//! starts. Nothing drives an idle connection: the next request first checks that the server has not closed it. So this
-//! module has its own pool: that of `hyper-util` gives each connection a task, and does not know a grant's reach.
+//! The request or body that waits on a connection drives it, so a request needs only the task that wasmtime starts.
+//! Nothing drives an idle connection, so the next request first checks that the server has not closed it. This module
+//! has its own pool, since the pool of `hyper-util` gives each connection a task, and does not know a grant's reach.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -31,18 +31,18 @@ pub(super) struct Admitted {
     pub(super) request: Request<WasiBody>,
     pub(super) server: Arc<Server>,
     pub(super) reach: AddressReach,
-    /// The permit for one of the requests in flight.
+    /// The permit for one request in flight.
     pub(super) place: OwnedSemaphorePermit,
     pub(super) waits: Waits,
 }
 
-/// Drives the connection after the response's head, until the whole response has arrived.
+/// Drives the connection after the response's head has arrived, until the whole response has arrived.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Makes a request, on an idle connection or a new one.
 ///
 /// # Errors
-/// The reason why there is no response, as the guest sees it.
+/// Returns the guest's error if there is no response.
 pub(super) async fn run(
     shared: Arc<HttpShared>,
     admitted: Admitted,
@@ -64,13 +64,14 @@ pub(super) async fn run(
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // Boxed: this part of the future is the largest and rarely needed, and a future is moved before it runs.
+            // Box this part of the future: it is the largest part and rarely needed, and the future is moved before it
+            // runs.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
-            // The server had closed the idle connection, and has seen nothing of the request.
+            // The server has closed the idle connection and has received no part of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(origin, reach, shared.clock.now());
@@ -85,7 +86,7 @@ pub(super) async fn run(
     let response =
         response.map(|incoming| Arriving { incoming, shared: held, longest, wait: None, place }.boxed_unsync());
     let mut driven = Driven { connection, shared };
-    // A short response often arrives together with its head.
+    // The body of a short response often arrives together with its head.
     if let Poll::Ready(is_usable) = poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
         driven.end(is_usable);
         return Ok((response, None));
@@ -97,7 +98,7 @@ pub(super) async fn run(
     Ok((response, Some(Box::pin(rest))))
 }
 
-/// Copies the values of headers: hyper's are slices of its 64 KiB read buffer, and keep all of it alive.
+/// Copies the header values. hyper's values are slices of its 64 KiB read buffer and would keep the whole buffer alive.
 fn let_go_of_the_buffer(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         let is_sensitive = value.is_sensitive();
@@ -155,20 +156,20 @@ async fn open(
 
 struct Unanswered {
     error: Error,
-    /// The request, if none of it was sent.
+    /// The request, if no part of it was sent.
     unsent: Option<Request<WasiBody>>,
 }
 
 pub(super) struct Connection {
     origin: Origin,
-    /// The addresses that it was allowed to be opened to.
+    /// The addresses to which the connection was allowed to be opened.
     reach: AddressReach,
     sender: http1::SendRequest<WasiBody>,
     driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
-    /// The timer for connecting, then for each response.
+    /// The timer, first for connecting and then for each response.
     wait: Wait,
     signals: Signals,
-    /// True once the driver has ended: it must not be polled again.
+    /// True once the driver has ended. The driver must not be polled again then.
     ended: bool,
     idle_since: Time,
 }
@@ -188,7 +189,7 @@ impl Connection {
         poll_fn(|cx| {
             let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
             *ended |= driven.is_ready();
-            // Polled even if the connection has ended, since it may have ended with the answer.
+            // Poll for the response even if the connection has ended, since the response may have arrived with the end.
             match (answer.as_mut().poll(cx), driven) {
                 (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
                 (Poll::Ready(Err(mut error)), _) => {
@@ -223,8 +224,8 @@ pub(super) struct Idle(
 );
 
 impl Idle {
-    /// Takes a connection to this origin that is still open. It must have been opened within the same reach, since one
-    /// path of an origin may have a wider grant than another.
+    /// Takes an idle connection to this origin that is still open. The connection must have been opened with the same
+    /// reach, since one path of an origin may have a wider grant than another.
     fn take(&self, origin: &Origin, reach: AddressReach, now: Time) -> Option<Box<Connection>> {
         loop {
             let mut connection = {
@@ -325,7 +326,7 @@ mod tests {
         let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
         let Ok((stream, signals)) = connector.open(&origin, AddressReach::Private, &gate).await else { panic!() };
         let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
-        // The sender is ready for a request only after the driver was polled.
+        // The sender is ready for a request only after the driver has been polled.
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
         poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
         let (ended, idle_since, reach) = (false, now, AddressReach::Private);

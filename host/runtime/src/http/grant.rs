@@ -1,7 +1,7 @@
-//! Grants: the servers that a coordinator may send requests to, and the check of a request against them.
+//! Grants: the servers that a coordinator may send requests to. Checks requests against the grants.
 //!
-//! The same URL parser reads grants and requests, so a host means the same in both: in lower case, international names
-//! in their ASCII form, and each spelling of an IPv4 address as that address.
+//! The same URL parser reads grants and requests, so both use the same form of a host: lower case, international names
+//! in ASCII, and one form for all spellings of an IPv4 address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,22 +15,22 @@ use super::path::is_ambiguous;
 use crate::shell;
 use baton_store::address::{AddressKind, is_certainly_loopback};
 
-/// Longest host in a URL, in bytes. Names in DNS and addresses are no longer.
+/// Maximum length of a host in a URL (bytes). No DNS name or IP address is longer.
 const LONGEST_HOST: usize = 255;
 
-/// Longest path for which a grant is proposed, in bytes.
+/// Maximum length of a path for which a grant is proposed (bytes).
 const LONGEST_PROPOSED: usize = 1000;
 
 /// The text after `#` in a grant that allows private addresses.
 const PRIVATE: &str = "private";
 
-/// One kind of request that a coordinator may make: a scheme, a host, a port and a path prefix.
+/// Permission for requests to one scheme, host or domain, port and path prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
     scheme: Scheme,
     host: HostRule,
     port: u16,
-    /// The path prefix: empty, or with a slash at its start and none at its end.
+    /// The path prefix: empty, or with a leading slash and without a trailing slash.
     path: String,
     private: bool,
 }
@@ -52,11 +52,11 @@ enum HostRule {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum AddressReach {
     Public,
-    /// Addresses of this machine: the grant says `localhost`.
+    /// Addresses of this machine, since the grant names `localhost`.
     Loopback,
-    /// Private addresses, too: the grant says `#private`.
+    /// Private addresses as well, since the grant ends with `#private`.
     Private,
-    /// This address only: the grant names it.
+    /// Only this address, which the grant names.
     Exactly(IpAddr),
 }
 
@@ -72,7 +72,7 @@ impl AddressReach {
     }
 }
 
-/// The reason why a text is no grant, and what to write instead.
+/// The reason a string is not a grant, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GrantError(String);
@@ -137,7 +137,7 @@ impl FromStr for Grant {
     }
 }
 
-/// Removes the query and the user, which may contain a token or a password, so that the text can be shown.
+/// Removes the query and the user, which may contain a token or a password, so that the URL can be shown.
 fn without_secrets(text: &str) -> String {
     let (text, query) = text.split_at(text.find('?').unwrap_or(text.len()));
     let query = if query.is_empty() { "" } else { "?…" };
@@ -228,7 +228,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Returns the server of a request; `None` if the URL is not HTTP, or contains a user.
+    /// Returns the origin of a request; `None` if the URL is not HTTP, or names a user.
     pub(super) fn of(uri: &http::Uri) -> Option<Self> {
         let scheme = Scheme::named(uri.scheme_str()?)?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
@@ -268,7 +268,7 @@ impl TryFrom<Vec<String>> for Grants {
 }
 
 impl Grants {
-    /// Collects grants.
+    /// Creates the list of a coordinator's grants.
     #[must_use]
     pub fn new(grants: Vec<Grant>) -> Self {
         Self(grants)
@@ -279,13 +279,14 @@ impl Grants {
         self.0.iter()
     }
 
-    /// Returns the addresses that a request may go to; `None` if it is not granted. The widest grant counts.
+    /// Returns the addresses that a request may connect to; `None` if no grant covers the request. If several grants
+    /// cover it, the widest counts.
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<AddressReach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
     }
 
-    /// Returns true if a grant names this host. `host` is spelled as in a request's URL.
+    /// Returns true if a grant covers this host name, which must be spelled as in a request's URL.
     pub(super) fn cover_host(&self, host: &str) -> bool {
         let is_name = host.len() <= LONGEST_HOST && Host::parse(host) == Ok(Host::Domain(host.to_owned()));
         is_name
@@ -296,24 +297,25 @@ impl Grants {
             })
     }
 
-    /// Proposes a grant for a refused request, if any helps: of its path if its origin has a grant, else of its origin.
+    /// Proposes a grant for a refused request: for the path if the origin already has a grant, otherwise for the
+    /// origin. Returns `None` if no grant would help.
     pub(super) fn wanted(&self, origin: &Origin, path: &str) -> Option<Grant> {
         let knows_origin = self.0.iter().any(|grant| grant.covers_origin(origin));
         if knows_origin && path.len() > LONGEST_PROPOSED {
             return None;
         }
         let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
-        // Parsing may change the path, such as its backslashes: then the grant would not cover it.
+        // Parsing may change the path, for example its backslashes. The grant would then not cover the request.
         text.parse().ok().filter(|grant: &Grant| grant.covers_path(path))
     }
 
-    /// Returns the grant that would let the host of this origin have a private address.
+    /// Returns the grant that would allow this origin's host to have a private address.
     pub(super) fn wanted_private(&self, origin: &Origin) -> Option<Grant> {
         let covering = self.0.iter().find(|grant| grant.covers_origin(origin))?;
         Some(Grant { private: true, ..covering.clone() })
     }
 
-    /// Returns the line of `baton.toml`, and the flags, that add this grant to the present ones.
+    /// Returns the line of `baton.toml`, and the flags, that add this grant to the existing grants.
     pub(super) fn lines_with(&self, grant: &Grant) -> [String; 2] {
         let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
         let all: Vec<String> =

@@ -1,7 +1,7 @@
 //! `wasi:http/outgoing-handler`: starts the requests that a guest has built.
 //!
-//! Replaces the handler of `wasmtime-wasi-http`, so that a refused request costs no task, and a response that arrives
-//! at once costs one instead of two.
+//! Replaces the handler of `wasmtime-wasi-http`, so that a refused request needs no task, and a response that arrives
+//! at once needs one task instead of two.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use super::super::weight::{BUFFER, FIELD, FIELDS};
 use super::limits::{HEAD_BYTES, HEAD_LINES, Waits};
 use super::{Http, exchange, internal_error};
 
-/// Name of the interface. This version stands for all of WASI 0.2.
+/// Name of the interface. This version matches any version of WASI 0.2.
 const INTERFACE: &str = "wasi:http/outgoing-handler@0.2.12";
 
-/// Memory of the host that a request may occupy, in bytes: the head of its response and the buffer of its body.
+/// Host memory that a request may occupy (bytes): the head of its response and the buffer of its body.
 const ANSWER: usize = BUFFER + FIELDS + HEAD_BYTES + HEAD_LINES * FIELD;
 
 type Handled = Result<Resource<HostFutureIncomingResponse>, types::ErrorCode>;
@@ -52,8 +52,8 @@ pub(in super::super) fn link<T: 'static>(
 /// Starts a request.
 ///
 /// # Errors
-/// The reason why the request is invalid or not allowed. By `wasi:http`, `handle` returns it instead of a future
-/// response: clients that send the body first would otherwise find its stream closed, and report that.
+/// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error instead of
+/// a future response. Otherwise, clients that send the body first would find its stream closed and report that instead.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;
@@ -65,7 +65,7 @@ fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFu
     })))
 }
 
-/// Returns the code of a refusal. All other codes are about connections, and a refused request has none.
+/// Returns the error code of a refusal. All other codes are about connections, and a refused request has no connection.
 fn code(refused: Error) -> types::ErrorCode {
     match refused {
         Error::HttpProtocolError => types::ErrorCode::HttpProtocolError,

@@ -14,13 +14,13 @@ const OURS: &[u8] = b"baton-";
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// Creates the stamp of a term. Names of elections and nodes are valid values of headers.
+    /// Creates a term's stamp. The names of elections and nodes are valid header values.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
     }
 
-    /// Removes forbidden headers, and sets `Host` and the headers of the term.
+    /// Removes forbidden headers, and sets `Host` and the term's headers.
     pub(super) fn put_on(&self, headers: &mut HeaderMap, host: &HeaderValue) {
         let forbidden: Vec<HeaderName> = headers.keys().filter(|name| is_forbidden(name)).cloned().collect();
         for name in forbidden {
@@ -33,8 +33,8 @@ impl Stamp {
     }
 }
 
-/// Returns true if a guest may not send this header. It is the host's own, or concerns the connection instead of the
-/// request, or a server might take it for one of these. Many servers do not distinguish `Baton-Term` and `Baton_Term`.
+/// Returns true if a guest may not send this header: it is reserved for the host, concerns the connection instead of
+/// the request, or could be mistaken for such a header. Many servers do not distinguish `Baton-Term` from `Baton_Term`.
 pub(super) fn is_forbidden(name: &HeaderName) -> bool {
     if DEFAULT_FORBIDDEN_HEADERS.contains(name) {
         return true;

@@ -1,4 +1,4 @@
-//! Timeouts of requests, and limits on the resources of the host that they use.
+//! Timeouts of requests, and limits on the host resources that requests use.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,40 +17,40 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Default timeout for the head of the response, and for each further part of its body.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Time before the deadline at which every wait ends, so that the guest can still handle the error.
+/// Interval before the deadline at which every wait ends, so that the guest can still handle the error.
 pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 
-/// Longest time between two readings of the clock: timers stop while a machine is suspended.
+/// Maximum interval between two readings of the clock, since timers stop while the machine is suspended.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// Limit on the head of a response, and on its trailers, in bytes.
+/// Maximum size of a response's head, and of its trailers (bytes).
 pub(super) const HEAD_BYTES: usize = 32 << 10;
 
 /// hyper's limit on the number of headers in a head.
 pub(super) const HEAD_LINES: usize = 100;
 
-/// Longest method and longest scheme, in bytes. Those that are registered have up to 17 and 30.
+/// Maximum length of a method or a scheme (bytes). The longest registered ones have 17 and 30 bytes.
 pub(super) const WORD_BYTES: usize = 64;
 
-/// Longest authority, in bytes: a name of 255, a user and a port.
+/// Maximum length of an authority (bytes): a name of 255 bytes, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
-/// Limit on the memory for a request's trailers, in bytes. With [`WRITE_AHEAD`] it is less than a buffer.
+/// Maximum memory for a request's trailers (bytes). Together with [`WRITE_AHEAD`], this is less than a buffer.
 pub(super) const TRAILERS: usize = 16 << 10;
 
-/// Limit on the data that is read from a connection ahead of the guest, in bytes.
+/// Maximum amount of data that is read from a connection before the guest reads it (bytes).
 pub(super) const READ_AHEAD: usize = 64 << 10;
 
-/// Limit on the data of a body that a guest may write at a time before any of it is sent, in bytes.
+/// Maximum amount of body data that a guest may write before any of it is sent (bytes).
 pub(super) const WRITE_AHEAD: usize = 16 << 10;
 
-/// Limit on each list of header fields that a guest builds, in bytes of the host's memory.
+/// Maximum host memory for each list of header fields that a guest builds (bytes).
 pub(super) const FIELD_BYTES: usize = 32 << 10;
 
-/// Limit on the idle connections of an instance.
+/// Maximum number of idle connections of an instance.
 pub(super) const IDLE: usize = 16;
 
-/// Time for which an idle connection is kept. Servers close theirs after 5 s or more.
+/// Time for which an idle connection is kept. Servers close idle connections after 5 s or more.
 pub(super) const IDLE_FOR: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug)]
@@ -72,9 +72,9 @@ impl Waits {
     }
 }
 
-/// A restartable wait for something on a connection.
+/// A restartable timeout for an operation on a connection.
 ///
-/// The timer is reused: moving a timer back is free, while a new one wakes a thread.
+/// The timer is reused, since postponing a timer is free, while creating one wakes a thread.
 pub(super) struct Wait {
     timer: Pin<Box<Sleep>>,
     begin: Time,
@@ -82,8 +82,8 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Begins a wait that ends after `longest`, or shortly before the deadline. The deadline is read again while
-    /// waiting: no wait outlasts the term, but a renewal of the lease extends it.
+    /// Begins a wait that ends after `longest`, or shortly before the deadline if that is earlier. The deadline is read
+    /// again during the wait, since a renewal of the lease extends it.
     pub(super) fn new(gate: &Gate, clock: &Clock, longest: Duration) -> Self {
         let mut wait = Self { timer: Box::pin(sleep(LONGEST_WAIT)), begin: Time::default(), longest };
         wait.restart(gate, clock, longest);

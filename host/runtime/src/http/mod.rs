@@ -1,7 +1,7 @@
 //! Outgoing HTTP: `wasi:http/outgoing-handler`, for the servers that a coordinator was granted.
 //!
 //! A request and each write on its connection are effects, so they pass the instance's gate. Three headers that no
-//! guest can set identify the term. All of it runs in the instance's runner; only names are looked up by the host.
+//! guest can set identify the term. All of this runs in the instance's runner, except that the host looks up names.
 //!
 //! `types` and `handle` implement the interfaces. `grant` decides which requests are allowed, and `path` refuses
 //! ambiguous paths. `headers` adds the term's headers, and `connect`, `tls` and `exchange` make the request. `trace`
@@ -53,21 +53,21 @@ use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
 pub(super) use types::{HttpAccess, link as link_types};
 
-/// Number of origins whose refusals are reported in a term. A guest could invent any number of them.
+/// Maximum number of origins whose refusals are reported in a term. A guest could invent any number of origins.
 const TOLD: usize = 32;
 
-/// The permissions of a coordinator's instances over HTTP.
+/// The HTTP permissions of a coordinator's instances.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HttpPolicy {
     grants: Grants,
     max_requests: usize,
-    /// CA certificates that are trusted in addition to Mozilla's, as DER.
+    /// CA certificates (DER) that are trusted in addition to Mozilla's root certificates.
     certificates: Vec<Vec<u8>>,
 }
 
 impl HttpPolicy {
-    /// Allows `max_requests` requests at a time to the granted servers. Servers are verified with Mozilla's roots and
-    /// the CA certificates in the file `ca`.
+    /// Allows up to `max_requests` requests at a time to the granted servers. Servers are verified with Mozilla's root
+    /// certificates and the CA certificates in the file `ca`.
     ///
     /// # Errors
     /// [`CaError`] if no certificates can be read from the file.
@@ -80,7 +80,7 @@ impl HttpPolicy {
         self.grants.iter().next().is_some()
     }
 
-    /// Returns true if a request to a server of that name may be granted.
+    /// Returns true if a grant covers a server with this name.
     pub(super) fn may_ask(&self, host: &str) -> bool {
         self.grants.cover_host(host)
     }
@@ -109,10 +109,10 @@ impl Client {
     }
 }
 
-/// A request that the host refused to a guest.
+/// A guest's request that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RefusedRequest {
-    /// The origin that the request was for; empty if too many requests were in flight.
+    /// The origin of the request; empty if too many requests were in flight.
     pub origin: String,
     /// The reason for the refusal.
     pub reason: String,
@@ -153,7 +153,7 @@ impl Http {
         Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
     }
 
-    /// Closes the idle connections gracefully: the end of the process would reset them.
+    /// Closes the idle connections gracefully, since the end of the process would reset them.
     pub(super) fn finish(&self) {
         self.hooks.shared.idle.clear();
     }
@@ -208,7 +208,8 @@ struct HttpShared {
     idle: Idle,
     /// The origins whose refusals were reported.
     told: Mutex<BTreeSet<String>>,
-    /// The server of the last request, by the authority as the guest wrote it: most requests go to the same server.
+    /// The server of the last request, with the authority as the guest wrote it. It is cached because most requests go
+    /// to the same server.
     last: Mutex<Option<(Authority, Arc<Server>)>>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
@@ -235,7 +236,7 @@ impl HttpShared {
     /// Checks whether the guest may make this request, and stamps it with the term.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
         self.gate.pass(Effect::Request).map_err(internal_error)?;
-        // CONNECT would make the connection a tunnel, in which nothing is checked.
+        // CONNECT would turn the connection into a tunnel whose content is not checked.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
         }
@@ -263,7 +264,7 @@ impl HttpShared {
         Ok(Admitted { request, server, reach, place, waits })
     }
 
-    /// Returns the guest's error for a wait that has timed out.
+    /// Returns the guest's error after a timeout.
     fn late(&self, error: Error) -> Error {
         match self.gate.remaining() {
             left if left > BEFORE_DEADLINE => error,
@@ -273,7 +274,7 @@ impl HttpShared {
         }
     }
 
-    /// Returns the guest's error for a failure on a connection.
+    /// Returns the guest's error after a failure on a connection.
     fn explain(&self, error: &hyper::Error) -> Error {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         let mut texts = Vec::new();
@@ -321,7 +322,7 @@ impl HttpShared {
         self.tell(RefusedRequest { origin: origin.to_string(), reason, allow })
     }
 
-    /// Reports a refusal to people, once for each origin, and returns the guest's error.
+    /// Reports a refusal, once for each origin, and returns the guest's error.
     fn tell(&self, refused: RefusedRequest) -> Error {
         let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());

@@ -1,15 +1,15 @@
-//! Detects ambiguous paths. The host checks a grant's path, but the server interprets it. So no grant covers a path
-//! that some server could read as a different one.
+//! Detects ambiguous paths. The host checks a request's path against the grants, but the server interprets the path. So
+//! no grant covers a path that a server could interpret as a different path.
 
-/// Number of percent-encodings that are undone. A path that is encoded more often is ambiguous.
+/// Number of layers of percent-encoding that are decoded. A path with more layers is ambiguous.
 const ROUNDS: usize = 3;
 
-/// Returns true if a server might read a path, or the rest of one, as leading elsewhere. It then contains:
+/// Returns true if a server might interpret a path, or the rest of a path, as a different path. Such a path contains:
 ///
-/// - a segment `.` or `..`, also if disguised by percent-encoding (once or several times), a backslash, parameters
-///   after a semicolon, dots and slashes beyond ASCII, or trailing dots and spaces;
-/// - control characters, NUL among them, which some servers drop or end the path at;
-/// - invalid UTF-8, such as a dot in two bytes;
+/// - a segment `.` or `..`, even if disguised by percent-encoding (once or several times), a backslash, parameters
+///   after a semicolon, non-ASCII dots and slashes, or trailing dots and spaces;
+/// - control characters, including NUL, which some servers drop or treat as the end of the path;
+/// - invalid UTF-8, such as a dot encoded in two bytes;
 /// - percent signs that encode nothing.
 pub(super) fn is_ambiguous(path: &str) -> bool {
     let mut bytes = path.as_bytes().to_vec();
@@ -32,7 +32,7 @@ pub(super) fn is_ambiguous(path: &str) -> bool {
 }
 
 fn is_ambiguous_as_it_is(text: &str) -> bool {
-    // `%uXXXX`, as some servers on Windows encode characters.
+    // Some servers on Windows decode `%uXXXX`.
     let has_wide = text.split('%').skip(1).any(|rest| rest.starts_with(['u', 'U']));
     has_wide || text.chars().any(char::is_control) || text.split(is_slash).any(is_dots)
 }

@@ -1,4 +1,4 @@
-//! TLS, and the CA certificates that https servers are verified with.
+//! TLS, and the CA certificates with which https servers are verified.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::{FileError, read_file};
 
-/// Largest file of certificates, in bytes. The certificates of a whole system take less than 1 MiB.
+/// Maximum size of a certificate file (bytes). The certificates of a whole system take less than 1 MiB.
 const LARGEST_PEM: u64 = 16 << 20;
 
 /// The reason why CA certificates cannot be used, and what to do.
@@ -33,7 +33,7 @@ pub enum CaError {
 /// Reads the certificates in a PEM file, as DER.
 ///
 /// # Errors
-/// [`CaError::Unreadable`] if the file cannot be read, has no certificate or an invalid one.
+/// [`CaError::Unreadable`] if the file cannot be read, or contains no certificate or an invalid one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, CaError> {
     let unreadable = |why: String| CaError::Unreadable { path: path.to_owned(), why };
     let pem = read_file(path, LARGEST_PEM).map_err(|error| match error {

@@ -1,6 +1,6 @@
 //! `wasi:http/types`: the resources that a guest builds and reads.
 //!
-//! Wraps wasmtime's implementation to limit texts, and to account for the host's memory that handles take.
+//! Wraps wasmtime's implementation to limit the length of strings, and to account for the host memory that handles use.
 
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable};
@@ -37,14 +37,14 @@ impl HttpAccess<'_> {
         self.http.view(&mut self.held.table)
     }
 
-    /// Reserves memory for `more` bytes of fields, and for a copy of the present ones, which may be shared.
+    /// Reserves memory for `more` bytes of fields, and for a copy of the existing fields, which may be shared.
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)
     }
 
-    /// Makes a change that may remove fields. If the map then has much more room than it needs, the map is rebuilt. A
-    /// map never shrinks, and its capacity does not include the room for further values of a name.
+    /// Makes a change that may remove fields. If the map then has much more capacity than it needs, the map is rebuilt.
+    /// A map never shrinks, and its reported capacity does not include the room for further values of a name.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
@@ -66,13 +66,14 @@ impl HttpAccess<'_> {
         Ok(())
     }
 
-    /// Reserves memory for a text. Returns false if the text is longer than `longest`, or there is no memory.
+    /// Reserves memory for a string. Returns false if the string is longer than `longest`, or the memory limit is
+    /// reached.
     fn keep_text(&mut self, text: &str, longest: usize) -> bool {
         text.len() <= longest && self.held.keep(text.len()).is_ok()
     }
 }
 
-/// Forwards calls to wasmtime's implementation. For those with `keeps`, memory of the host is reserved first.
+/// Forwards calls to wasmtime's implementation. For calls with `keeps`, host memory is reserved first.
 macro_rules! calls {
     ($trait:ident: $($name:ident($($argument:ident: $type:ty),*) -> $answer:ty $(, keeps $bytes:expr)?;)*) => {
         impl types::$trait for HttpAccess<'_> {$(

@@ -1,4 +1,4 @@
-//! Readers of untrusted grants and request headers, listed in [`crate::foreign`].
+//! Readers of untrusted grants and request headers, listed in [`crate::untrusted`].
 
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 
@@ -25,7 +25,8 @@ pub(crate) fn grant(bytes: &[u8]) {
     }
 }
 
-/// Stamps a guest's headers, one a line: each of the host's must then appear once, however a server reads names.
+/// Stamps a guest's headers, one per line. Each of the host's headers must then appear exactly once, however a server
+/// reads names.
 pub(crate) fn headers(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {

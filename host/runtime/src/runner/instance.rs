@@ -183,8 +183,8 @@ impl GuestEnvironment {
     }
 }
 
-/// A discarded trial start of an instance before there is a term. It brings all memory pages that a real start touches
-/// into memory. No function of the guest runs, but its memories and tables are laid out.
+/// A trial start of an instance before there is a term, which is discarded. It brings all memory pages that a real
+/// start touches into memory. No guest function runs, but the guest's memories and tables are set up.
 pub(super) struct Rehearsal {
     gate: Arc<Gate>,
     tally: SharedMemory<Tally>,

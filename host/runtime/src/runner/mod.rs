@@ -1,5 +1,5 @@
 //! The process of one instance: a fork of its [`template`] that drops every right that the instance does not need,
-//! before it runs any code of a stranger.
+//! before it runs untrusted code.
 //!
 //! The runner prepares itself before there is a term to serve ([`Runners`](super::runners::Runners)): it confines
 //! itself, starts its threads, and rehearses the start of an instance without calling any function of it. So the
@@ -119,7 +119,7 @@ impl Runner {
         let lock = std::mem::ManuallyDrop::new(lock);
         let policy = &setup.policy;
         let (files, network) = (!policy.folders.is_empty(), policy.http.grants_anything());
-        // Opened now and read once the runner is ready, when it cannot open files any more.
+        // Open this file now. It is read once the runner is ready, when the runner can no longer open files.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = SharedMemory::map(tally, Mapped::Writes)?;
         let gate = Arc::new(Gate::map(page, &tally)?);
@@ -199,10 +199,10 @@ impl Memory {
     }
 }
 
-/// Ends this process at its deadline, whether or not the host does. The host writes a deadline before it sends `Start`.
-/// The thread sleeps by the boot clock, which includes the time that the machine sleeps. At least every D/12 it reads
-/// all clocks of the page, since a step of the wall clock can bring the deadline closer. A deadline that is noticed
-/// that late (0.8 D + D/12) is still before 0.93 D, when the watchdog ends the host.
+/// Ends this process at its deadline, even if the host does not. The host writes a deadline before it sends `Start`.
+/// The thread sleeps on the boot clock, which also advances while the machine is suspended. At least every D/12, the
+/// thread reads all clocks of the page, since a step of the wall clock can bring the deadline closer. So it notices the
+/// deadline by 0.8 D + D/12, before the watchdog ends the host at 0.93 D.
 fn end_at_the_deadline(gate: &Gate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {

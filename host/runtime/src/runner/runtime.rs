@@ -1,10 +1,10 @@
 //! An instance's async runtime, which two threads drive in turn: the guest's thread while the guest waits, and a second
 //! thread, `beside`, while the guest computes.
 //!
-//! So the thread that waits for a request also sends it and reads its response. If another thread did that, the request
-//! would wait until that thread wakes up, and the response until the guest's thread does. Each wake-up takes longer
-//! than a short request. But a guest may begin a request and then compute, and the request must continue meanwhile:
-//! then the second thread drives it. That thread sleeps while nothing is in progress, and while the guest waits.
+//! So the thread that waits for a response also sends the request and reads the response. If another thread did so,
+//! request and response would each wait until a thread wakes up, which takes longer than a short request. But a guest
+//! may begin a request and then compute, and the request must continue meanwhile: the second thread then drives it.
+//! That thread sleeps while nothing is in progress, and while the guest waits.
 
 use std::io;
 use std::pin::pin;

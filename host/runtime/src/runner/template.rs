@@ -1,8 +1,8 @@
 //! The template process of a version: maps and links the version's code, and forks the runners that run it.
 //!
-//! A template has one thread and runs no code of a stranger. A runner is a fork of its template, so both share
-//! read-only memory, and nothing must be mapped and linked when a runner is needed. The runner is a sibling of its
-//! template, not a child: the host is its parent, and kills and reaps it. So a runner outlives its template.
+//! A template has one thread and runs no untrusted code. A runner is a fork of its template, so both share read-only
+//! memory, and nothing has to be mapped or linked when a runner is needed. The runner is a sibling of its template, not
+//! a child: the host is its parent, and kills and reaps it. So a runner outlives its template.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use super::super::output::{Notice, Output};
 use super::super::protocol::{Change, Changes, FromRunner, NotCommitted, Resolved, frame};
 
-/// Most DNS lookups in flight. Each occupies a thread of the host for as long as the system's resolver takes.
+/// Maximum number of DNS lookups in flight. Each occupies a thread of the host until the system's resolver answers.
 const LOOKUPS: usize = super::super::instance::LOOKUPS;
 
 /// Sends messages to the host. Clones write to the same pipe.
@@ -64,7 +64,7 @@ impl Output for Wire {
     }
 }
 
-/// Has the host look up names. Clones share the lookups in flight.
+/// Asks the host to look up names. Clones share the lookups in flight.
 #[derive(Clone)]
 pub(in super::super) struct Lookups {
     wire: Wire,
@@ -133,7 +133,7 @@ impl LocalState {
         from.map(|(key, _)| key.as_str()).take_while(move |key| key.starts_with(prefix))
     }
 
-    /// Has the host save all changes, or none.
+    /// Asks the host to save all changes, or none.
     ///
     /// # Errors
     /// Says why the changes were not saved.

@@ -1,5 +1,6 @@
 //! Endpoint and credentials of a storage account, from the environment variables that the Azure CLI and SDKs use. A
-//! connection string holds both. For other credentials, one variable names the endpoint outside the public cloud.
+//! connection string contains both. With other credentials, an account outside the public cloud needs a variable that
+//! names the endpoint.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,13 +25,13 @@ impl CredentialError {
     }
 }
 
-/// A connection string for Baton only.
+/// The variable for a connection string that only Baton uses.
 pub const OWN_CONNECTION_STRING: &str = "BATON_STORE_CONNECTION_STRING";
 /// Variables that hold a connection string, in order of precedence.
 const CONNECTION_STRING: [&str; 2] = [OWN_CONNECTION_STRING, "AZURE_STORAGE_CONNECTION_STRING"];
 const KEY: [&str; 2] = ["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY"];
 const SAS: [&str; 1] = ["AZURE_STORAGE_SAS_TOKEN"];
-/// The account's endpoint, for all credentials except a connection string.
+/// The variable for the account's endpoint, for all credentials except a connection string.
 const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
 /// Default suffix of the endpoint.
 const PUBLIC_SUFFIX: &str = "core.windows.net";
@@ -47,12 +48,13 @@ pub(super) fn of_process(name: &str) -> Option<String> {
 pub(super) struct AccountAccess {
     pub location: CloudLocation,
     pub credentials: StorageCredentials,
-    /// The kept token, if the credentials are one.
+    /// The kept token, if the credentials are a token.
     pub token: Option<Arc<KeptToken>>,
     pub shown: ShownCredentials,
 }
 
-/// Credentials as messages show them: their source, and the expiry and rights of a SAS. No part is secret.
+/// The part of the credentials that messages show: the source, and the expiry and rights of a SAS. It contains no
+/// secrets.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ShownCredentials {
     source: String,
@@ -83,7 +85,7 @@ impl ShownCredentials {
         Some(format!("the SAS expired at {}: create another", end.format(&Rfc3339).ok()?))
     }
 
-    /// The remedy if this is a SAS that gives fewer rights than a host needs.
+    /// The remedy if this is a SAS that grants fewer rights than a host needs.
     pub(super) fn lacks(&self) -> Option<String> {
         let given = self.sas.as_ref()?.1.as_ref()?;
         let missing: Vec<String> = RIGHTS.chars().filter(|right| !given.contains(*right)).map(String::from).collect();
@@ -155,10 +157,10 @@ impl AccountAccess {
     }
 }
 
-/// The first of these variables that is set, without a byte order mark and whitespace around its value.
+/// The first of these variables that is set, with a byte order mark and surrounding whitespace removed from its value.
 ///
 /// # Errors
-/// If the value is quoted. The environment keeps the quotes: Docker does not strip those in an `--env-file`.
+/// If the value is in quotation marks. Docker, for example, does not strip quotation marks in an `--env-file`.
 fn first_of(
     variables: Variables<'_>,
     names: &[&'static str],
@@ -171,7 +173,7 @@ fn first_of(
     Ok(Some((name, value.to_owned())))
 }
 
-/// The error for a malformed secret. It does not repeat the secret.
+/// The error for a malformed secret. It does not contain the secret.
 fn unusable(name: &str) -> CredentialError {
     CredentialError(format!("{name} cannot be used: check that all of it was copied"))
 }
@@ -208,7 +210,7 @@ fn sas_token(sas: &str) -> Option<StorageCredentials> {
     StorageCredentials::sas_token(sas).ok().filter(|_| sas.contains("sig="))
 }
 
-/// Checks that a key is Base64, which the SDK would only find out when it signs each request.
+/// Checks that a key is Base64. The SDK would only notice a malformed key when it signs a request.
 fn checked_key(name: &str, key: &str) -> Result<Secret, CredentialError> {
     let key = key.trim();
     match azure_core::base64::decode(key) {
@@ -229,7 +231,8 @@ fn endpoint_of(parsed: &ConnectionString<'_>, account: &str) -> Result<String, S
     Ok(format!("{protocol}://{account}.blob.{suffix}"))
 }
 
-/// Checks that an endpoint belongs to the account, and strips its final slash. Errors omit the text: it may have a SAS.
+/// Checks that an endpoint belongs to the account, and strips its final slash. Errors do not repeat `text`, since it
+/// may contain a SAS.
 fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
     const FORM: &str = "is malformed: write it like https://ACCOUNT.blob.core.windows.net";
     let url = Url::parse(text).map_err(|error| format!("{FORM} ({error})"))?;
@@ -239,7 +242,7 @@ fn check_endpoint(text: &str, account: &str) -> Result<String, String> {
                     AZURE_STORAGE_SAS_TOKEN"
             .to_owned());
     }
-    // An IP address carries the account in the path. A custom domain carries no account.
+    // With an IP address, the account is in the path. With a custom domain, the URL does not contain the account.
     let in_path = url.path_segments().and_then(|mut segments| segments.next()).filter(|first| !first.is_empty());
     let in_host = host.split_once('.').filter(|(_, rest)| format!(".{rest}").contains(".blob."));
     match in_path.or(in_host.map(|(first, _)| first)) {
@@ -252,7 +255,8 @@ fn location(account: &str, uri: &str) -> CloudLocation {
     CloudLocation::Custom { account: account.to_owned(), uri: uri.to_owned() }
 }
 
-/// True if nobody on the way can read a token, which a thief could use as this host does.
+/// True if nobody on the network can read a token that is sent to this URI. A thief could use a token just as this host
+/// does.
 pub(super) fn is_safe_for_tokens(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
     url.scheme() == "https" || url.host().is_some_and(|host| is_certainly_loopback(&host))
@@ -267,10 +271,10 @@ mod tests {
     use super::super::identity::{AUTHORITY_HOST, CLIENT_ID, FEDERATED_TOKEN_FILE};
     use super::*;
 
-    /// Read by Azure's SDK.
+    /// Azure's SDK reads this variable.
     const TENANT_ID: &str = "AZURE_TENANT_ID";
 
-    /// The endpoint of an account in this environment, or the error.
+    /// The account's endpoint in this environment, or the error.
     fn place(account: &str, environment: &[(&str, &str)]) -> Result<String, String> {
         let variables =
             |name: &str| environment.iter().find(|(own, _)| *own == name).map(|(_, text)| (*text).to_owned());
@@ -394,7 +398,7 @@ mod tests {
     fn token_is_never_sent_unencrypted_to_another_machine() {
         let far = (ENDPOINT, "http://acct.blob.contoso.com");
         assert!(place("acct", &[far]).unwrap_err().contains("write https://"));
-        // A key is never sent. It signs.
+        // A key is never sent, it only signs requests.
         assert!(place("acct", &[far, ("AZURE_STORAGE_KEY", "a2V5")]).is_ok());
         for here in ["http://127.0.0.1:10/acct", "http://[::1]:10/acct", "http://localhost:10/acct"] {
             assert_eq!(place("acct", &[(ENDPOINT, here)]).as_deref(), Ok(here));

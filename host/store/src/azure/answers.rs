@@ -1,4 +1,4 @@
-//! Classification of Azure Storage's errors by what they mean for a request.
+//! Classification of Azure Storage's errors by their consequence for the request.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use time::format_description::well_known::Rfc2822;
 
 use super::access::{ShownCredentials, of_process};
 
-/// The beginning of an error about credentials with too few rights.
+/// The beginning of the message about credentials with insufficient rights.
 pub const MAY_NOT: &str = "the credentials may not use the container";
 
 /// Azure Storage sets this header on each of its own answers, including errors.
@@ -19,16 +19,17 @@ pub const MAY_NOT: &str = "the credentials may not use the container";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 const SERVER: HeaderName = HeaderName::from_static("server");
 
-/// Smallest clock difference that may explain a refusal: Azure tolerates 15 minutes, but a SAS may begin at once.
+/// Smallest clock difference that may explain a refusal: Azure tolerates 15 minutes, but a SAS may be valid only from
+/// now on.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
 
-/// The maximum length of a shown reason, in characters.
+/// Maximum length of a reason when displayed, in characters.
 const LONGEST_REASON: usize = 160;
 
-/// The maximum length of a shown server name, in characters.
+/// Maximum length of a server name when displayed, in characters.
 const LONGEST_SERVER: usize = 40;
 
-/// The kind of request, as far as it changes the meaning of an error.
+/// The kinds of request for which errors have different meanings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestKind {
     ToRead,
@@ -38,14 +39,14 @@ pub(super) enum RequestKind {
     OfContainer,
 }
 
-/// Fails if the answer is not Azure Storage's, but that of a proxy, a gateway or a captive portal. The error shows only
-/// the status and the server's name. The rest may be secret, and differs each time.
+/// Fails if the answer is not from Azure Storage, but from a proxy, a gateway or a captive portal. The error shows only
+/// the status and the server's name. The rest of the answer may be secret, and differs each time.
 pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     if [&REQUEST_ID, &ERROR_CODE].into_iter().any(|name| response.headers().get_optional_str(name).is_some()) {
         return Ok(());
     }
     let named = response.headers().get_optional_str(&SERVER).unwrap_or_default();
-    // Cut off a version or a host, which differs between the servers of one gateway.
+    // Cut off a version or a host name, which differs between the servers of one gateway.
     let named = named.split(['/', '(']).next().unwrap_or_default().trim();
     let named: String = named.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(LONGEST_SERVER).collect();
     let server = if named.is_empty() { String::new() } else { format!(" (server: {named})") };
@@ -60,8 +61,9 @@ pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     ))
 }
 
-/// Converts an answer with status 401 or 403 to an error. Its text has the store's reason, and this machine's clock
-/// difference if that may matter. It leaves out what differs each time, since each different text is reported again.
+/// Converts an answer with status 401 or 403 to an error. The message contains the store's reason, and the difference
+/// of this machine's clock if that may be the cause. It omits the parts that differ each time, since every new message
+/// is reported again.
 pub(super) async fn refusal(response: Response) -> Error {
     let (status, headers, body) = response.deconstruct();
     let body = body.collect().await.unwrap_or_default();
@@ -79,7 +81,7 @@ fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     rest.split('<').next()
 }
 
-/// The reason in the body of a refusal, cut before the first part that differs each time or is secret.
+/// The reason in the body of a refusal, cut off before the first part that differs each time or is secret.
 fn reason(body: &str) -> Option<String> {
     let detail = element(body, "AuthenticationErrorDetail")?;
     let detail = detail.split(['\'', '"', '&', '[', '\n']).next().unwrap_or_default();
@@ -88,8 +90,8 @@ fn reason(body: &str) -> Option<String> {
     (!shown.is_empty()).then(|| shown.to_owned())
 }
 
-/// The difference between this machine's clock and the store's, which answered at `date`, if it is large. Rounded to
-/// minutes, so that the text stays the same for a while.
+/// The difference between this machine's clock and that of the store, which answered at `date`, if the difference is
+/// large. It is rounded to minutes, so that the message stays the same for a while.
 fn clock_offset(date: &str, now: OffsetDateTime) -> Option<String> {
     let there = OffsetDateTime::parse(date, &Rfc2822).ok()?;
     let (ahead, by) = (now > there, (now - there).unsigned_abs());
@@ -105,7 +107,7 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     }
 }
 
-/// Classifies an error of a request to a container, made with these credentials.
+/// Classifies the error of a request to a container that was made with these credentials.
 pub(super) fn store_error(
     asked: RequestKind,
     container: &str,
@@ -134,7 +136,8 @@ pub(super) fn store_error(
     }
 }
 
-/// Classifies an answer by its code. An unlisted code is a refusal if the status says so, else the outcome is unknown.
+/// Classifies an answer by its code. An unlisted code is a refusal if the status indicates one; otherwise the outcome
+/// is unknown.
 fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> StoreError {
     let refused = |remedy: &str| StoreError::Misconfigured(format!("the store refuses the request ({code}): {remedy}"));
     match code {
@@ -181,7 +184,7 @@ fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> 
         }
         "ContainerDisabled" => refused("an administrator has disabled the container"),
         "ResourceNotFound" => refused("there is no such account or container: check `--store`"),
-        // A container of that name can be created after the deletion.
+        // A container with that name can be created after the deletion.
         "ContainerBeingDeleted" => StoreError::Unknown(format!("the container {container} is being deleted")),
         // The store did not carry out the request, but the same request may succeed later.
         "AccountBeingCreated" | "PendingCopyOperation" | "BlobBeingRehydrated" | "Md5Mismatch" | "IncompleteBody" => {
@@ -216,13 +219,13 @@ fn shown_reason(error: &Error) -> String {
     if text.is_empty() { code.to_owned() } else { format!("{code}: {text}") }
 }
 
-/// True if the status means that the store has not carried out the request, and would refuse it again.
+/// True if the status means that the store has not carried out the request and would refuse it again.
 fn is_refusal(status: StatusCode) -> bool {
     let passes = [StatusCode::RequestTimeout, StatusCode::TooManyRequests, StatusCode::PreconditionFailed];
     (400..500).contains(&u16::from(status)) && !passes.contains(&status)
 }
 
-/// Variables that name a proxy for other programs. The lease must not depend on a proxy.
+/// Environment variables that name a proxy, which other programs use. The lease must not depend on a proxy.
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 fn unanswered(text: &str) -> StoreError {

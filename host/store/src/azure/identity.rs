@@ -1,4 +1,4 @@
-//! Tokens of the identity of a machine, a workload or a user.
+//! Tokens for the identity of a machine, a workload or a user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use azure_identity::{
 use super::access::{is_safe_for_tokens, of_process};
 
 const SOURCE_WITHIN: Duration = Duration::from_secs(10);
-/// Limit on connecting to a machine's identity endpoint. It is nearby; without one, the next source is tried soon.
+/// Timeout for connecting to a machine's identity endpoint. The endpoint is nearby; on a machine without one, the next
+/// source should be tried soon.
 const ENDPOINT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Selects one of the identities assigned to the machine or workload.
 pub(super) const CLIENT_ID: &str = "AZURE_CLIENT_ID";
-/// The token issuer, if not the public cloud's.
+/// The variable for the token issuer, if it is not that of the public cloud.
 pub(super) const AUTHORITY_HOST: &str = "AZURE_AUTHORITY_HOST";
 const PUBLIC_AUTHORITY: &str = "https://login.microsoftonline.com";
 /// Set in a Kubernetes workload with an identity.
@@ -35,7 +36,8 @@ const UNSUPPORTED: [&str; 2] = ["AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE
 
 type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
 
-/// Tries each source of this machine, with a new credential: each reads its file only once, and the file is rotated.
+/// Tries each source on this machine, with a new credential each time: a credential reads its file only once, but the
+/// file is rotated.
 pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();
@@ -81,7 +83,7 @@ fn sources() -> Vec<Source> {
     vec![(name, machine), ("Azure CLI".to_owned(), AzureCliCredential::create().map(shared))]
 }
 
-/// The token issuer. Some users omit the scheme, as the SDKs' own constants do.
+/// The token issuer. Some users omit the scheme, just like the SDKs' own constants.
 fn authority() -> azure_core::Result<TokenCredentialOptions> {
     let host = match of_process(AUTHORITY_HOST) {
         None => PUBLIC_AUTHORITY.to_owned(),
@@ -101,7 +103,7 @@ fn shared<T: TokenCredential + 'static>(credential: T) -> Arc<dyn TokenCredentia
     Arc::new(credential)
 }
 
-/// Selects the wanted identity at a machine's endpoint, which `azure_identity` cannot do. Never uses a proxy.
+/// Selects the configured identity at a machine's endpoint, which `azure_identity` cannot do. Never uses a proxy.
 struct AssignedClient {
     client: reqwest::Client,
     client_id: Option<String>,

@@ -1,5 +1,5 @@
 //! DNS lookups that outlive the requests that wait for them. A lookup takes 5 s if the first of two name servers is
-//! down, but a request for the lease has only D/12. So the next try uses the result of an earlier try's lookup.
+//! down, but a request for the lease has only D/12. So the next attempt uses the result of an earlier attempt's lookup.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,12 +14,12 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::clock::Clock;
 
-/// Lifetime of a result: longer than the pause before the next try. After that, a connection looks the name up again,
-/// to find an account that has failed over to another region.
+/// Lifetime of a result: longer than the wait before the next attempt. Afterwards, a new connection looks up the name
+/// again, because the account may have failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Limit on a lookup, after which the next connection begins another. The resolver's own limit for three name servers
-/// is 30 s (resolv.conf(5)), but its library or its servers may have changed since.
+/// Timeout of a lookup, after which the next connection begins another. The resolver's own timeout for three name
+/// servers is 30 s (resolv.conf(5)), but its library or its servers may have changed since the lookup began.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 
 /// The lookups of this process, one per name, shared by all stores and elections.
@@ -57,13 +57,13 @@ struct Lookups {
 struct Lookup {
     began: Time,
     found: Shared<BoxFuture<'static, Found>>,
-    /// The time at which the lookup ended, and true if it succeeded.
+    /// The time at which the lookup ended, and whether it succeeded.
     ended: Arc<OnceLock<(Time, bool)>>,
 }
 
 impl Lookups {
-    /// The result of `system` for this name, from a lookup that is under way or has just ended, or from a new one.
-    /// Needs a Tokio runtime, on whose blocking threads a lookup runs to its end.
+    /// Returns the result of `system` for this name, from a lookup that is under way or has just ended, or from a new
+    /// lookup. Needs a Tokio runtime: a lookup runs to its end on one of the runtime's blocking threads.
     fn find(
         &self,
         name: &str,
@@ -73,7 +73,7 @@ impl Lookups {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = |lookup: &Lookup| match lookup.ended.get() {
             Some((at, is_found)) => *is_found && now.since(*at) < KEPT,
-            // The lookup may have ended without a result, by a panic or with its runtime.
+            // The lookup may have ended without a result, because of a panic or with its runtime.
             None => now.since(lookup.began) < UNDER_WAY && lookup.found.peek().is_none(),
         };
         known.retain(|_, lookup| counts(lookup));

@@ -1,7 +1,8 @@
 //! Objects as blobs: everything except leases.
 //!
-//! A versioned object is read and written whole, under conditions; its ETag is its version. Modules are large and take
-//! long on a slow line. No election's name makes two blob names equal.
+//! A versioned object is read and written as a whole, with conditional requests; its ETag is its version. Modules are
+//! large, and take long to transfer over a slow connection. No two objects have the same blob name, whatever the
+//! elections' names.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,18 +23,20 @@ use time::OffsetDateTime;
 use super::{ANSWER_WITHIN, AzureStore, RequestKind, code, recall};
 use crate::{Digest, Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};
 
-/// Chunk size for versioned objects, in bytes: larger than any, so that one request reads one version.
+/// Chunk size for versioned objects, in bytes: larger than any such object, so that a single request reads a single
+/// version.
 const LARGEST: u64 = 1 << 30;
 
-/// Folder of the modules, each named by its hexadecimal digest.
+/// Prefix of the modules' blob names, which is followed by the hexadecimal digest.
 const MODULES: &str = "modules/sha256/";
 
 const WASM: &str = "application/wasm";
 
-/// Bytes of a module per request. For smaller chunks the crate asks for a checksum, which the emulator does not have.
+/// Number of bytes of a module to request at a time. For smaller chunks the crate requests a checksum, which the
+/// emulator does not support.
 pub(super) const PIECE: u64 = 4 << 20;
 
-/// Slowest supported line for modules, in bytes per second: 1 Mbit/s.
+/// Slowest supported connection for modules, in bytes per second (1 Mbit/s).
 const SLOWEST: u64 = 125_000;
 
 #[async_trait]
@@ -103,7 +106,7 @@ impl ObjectStore for AzureStore {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some("BlobNotFound") => Ok(()),
             Err(error) => match self.store_error(RequestKind::ToCreate, &error) {
-                // The emulator answers the deletion of a missing blob with a failed condition.
+                // If the blob does not exist, the emulator reports that the condition of the deletion failed.
                 StoreError::Conflict if ObjectStore::read(self, object, election, None).await? == Reading::Nothing => {
                     Ok(())
                 }
@@ -218,7 +221,7 @@ impl AzureStore {
 
     async fn put_module(&self, name: &str, content: Bytes) -> Result<(), StoreError> {
         let blob = self.transfers.blob_client(name);
-        // Check first, since uploading a module takes long. The condition below covers a concurrent upload.
+        // Check first, since uploading a module takes long. The condition below handles a concurrent upload.
         match transfer(0, self.container.blob_client(name).get_properties().into_future()).await? {
             Ok(_) => return self.touch(&blob).await,
             Err(error) if code(&error) == Some("BlobNotFound") => {}
@@ -237,7 +240,8 @@ impl AzureStore {
         }
     }
 
-    /// Updates the modification time of an existing module, as if it had just been stored. The content stays.
+    /// Updates the modification time of an existing module, as if it had just been stored. Leaves the content
+    /// unchanged.
     async fn touch(&self, blob: &BlobClient) -> Result<(), StoreError> {
         match transfer(0, blob.set_metadata().into_future()).await? {
             Ok(_) => Ok(()),
@@ -248,7 +252,7 @@ impl AzureStore {
         }
     }
 
-    /// Reads the part that follows `content`, and appends it up to the limit.
+    /// Reads the part of the blob that follows `content`, and appends it, up to the limit.
     async fn read_piece(
         &self,
         blob: &BlobClient,
@@ -266,7 +270,7 @@ impl AzureStore {
                 return Err(azure_core::Error::message(ErrorKind::Io, "the store did not respond"));
             }
         };
-        // Keep no byte beyond the limit, whatever the server sends.
+        // Keep no bytes beyond the limit, whatever the server sends.
         while content.len() < limit
             && let Some(bytes) = data.try_next().await?
         {
@@ -285,7 +289,8 @@ impl AzureStore {
         Ok(blobs)
     }
 
-    /// Classifies an error of a request without condition and lease. Another client's lease only blocks it for a while.
+    /// Classifies the error of a request without a condition or lease id. Another client's lease blocks such a request
+    /// only for a while.
     pub(super) fn trouble(&self, asked: RequestKind, error: &azure_core::Error) -> StoreError {
         match (self.store_error(asked, error), code(error)) {
             (StoreError::Held | StoreError::Lost(_) | StoreError::Conflict, Some(code)) => {
@@ -296,12 +301,13 @@ impl AzureStore {
     }
 }
 
-/// True for status 304, the only answer classified by its status: only some servers send a code with it.
+/// True for status 304. Only this answer is classified by its status, since not all servers send a code with it.
 fn is_not_modified(error: &azure_core::Error) -> bool {
     matches!(error.kind(), ErrorKind::HttpResponse { status: StatusCode::NotModified, .. })
 }
 
-/// Waits for a request that carries `size` bytes in either direction, for as long as the slowest supported line takes.
+/// Waits for a request that transfers `size` bytes in either direction, for as long as this takes over the slowest
+/// supported connection.
 async fn transfer<T>(size: u64, request: impl Future<Output = T>) -> Result<T, StoreError> {
     let longest = ANSWER_WITHIN + Duration::from_secs(size / SLOWEST);
     tokio::time::timeout(longest, request).await.map_err(|_| {
@@ -342,8 +348,8 @@ pub(super) fn nodes_folder(election: &ElectionName) -> String {
     format!("{election}/nodes/")
 }
 
-/// Encodes a node's id as the last part of a blob name. A character that a blob name may not have becomes `~` and two
-/// hexadecimal digits, and so does a final dot.
+/// Encodes a node's id as the last part of a blob name. A character that is not allowed in a blob name becomes `~` and
+/// two hexadecimal digits, and so does a final dot.
 fn blob_name_of(node: &str) -> String {
     let last = node.len().saturating_sub(1);
     let keeps =

@@ -1,6 +1,6 @@
-//! Terms that the blobs of an election name, which each standby needs on each takeover. So announcements and states
-//! carry their term as metadata, too, and one listing shows all of them. If a state has no such metadata (an older host
-//! or another client wrote it), its first bytes are read.
+//! The terms that are named in an election's blobs. A standby needs them at each takeover. So announcements and states
+//! also carry their term as metadata, and one listing returns all of the terms. If a state has no such metadata (an
+//! older host or another client wrote it), its first bytes are read.
 
 use std::collections::HashMap;
 
@@ -61,7 +61,7 @@ impl AzureStore {
     /// The first bytes of the state. None if there is no state.
     async fn state_head(&self, election: &ElectionName) -> Result<Option<Vec<u8>>, StoreError> {
         let failed = |error: &azure_core::Error| self.trouble(RequestKind::ToRead, error);
-        // Requests a whole piece although it keeps less: see [`PIECE`].
+        // Request a whole piece, although only its first bytes are kept: see [`PIECE`].
         let request = self.versioned_blob(VersionedObject::State, election).get().chunk_size(PIECE);
         let mut data = match request.into_stream().next().await {
             Some(Ok(answer)) => answer.data,

@@ -31,7 +31,7 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if let Some(Outcome::Done) = record.outcome {
         put("outcome", "done".to_owned());
     }
-    // Older hosts do not know these two keys, and replace all metadata: so each of their writes removes them.
+    // Older hosts do not know these two keys. Their writes replace all metadata, and so remove both keys.
     if record.released {
         put("released", "true".to_owned());
     }
@@ -44,7 +44,7 @@ pub(super) fn encode(record: &Record) -> Metadata {
 /// Decodes the record in a blob's metadata. None if Baton did not create the blob.
 ///
 /// # Errors
-/// A message for people if the metadata is Baton's, but cannot be read.
+/// A human-readable message if the metadata is Baton's, but cannot be read.
 pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>, String> {
     // Servers may change the case of names.
     let metadata: HashMap<String, String> =
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(decode(metadata), Ok(Some(record)));
     }
 
-    /// The format of hosts that do not know marks.
+    /// The format of hosts that do not know the released mark.
     #[test]
     fn record_of_older_host_has_no_mark() {
         let older = [

@@ -1,4 +1,5 @@
-//! Keeps the store's token, and fetches the next one before it is needed, or once the store refuses the current one.
+//! Keeps the store's token, and fetches the next token before it is needed, or once the store refuses the current
+//! token.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +19,10 @@ use super::identity;
 /// Remaining lifetime below which the next token is fetched, while the current one stays in use.
 const AHEAD: Duration = Duration::from_secs(600);
 
-/// A fetch that is under way or has ended. All who wait for it get the same result.
+/// A fetch that is under way or has ended. All requests that wait for it get the same result.
 type Fetch = Shared<BoxFuture<'static, Fetched>>;
 
-/// A token, or why there is none.
+/// A token, or the reason why there is none.
 type Fetched = Result<AccessToken, Arc<Error>>;
 
 type Source = dyn Fn(Vec<String>) -> BoxFuture<'static, Result<AccessToken, Error>> + Send + Sync;
@@ -41,8 +42,9 @@ impl KeptToken {
         Self { source, state: Mutex::default() }
     }
 
-    /// Discards `token`, which the store did not accept, and fetches the next one at once: the clock may be wrong, or
-    /// the token revoked. Does nothing if another token is kept by now. Needs a Tokio runtime.
+    /// Discards `token`, which the store did not accept, and fetches the next token immediately: the clock may be
+    /// wrong, or the token may have been revoked. Does nothing if a different token is kept by now. Needs a Tokio
+    /// runtime.
     pub fn refused(&self, token: &str) {
         let mut state = self.lock();
         if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {
@@ -53,7 +55,8 @@ impl KeptToken {
         }
     }
 
-    /// The answer that can be given now, or the fetch to wait for. Fetches ahead if the token will expire soon.
+    /// Returns an answer if one is available now; otherwise the fetch to wait for. If the token will expire soon,
+    /// starts to fetch the next token.
     fn answer(&self, scopes: &[&str]) -> Result<Fetched, Fetch> {
         let mut state = self.lock();
         state.scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
@@ -81,7 +84,7 @@ impl KeptToken {
         fetch
     }
 
-    /// True if there is no token, and one is being fetched.
+    /// True if there is no token, but one is being fetched.
     pub fn is_awaited(&self) -> bool {
         let state = self.lock();
         state.fetching.is_some() && state.token_that_lasts(Duration::ZERO).is_none()
@@ -105,7 +108,7 @@ impl State {
         self.token.clone().filter(|token| token.expires_on - OffsetDateTime::now_utc() > least)
     }
 
-    /// Takes in the result of a fetch. If it failed, an old token stays in use until it expires.
+    /// Stores the result of a fetch. If the fetch failed, an old token stays in use until it expires.
     fn take_in(&mut self, fetched: Fetched) -> Fetched {
         self.fetching = None;
         match fetched {
@@ -137,7 +140,7 @@ impl TokenCredential for KeptToken {
             Err(fetch) => {
                 let fetched = fetch.clone().await;
                 let mut state = self.lock();
-                // Another request that waited may have taken the result in.
+                // Another waiting request may already have stored the result.
                 let is_news = state.fetching.as_ref().is_some_and(|fetching| fetching.ptr_eq(&fetch));
                 if is_news { state.take_in(fetched) } else { fetched }
             }

@@ -1,4 +1,4 @@
-//! Readers of untrusted metadata and credentials, for [`crate::foreign`].
+//! Readers of untrusted metadata and credentials, for [`crate::untrusted`].
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
 use crate::untrusted::{pairs, text};
 
-/// Reads metadata, one `NAME=VALUE` a line, as a record and as an announcement's.
+/// Reads metadata, one `NAME=VALUE` per line, as a record's and as an announcement's metadata.
 pub(crate) fn record(bytes: &[u8]) {
     let metadata: HashMap<String, String> =
         pairs(bytes).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -33,7 +33,7 @@ pub(crate) fn connection_string(bytes: &[u8]) {
     let is_secret = |(name, _): &(&str, &str)| ["AccountKey", "SharedAccessSignature"].contains(name);
     let (secrets, shown): (Vec<_>, Vec<_>) =
         text.split(';').filter_map(|pair| pair.split_once('=')).partition(is_secret);
-    // A value that also appears as a harmless value is no secret.
+    // A value that also appears as a harmless value does not count as a secret.
     let is_shown = |secret: &str| shown.iter().any(|(_, value)| value.contains(secret));
     let secrets = secrets.into_iter().map(|(_, secret)| secret);
     let secrets: Vec<&str> = secrets.filter(|secret| secret.len() > 20 && !is_shown(secret)).collect();

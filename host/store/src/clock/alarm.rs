@@ -11,12 +11,13 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Remaining time that is waited for exactly, without an intermediate check of the clocks.
+/// Longest remaining time for which one wait is enough, without another check of the clocks.
 const CLOSE: Duration = Duration::from_millis(50);
 
-/// Wakes its thread at a moment of the boot clock, even if the process was stopped or the machine slept meanwhile; a
-/// wait for a duration leaves both out. Also wakes as soon as the machine has slept or its wall clock is set, which
-/// shows a pause that a hypervisor hid (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)).
+/// Wakes its thread at a given time on the boot clock, even if the process was stopped or the machine was suspended in
+/// the meantime. A wait for a duration would not include these pauses. Also wakes the thread as soon as the machine has
+/// been suspended or its wall clock is set, which shows a pause that a hypervisor hid (`TFD_TIMER_CANCEL_ON_SET` in
+/// timerfd_create(2)).
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
@@ -28,7 +29,7 @@ impl Alarm {
     /// Creates an alarm.
     ///
     /// # Errors
-    /// If the system does not have such timers, or no descriptors are left.
+    /// Fails if the system does not have these timers, or has no descriptors left.
     pub fn new() -> io::Result<Self> {
         let timer = |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let mut alarm = Self { timer: timer(TimerfdClockId::Boottime)?, steps: timer(TimerfdClockId::Realtime).ok() };
@@ -42,25 +43,26 @@ impl Alarm {
         self.steps.is_some()
     }
 
-    /// Forgets past steps, and wakes for each later one. A thread that reads a clock afterwards misses no step.
+    /// Forgets past steps, and wakes for each later step. A thread that reads a clock after this call misses no step.
     pub fn forget_steps(&mut self) {
         let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
         let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
-        // `CANCELED` reports a step right before the call.
+        // `CANCELED` means that a clock stepped right before the call.
         self.steps
             .take_if(|steps| !matches!(timerfd_settime(steps, flags, &once(never)), Ok(_) | Err(Errno::CANCELED)));
     }
 
-    /// Waits until `longest` has passed, the clocks step, or one of `others` is readable. Returns which of them are.
+    /// Waits until `longest` has passed, a clock steps, or one of `others` is readable. Returns true for each of
+    /// `others` that is readable.
     ///
     /// # Errors
-    /// If the system cannot wait.
+    /// Fails if poll(2) fails.
     pub fn wait<'a>(
         &self,
         longest: Option<Duration>,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> io::Result<Vec<bool>> {
-        // If the timer cannot be set, `poll` limits the wait instead.
+        // If the timer cannot be set, use the timeout of `poll` instead.
         let unset = longest.filter(|longest| self.set(*longest).is_err());
         let others: Vec<BorrowedFd<'_>> = others.into_iter().collect();
         let timers = longest.map(|_| [&self.timer].into_iter().chain(&self.steps).map(|timer| timer.as_fd()));
@@ -85,8 +87,8 @@ fn once(at: Timespec) -> Itimerspec {
     Itimerspec { it_interval: Timespec::default(), it_value: at }
 }
 
-/// The time to wait by a timer before the next check of the clocks, if `left` remains: the kernel lets its clocks be
-/// slewed by 10% (the tick of adjtimex(2)).
+/// Returns the time to wait on a timer before the next check of the clocks, if `left` remains. Less than `left`,
+/// because the kernel permits its clocks to be slewed by 10% (`tick` in adjtimex(2)).
 #[must_use]
 pub fn towards(left: Duration) -> Duration {
     (left * 9 / 10).max(left.min(CLOSE))
@@ -128,7 +130,7 @@ mod tests {
         let mut alarm = Alarm::new().unwrap();
         assert!(alarm.hears_steps());
         let (nothing, _nobody) = pipe().unwrap();
-        // Set the clock to its present time.
+        // Set the clock to the current time.
         if clock_settime(ClockId::Realtime, clock_gettime(ClockId::Realtime)) == Err(Errno::PERM) {
             return;
         }

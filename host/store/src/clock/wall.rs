@@ -1,17 +1,18 @@
-//! The wall clock, for people. No decision depends on it.
+//! The wall clock, for display only. No decision depends on it.
 
 use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
 
-/// Wall-clock time since the Unix epoch.
+/// Returns the wall-clock time since the Unix epoch.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "log lines carry the time that people go by")]
 pub fn wall() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Formats a time since the epoch as RFC 3339 (`2026-11-21T12:00:01.234567Z`). A time after the year 9999 is the epoch.
+/// Formats a time since the epoch as RFC 3339 (`2026-11-21T12:00:01.234567Z`). A time after the year 9999 is formatted
+/// as the epoch.
 #[must_use]
 pub fn rfc3339(since_epoch: Duration) -> String {
     let nanos = i128::try_from(since_epoch.as_nanos()).unwrap_or_default();

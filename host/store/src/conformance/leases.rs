@@ -15,7 +15,8 @@ pub(super) async fn acquire_is_idempotent_for_its_id_and_held_for_others(bench: 
     assert_eq!(bench.see().await.lease, LeaseState::Held);
 }
 
-/// A node may wait for another's lease under a longer one of its own. It serves under one of its usual length.
+/// While a node waits for another lease to expire, its own lease may be longer than usual. To lead, the node acquires
+/// the lease again with the usual length.
 pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: CaseBench) {
     let version = bench.create().await;
     for length in [bench.store.lease_range().1, bench.brief()] {
@@ -114,7 +115,8 @@ pub(super) async fn renewal_of_an_untouched_expired_lease_succeeds(bench: CaseBe
     assert_eq!(bench.acquire(b()).await, Err(StoreError::Held));
 }
 
-/// The emulator renews the lease for its last holder even if another client asks. That must not count as success.
+/// The Azure emulator renews an expired lease for the last holder, even if the request contains another id. The store
+/// must not report this as a success.
 pub(super) async fn renewal_of_an_expired_lease_with_a_wrong_id_is_lost(bench: CaseBench) {
     bench.held_by(a()).await;
     bench.outlive().await;
@@ -146,17 +148,18 @@ pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: C
     assert_eq!(bench.reclaim(a(), b(), &old).await, Err(StoreError::Conflict), "the holder has written since");
     assert_lost(&bench.reclaim(b(), c(), &new).await);
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done), "nothing has changed so far");
-    // A reclaim restarts the lease, and keeps the version.
+    // A reclaim restarts the lease and keeps the version.
     bench.most_of_it().await;
     assert_eq!(bench.reclaim(a(), b(), &new).await, Ok(Reply::Done));
     bench.most_of_it().await;
     let seen = bench.see().await;
     assert_eq!((seen.lease, seen.version), (LeaseState::Held, new.clone()));
-    // The store now refuses the previous holder's every operation.
+    // The store now refuses every operation of the previous holder.
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.write(a(), &new, 2).await);
     assert_lost(&bench.release(a()).await);
-    // A repeated request succeeds, because its answer may have been lost. So does a reclaim by another id.
+    // A repeated reclaim succeeds, because the first answer may have been lost. A further reclaim under another id also
+    // succeeds.
     assert_eq!(bench.reclaim(a(), b(), &new).await, Ok(Reply::Done));
     bench.most_of_it().await;
     assert_eq!(bench.reclaim(b(), c(), &new).await, Ok(Reply::Done));
@@ -218,7 +221,7 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: CaseBench) {
         bench.ask(Op::Acquire { id: a(), length, version: version.clone(), instead_of: None }).await,
         Ok(Reply::Done)
     );
-    // Long enough for a slow machine to see the lease before the period ends.
+    // Long enough for a slow machine to read the lease before the period ends.
     let period = Duration::from_secs(5);
     assert_eq!(bench.backend.break_lease(period).await, Ok(()));
     assert_eq!(bench.see().await.lease, LeaseState::Breaking);
@@ -230,7 +233,7 @@ pub(super) async fn breaking_lease_is_free_after_the_period(bench: CaseBench) {
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
 }
 
-/// The holder could still renew an expired lease. After a break, the operator can be sure that it cannot.
+/// The holder of an expired lease could still renew it. After a break, the operator can be sure that the holder cannot.
 pub(super) async fn break_of_an_expired_lease_takes_effect_at_once(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     bench.outlive().await;
@@ -312,19 +315,19 @@ pub(super) async fn deleted_record_leaves_nothing_behind(bench: CaseBench) {
     assert_eq!(bench.store.elections().await, Ok(vec![]));
     assert_lost(&bench.renew(a()).await);
     assert_lost(&bench.release(a()).await);
-    // Either error is true for a request with a version, and makes its host read again.
+    // For a request with a version, both errors are correct, and both make the host read again.
     let acquire = Op::Acquire { id: b(), length: bench.brief(), version: old.clone(), instead_of: None };
     for answer in [bench.write(a(), &old, 1).await, bench.ask(acquire).await] {
         assert!(matches!(answer, Err(StoreError::Lost(_) | StoreError::Conflict)), "{answer:?}");
     }
-    // A recreated record is another one, with a lease of its own.
+    // A recreated record is a different record, with its own lease.
     let new = bench.create().await;
     assert_ne!(old, new);
     assert_eq!(bench.see().await.lease, LeaseState::Free);
     assert_lost(&bench.renew(a()).await);
 }
 
-/// A client without an answer repeats the request, and learns what became of the first one.
+/// A client that receives no answer repeats the request, and so learns the outcome of its first attempt.
 pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: CaseBench) {
     let version = bench.held_by(a()).await;
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done), "an acquire");
@@ -337,7 +340,7 @@ pub(super) async fn lost_answer_is_recovered_by_repeating_the_request(bench: Cas
     assert_eq!(bench.see().await.lease, LeaseState::Free);
 }
 
-/// Sends each request again after the state has changed, as if the network had kept it.
+/// Sends each request again after the state has changed, as if the network had delayed it.
 pub(super) async fn late_requests_do_no_harm(bench: CaseBench) {
     let first = bench.held_by(a()).await;
     let second = version_of(bench.write(a(), &first, 1).await);

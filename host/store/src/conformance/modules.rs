@@ -1,4 +1,4 @@
-//! The cases for modules and announcements: one for each promise, each in elections of its own.
+//! The cases for modules and announcements: one for each guarantee, each in its own elections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::task::JoinSet;
 
 use super::versioned::{election, text};
 
-/// More bytes than one request of any store reads, and no multiple of that number.
+/// Larger than any store reads in one request, and not a multiple of any store's request size.
 const LARGE: usize = (20 << 20) + 12_345;
 
-/// Runs all cases on a store without modules. `open` opens another host's handle. `next_second` waits for the next
-/// second of the store's clock.
+/// Runs all cases on a store without modules. `open` opens a handle to the store for another host. `next_second` waits
+/// for the next second on the store's clock.
 pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>, next_second: impl AsyncFn()) {
     first_content_of_a_module_is_kept(&*open()).await;
     module_is_read_only_up_to_the_limit(&*open()).await;
@@ -26,7 +26,7 @@ pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>, next_second: impl Asyn
     any_node_id_has_its_own_announcement(&*open()).await;
 }
 
-/// Waits for another second on this machine's clock, which the machine's stores use.
+/// Waits for the next second on this machine's clock, for stores that use this clock.
 pub async fn next_second() {
     tokio::time::sleep(Duration::from_millis(1_001)).await;
 }
@@ -35,7 +35,7 @@ async fn first_content_of_a_module_is_kept(store: &dyn ObjectStore) {
     let digest = Digest::of(b"first");
     assert_eq!(store.get_module(&digest, 100).await, Ok(None));
     store.put_module(&digest, text("first")).await.unwrap();
-    // If a client wrote other content, it must not replace what others may be reading.
+    // Other content must not replace the module, because other clients may be reading it.
     store.put_module(&digest, text("other")).await.unwrap();
     assert_eq!(store.get_module(&digest, 100).await, Ok(Some(text("first"))));
     assert_eq!(store.get_module(&Digest::of(b"another"), 100).await, Ok(None));
@@ -58,7 +58,8 @@ async fn large_module_is_kept_whole(store: &dyn ObjectStore) {
     let content = large(251);
     let digest = Digest::of(&content);
     store.put_module(&digest, content.clone()).await.unwrap();
-    // A power of two, which is a multiple of what one request reads; and about the whole.
+    // The first limit is a power of two, and so a multiple of any store's request size. The others are close to the
+    // size of the module.
     for limit in [16 << 20, LARGE - 1, LARGE, LARGE + 1] {
         let found = store.get_module(&digest, limit as u64).await.unwrap().unwrap();
         assert!(found == content[..limit.min(LARGE)], "{} bytes of {limit} came back", found.len());
@@ -134,7 +135,7 @@ async fn nodes_announce_and_withdraw(store: &dyn ObjectStore) {
 }
 
 async fn elections_are_separate(store: &dyn ObjectStore) {
-    // The first name is that of a folder, and the others begin alike.
+    // The first name is also the name of a folder, and the other two share a prefix.
     let names = ["modules", "one", "one-more"].map(election);
     let digest = Digest::of(b"apart");
     store.put_module(&digest, text("apart")).await.unwrap();
@@ -173,7 +174,7 @@ async fn any_node_id_has_its_own_announcement(store: &dyn ObjectStore) {
     assert_eq!(store.announcements(&job).await, Ok(vec![]));
 }
 
-/// Returns large content that repeats with this period.
+/// Returns large content that repeats every `period` bytes.
 pub fn large(period: usize) -> Bytes {
     (0..LARGE).map(|n| (n % period) as u8).collect()
 }

@@ -1,6 +1,6 @@
-//! The cases for lease stores: one for each promise, each on a store of its own.
+//! The cases for lease stores: one for each guarantee, each on its own store.
 //!
-//! No request of a case can fail for two reasons: if it could, stores might differ in the reason that they name.
+//! No request in a case has two reasons to fail. Otherwise, stores could report different reasons.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,16 +15,16 @@ use tokio::task::JoinSet;
 use super::leases::*;
 use super::terms::*;
 
-/// A store under test, with what operators and time do to it.
+/// A store under test, with the operations of an operator and the passage of time.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// Opens another host's handle of the store.
+    /// Opens a handle to the store for another host.
     fn open(&self) -> Arc<dyn Store>;
-    /// Breaks the lease of the election `job` after the period, for an operator without an id.
+    /// Breaks the lease on the election `job` once `period` has elapsed, on behalf of an operator who has no id.
     async fn break_lease(&self, period: Duration) -> Result<(), StoreError>;
     /// Deletes the election `job`.
     async fn delete(&self);
-    /// Returns once this time has passed for the store.
+    /// Waits until `time` has passed on the store's clock.
     async fn wait_out(&self, time: Duration);
 }
 
@@ -79,7 +79,7 @@ cases![
     recall_fails_when_the_state_is_unreadable,
 ];
 
-/// Runs all cases at once, each on a store from `make`, and reports all that failed.
+/// Runs all cases at the same time, each on a store created by `make`, and reports all failed cases.
 pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
     let mut running = JoinSet::new();
     let mut names = Vec::new();
@@ -98,7 +98,7 @@ pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), CASES.len(), failed.join("\n"));
 }
 
-/// A case's store and a handle of it.
+/// A case's store and a handle to it.
 pub struct CaseBench {
     /// The store.
     pub backend: Arc<dyn Backend>,
@@ -142,22 +142,22 @@ pub fn record(term: u64) -> Record {
     }
 }
 
-/// The object that a reading found.
+/// The object, as a read returned it.
 pub struct Seen {
     /// The state of the lease.
     pub lease: LeaseState,
     /// The version of the record.
     pub version: Version,
-    /// The record; none in an object that another client made.
+    /// The record; `None` if another client created the object.
     pub record: Option<Record>,
 }
 
-/// Repeats a request until the store is not busy. A busy store has not decided it.
+/// Repeats a request until the store is not busy. A busy store has not carried out the request.
 pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
     let mut answer = store.request(&job(), op.clone()).await;
     for _ in 0..100 {
         match &answer {
-            Err(StoreError::Unknown(why)) if why.contains(crate::sqlite::LOCKED) => {
+            Err(StoreError::Unknown(why)) if why.contains(crate::LOCKED) => {
                 answer = store.request(&job(), op.clone()).await
             }
             _ => break,
@@ -167,12 +167,14 @@ pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
 }
 
 impl CaseBench {
-    /// The length of a case's lease. It expires within the test, but not while a slow machine still sends requests.
+    /// Returns the length of a case's lease: short enough to expire during the test, but long enough for a slow machine
+    /// to send its requests first.
     pub fn brief(&self) -> Duration {
         self.store.lease_range().0.max(Duration::from_secs(6))
     }
 
-    /// Waits for over half of a case's lease. Two such waits outlast it; after one, even a slow machine finds it held.
+    /// Waits for slightly more than half of a case's lease. Two of these waits are longer than the lease. After one
+    /// wait, the lease is still held, even on a slow machine.
     pub async fn most_of_it(&self) {
         self.backend.wait_out(self.brief() / 2 + Duration::from_millis(500)).await;
     }
@@ -182,7 +184,8 @@ impl CaseBench {
         ask(self.store.as_ref(), op).await
     }
 
-    /// Reads the object, which must exist. A survey must show the same, unless it cannot read the other terms.
+    /// Reads the object, which must exist. A survey must return the same object, unless the survey cannot read the
+    /// other terms.
     pub async fn see(&self) -> Seen {
         let read = self.ask(Op::Read).await;
         let surveyed = self.ask(Op::Survey).await;
@@ -205,7 +208,7 @@ impl CaseBench {
         version_of(self.ask(Op::Create { record: record(0) }).await)
     }
 
-    /// Acquires the lease for a brief time, on the present version.
+    /// Acquires the lease for [`Self::brief`], on the current version.
     pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
         let version = self.see().await.version;
         self.ask(Op::Acquire { id, length: self.brief(), version, instead_of: None }).await
@@ -216,7 +219,7 @@ impl CaseBench {
         self.ask(Op::Renew { id }).await
     }
 
-    /// Reclaims the lease that is held under `from`.
+    /// Reclaims the lease that is held under the id `from`.
     pub async fn reclaim(&self, from: LeaseId, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
         self.ask(Op::Reclaim { from, id, version: version.clone() }).await
     }
@@ -226,12 +229,12 @@ impl CaseBench {
         self.ask(Op::Release { id }).await
     }
 
-    /// Writes a record of the term over this version.
+    /// Replaces this version of the record with a record of the term.
     pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
         self.ask(Op::Write { id, version: version.clone(), record: record(term) }).await
     }
 
-    /// Creates the record and takes its lease.
+    /// Creates the record and acquires its lease.
     pub async fn held_by(&self, id: LeaseId) -> Version {
         let version = self.create().await;
         assert_eq!(self.acquire(id).await, Ok(Reply::Done));
@@ -245,7 +248,7 @@ impl CaseBench {
     }
 }
 
-/// Returns the version in an answer, which must have one.
+/// Returns the version in an answer, which must contain a version.
 #[track_caller]
 pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
     match answer {

@@ -17,7 +17,7 @@ pub(super) async fn mark_stays_until_a_write_without_it(bench: CaseBench) {
     let mut version = version_of(bench.ask(Op::Create { record: released(0) }).await);
     let is = async |record| assert_eq!(bench.see().await.record, Some(record));
     is(released(0)).await;
-    // Requests about the lease alone leave the mark alone.
+    // Requests that affect only the lease do not change the mark.
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     is(released(0)).await;
@@ -30,7 +30,7 @@ pub(super) async fn mark_stays_until_a_write_without_it(bench: CaseBench) {
     is(released(1)).await;
     assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     is(released(1)).await;
-    // The same term without the mark is another record.
+    // A record with the same term but without the mark is a different record.
     version_of(bench.write(b(), &version, 1).await);
     is(record(1)).await;
 }
@@ -42,7 +42,7 @@ pub(super) async fn recreated_record_has_no_mark(bench: CaseBench) {
     assert_eq!(bench.see().await.record, Some(record(0)));
 }
 
-/// Returns the answer to a recall. A survey must find the same, and name the version of the steering object.
+/// Returns the answer to a recall. A survey must return the same term, and the version of the steering object.
 async fn recall(store: &dyn Store) -> Result<Term, StoreError> {
     let [recalled, surveyed] = [Op::Recall, Op::Survey].map(|op| async {
         match store.request(&job(), op).await {
@@ -67,7 +67,7 @@ async fn announce(store: &dyn Store, election: &ElectionName, node: &str, term: 
     store.announce(election, node, said.encode()).await.unwrap();
 }
 
-/// Writes a state of `size` bytes that this term has claimed.
+/// Writes a state of `size` bytes that `term` has claimed.
 async fn claim(store: &dyn Store, term: Term, size: usize) {
     let entries = BTreeMap::from([("key".to_owned(), Bytes::from(vec![7; size]))]);
     let change = |_| Ok::<_, EditError>(Document { term, entries: entries.clone(), ..Document::default() });
@@ -78,13 +78,13 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: CaseBench)
     let store = bench.backend.open();
     let store = store.as_ref();
     assert_eq!(recall(store).await, Ok(0), "there is nothing");
-    // Elections whose names begin alike do not count.
+    // Elections whose names share a prefix with this one do not count.
     for other in ["jo", "job-2", "jobs"] {
         let other = ElectionName::new(other).unwrap();
         announce(store, &other, "web-1-0", 99).await;
         version_of(store.request(&other, Op::Create { record: record(99) }).await);
     }
-    // Announcements of older nodes, and content that is none.
+    // Announcements from older nodes, and content that is not an announcement, do not count.
     let older =
         r#"{"at":"2026-11-21T12:00:00Z","holds":[],"incarnation":"i","node":"web-9-0","runs":null,"source":"x"}"#;
     for (node, content) in [("web-9-0", older), ("web-9-1", "not an announcement"), ("web-9-2", "")] {
@@ -115,7 +115,7 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: CaseBench)
     // A state that is too large for one request.
     claim(store, HIGHEST_TERM - 1, 5 << 20).await;
     assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
-    // It is read while the lease is held, too.
+    // The state is read even while the lease is held.
     assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
     assert_eq!(recall(store).await, Ok(HIGHEST_TERM - 1));
 }

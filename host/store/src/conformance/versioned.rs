@@ -1,4 +1,4 @@
-//! The cases for versioned objects: one for each promise and each kind of object, each in an election of its own.
+//! The cases for versioned objects: one for each guarantee and each kind of object, each in its own election.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
-/// The default limit of a coordinator's state, in bytes.
+/// The default limit for a coordinator's state, in bytes.
 const LARGE: usize = 4 << 20;
 
-/// Runs all cases on a store. `open` opens another host's handle of it.
+/// Runs all cases on a store. `open` opens a handle to the store for another host.
 pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>) {
     for object in VersionedObject::ALL {
         object_is_sent_only_if_it_has_changed(&*open(), object).await;
@@ -62,7 +62,7 @@ async fn one_of_many_writers_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn 
             writers.spawn(async move {
                 let content = text(&format!("{round} {writer}"));
                 loop {
-                    // A busy store has not written, as the reading at the end shows.
+                    // A busy store has not written anything, as the read at the end of the round confirms.
                     match store.write(object, &job, expected.as_ref(), content.clone()).await {
                         Err(StoreError::Unknown(_)) => {}
                         answer => return (content, answer),
@@ -119,7 +119,7 @@ async fn object_is_deleted_only_if_unchanged(store: &dyn ObjectStore, object: Ve
 
 async fn elections_and_objects_are_separate(store: &dyn ObjectStore) {
     let objects = VersionedObject::ALL;
-    // The first name is that of a folder, and the others begin alike.
+    // The first name is also the name of a folder, and the other two share a prefix.
     let names = ["modules", "one", "one-more"].map(election);
     let mut written = Vec::new();
     for (name, object) in names.iter().flat_map(|name| objects.map(|object| (name, object))) {
@@ -152,7 +152,7 @@ pub fn election(name: &str) -> ElectionName {
     ElectionName::new(name).unwrap()
 }
 
-/// Returns a small content.
+/// Returns `content` as bytes.
 pub fn text(content: &str) -> Bytes {
     Bytes::copy_from_slice(content.as_bytes())
 }

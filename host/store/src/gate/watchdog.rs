@@ -1,13 +1,14 @@
-//! The watchdog: ends the process if an instance may run after its time, and reports time that timers have missed. An
-//! instance whose process was killed no longer runs, even if the kernel has not reaped it yet.
+//! The watchdog: ends the process if an instance may still be running after its time, and reports time that timers have
+//! missed. An instance whose process was killed is no longer running, even if it has not been reaped yet.
 //!
-//! The watchdog waits for no other thread, except for its last words, which have their own thread and a limit.
+//! The watchdog waits for no other thread, with one exception: it waits for its last words, which have their own thread
+//! and a time limit.
 //!
-//! If the watchdog finds time missing, the whole process was paused, perhaps past the deadline. The gate refuses
-//! effects all the same. So elector and watchdog give the kill its usual 0.13 D again, from the deadline to 0.93 D. The
-//! watchdog counts it from the wake-up; the elector from the kill, or from a wake-up after it (except after a suspend,
-//! which looks like a clock that was set). Both give it only once: otherwise a host that always wakes late would never
-//! end itself.
+//! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate still refuses
+//! effects. So the elector and the watchdog give the kill its usual time again: 0.13 D, as from the deadline to 0.93 D.
+//! The watchdog measures this time from the wake-up. The elector measures it from the kill, or from a wake-up after the
+//! kill (except after a suspend, which looks like a clock that was set). Both give it only once; otherwise, a host that
+//! always wakes late would never end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,32 +25,34 @@ use super::{Gate, end_this_process};
 use crate::clock::{Alarm, Clock, nanoseconds_on, towards};
 use crate::doorbell::Doorbell;
 
-/// Longest sleep while an instance lives, since a slow timer clock is not reported.
+/// Longest sleep while an instance is running. Bounded because nothing reports a timer clock that runs slow.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Longest sleep if clock steps are not reported, or if an unnoticed pause could fill the room between the deadline and
-/// the end of the instance's time. The sleep is then a quarter of that room, at least [`CLOSELY`] and at most this.
+/// Longest sleep if the kernel does not report clock steps, or if an unnoticed pause could last from the deadline to
+/// the end of the instance's time. The sleep is then a quarter of that interval, but at least [`CLOSELY`] and at most
+/// this.
 const LONGEST_UNTOLD: Duration = Duration::from_millis(500);
 
 /// Shortest sleep before the deadline, and the interval of checks after it.
 const CLOSELY: Duration = Duration::from_millis(50);
 
-/// Excess over the planned sleep from which the whole process counts as paused.
+/// Minimum excess over the planned sleep for which the whole process counts as paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
-/// Missed time from which the users of timers are notified, in nanoseconds.
+/// Minimum missed time for which the users of timers are notified, in nanoseconds.
 const MISSED: i128 = 10_000_000;
 
-/// The next check while no instance is watched.
+/// The time of the next check while no instance is watched.
 const NEVER: u64 = u64::MAX;
 
-/// Interval at which the end checks for the last words.
+/// Interval at which the watchdog checks if its last words have been said.
 const NAP: Duration = Duration::from_millis(5);
 
-/// Ends the process if an instance may run after its time, whatever all other threads do. Also reports time that timers
-/// have missed: they stand still while a machine sleeps, and their clock may be slewed.
+/// Ends the process if an instance may still be running after its time, regardless of all other threads. Also reports
+/// time that timers have missed: timers stop while the machine is suspended, and their clock may be slewed.
 ///
-/// The host has one watchdog thread, asleep while no instance lives, and one thread for its messages.
+/// The host has one watchdog thread, which sleeps while no instance is running, and one thread for the watchdog's
+/// messages.
 #[derive(Debug)]
 pub struct Watchdog {
     shared: Arc<Watched>,
@@ -65,19 +68,20 @@ struct Watched {
     words: Words,
 }
 
-/// The watchdog's messages. A thread that speaks may block: on a lock whose owner does not run, on memory, or on a
-/// descriptor. So a thread of its own speaks, and the end waits for its last words for a limited time only.
+/// The watchdog's messages. A thread that sends a message may block: on a lock whose owner is not running, on memory,
+/// or on a descriptor. So a separate thread sends the messages, and the watchdog waits for its last words only for a
+/// limited time.
 #[derive(Debug, Default)]
 struct Words {
-    /// True if timers have missed time and nobody was notified yet.
+    /// True if timers have missed time and nobody has been notified yet.
     missed: AtomicBool,
     tell_missed: watch::Sender<()>,
-    /// True once the last words are wanted.
+    /// True once the last words have been requested.
     asked: AtomicBool,
-    /// Limit on the last words, in nanoseconds.
+    /// Time limit for the last words, in nanoseconds.
     longest: AtomicU64,
     said: AtomicBool,
-    /// True once the watchdog is dropped.
+    /// True once the watchdog has been dropped.
     ended: AtomicBool,
 }
 
@@ -97,13 +101,14 @@ impl Words {
         }
     }
 
-    /// Notifies the users of timers that these have missed time.
+    /// Notifies the users of timers that the timers have missed time.
     fn have_missed(&self, speaker: &Thread) {
         self.missed.store(true, Ordering::Release);
         speaker.unpark();
     }
 
-    /// Asks for the last words, and waits for them up to `longest`. Reads only the boot clock, which takes no lock.
+    /// Requests the last words, and waits for them for at most `longest`. Reads only the boot clock, which needs no
+    /// lock.
     fn ask(&self, speaker: &Thread, clock: &Clock, longest: Duration) {
         let until = clock.boot() + longest;
         self.longest.store(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
@@ -128,8 +133,9 @@ impl Watched {
 }
 
 impl Watchdog {
-    /// Starts the watchdog. If an instance outlives its time, the watchdog calls `last_words` on a thread of its own,
-    /// with the reason and a time limit. It ends the process once they are said or the limit has passed.
+    /// Starts the watchdog. If an instance outlives its time, the watchdog calls `last_words` on a separate thread,
+    /// with the reason and a time limit. The watchdog ends the process once `last_words` has returned or the time limit
+    /// has passed.
     ///
     /// # Errors
     /// If the system has no threads or descriptors left.
@@ -156,12 +162,13 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// Changes when timers have missed time while an instance is watched, and when the first instance is watched.
+    /// Returns a watch that changes when timers have missed time while an instance is watched, and when the first
+    /// instance is watched.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }
 
-    /// Watches the instance behind `gate` until it is gone or dying.
+    /// Watches the instance behind `gate` until the instance has exited or is dying.
     pub fn watch(&self, gate: &Arc<Gate>) {
         let mut state = self.shared.lock();
         state.gates.push(Arc::downgrade(gate));
@@ -170,7 +177,7 @@ impl Watchdog {
         self.shared.changed.ring();
     }
 
-    /// The delay of the watchdog's next check. Zero while the watchdog runs on time.
+    /// Returns the delay of the watchdog's next check. Zero if the watchdog is on time.
     #[must_use]
     pub fn late(&self, now: Time) -> Duration {
         Duration::from_nanos(super::nanoseconds(now).saturating_sub(self.shared.due.load(Ordering::Relaxed)))
@@ -208,7 +215,7 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
         alarm.forget_steps();
         let now = clock.now();
         let planned = last.as_ref().map_or(now, |(planned, _)| *planned);
-        // Keep no gate alive while waiting: an unreferenced gate is over.
+        // Keep no gate alive while waiting: a gate without other references does not need to be watched.
         let gates = state.gates.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
         let found = look(&gates, planned, now, alarm.hears_steps());
         drop(gates);
@@ -234,15 +241,15 @@ fn watch(watched: &Watched, clock: &Clock, mut alarm: Alarm, speaker: &Thread) {
     }
 }
 
-/// Sleeps until there is another instance to watch, the clocks step, or `longest` has passed.
+/// Sleeps until there is another instance to watch, a clock steps, or `longest` has passed.
 fn sleep(watched: &Watched, alarm: &Alarm, longest: Option<Duration>) {
-    // Check the gates whatever has ended the sleep.
+    // Check the gates no matter what ended the sleep.
     let _ = alarm.wait(longest, [watched.changed.as_fd()]);
     watched.changed.has_rung();
 }
 
 struct Timers {
-    /// The lead of the host's clock over the timers' clock when last notified, in nanoseconds.
+    /// The lead of the host's clock over the timers' clock at the last notification, in nanoseconds.
     ahead: i128,
 }
 
@@ -255,7 +262,7 @@ impl Timers {
         i128::from(super::nanoseconds(now)) - i128::from(nanoseconds_on(ClockId::Monotonic))
     }
 
-    /// Compares the clocks at `now`. Returns true if timers have missed enough since the last notification.
+    /// Compares the clocks at `now`. Returns true if timers have missed enough time since the last notification.
     fn looked_at(self, now: Time) -> (Self, bool) {
         let at = Self::at(now);
         if at.ahead > self.ahead + MISSED { (at, true) } else { (self, false) }
@@ -266,11 +273,12 @@ impl Timers {
 enum Look {
     /// Check again after this time.
     Again(Duration),
-    /// An instance is not gone in time. The last words may take this long.
+    /// An instance has not exited in time. The last words may take this long.
     Overdue(Duration),
 }
 
-/// Checks the gates at `now`, planned for `planned`. If `is_told`, the alarm reports clock steps: it may sleep longer.
+/// Checks the gates at `now`. The check was planned for `planned`. If `is_told`, the alarm reports clock steps, so the
+/// watchdog may sleep longer.
 fn look(gates: &[Arc<Gate>], planned: Time, now: Time, is_told: bool) -> Look {
     if now.since(planned) > PAUSED {
         gates.iter().for_each(|gate| gate.wakes(now));
@@ -309,7 +317,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The gate of an instance under a lease of 100 s that was last renewed at the returned time.
+    /// Returns the gate of an instance under a lease of 100 s, and the time of the lease's last renewal.
     fn gate() -> (Arc<Gate>, Time) {
         let renewed = Time(SECOND * 1000);
         (Arc::new(Gate::new(Clock::default(), renewed + SECOND * 80, renewed + SECOND * 93)), renewed)

@@ -1,7 +1,8 @@
 //! The announcements of nodes: `DIR/nodes/ELECTION/NODE.json`.
 //!
-//! Each announcement is a file that a rename replaces whole, so that a reader needs no lock. In a database, a host that
-//! is frozen while it announces itself would keep a lock, and no takeover could learn the highest announced term.
+//! Each announcement is a file that a rename replaces atomically, so that a reader needs no lock. If announcements were
+//! in a database, a host that freezes while it announces itself would keep a lock, and no other node could read the
+//! highest announced term to take over.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,19 +22,20 @@ use super::file::{misconfigured, out_of_reach};
 use super::{new_version, rights};
 use crate::clock::wall;
 
-/// The folder's name in that of the store.
+/// The folder's name inside the store's folder.
 pub(super) const FOLDER: &str = "nodes";
 /// The content of the folder, for error messages.
 const KEEPS: &str = "the terms that nodes have announced";
 const SUFFIX: &str = ".json";
-/// The end of an incomplete file's name. The node's id and a random number come before it.
+/// Suffix of an incomplete file's name, after the node's id and a random number.
 const UNFINISHED: &str = ".new";
-/// Bound on a node's id, in bytes. With both endings it fits into a file's name (255).
+/// Maximum length of a node's id, in bytes. With either suffix, the file name fits into the limit of 255 bytes.
 const LONGEST_NODE: usize = 200;
 
-/// The age of an incomplete file from which its writer was certainly killed.
+/// Minimum age of an incomplete file whose writer must have been killed.
 const LEFT: Duration = Duration::from_secs(60);
-/// Room for the names of a thousand nodes, in bytes: one call of the kernel reads them all, with the folder locked.
+/// Size of a buffer for the names of 1000 nodes, in bytes. One system call reads all of them while the kernel keeps the
+/// folder locked.
 const NAMES: usize = 256 << 10;
 
 /// The announcements of all elections. Each method may block for as long as the file system does.
@@ -42,12 +44,12 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// The announcements in the folder at `folder`, an absolute path. Touches nothing yet.
+    /// Creates a handle to the announcements in `folder`, an absolute path. Does not access the disk yet.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Makes the folder if it does not exist, and removes the files of killed writers.
+    /// Creates the folder if it does not exist, and removes incomplete files that killed writers left behind.
     pub fn create(&self) -> Result<(), StoreError> {
         let made = rights::make_folder(&self.folder);
         made.map_err(|error| failed(&self.folder, "the folder cannot be created", &error))?;
@@ -56,7 +58,7 @@ impl Announcements {
             error => self.unreadable(error),
         })?;
         rights::refuse_open_folder(&self.folder)?;
-        // A leftover harms nobody.
+        // Leftover files are harmless.
         let _ = tidy_up(&folder);
         Ok(())
     }
@@ -75,7 +77,7 @@ impl Announcements {
                 rights::give(&file, &of_election)?;
                 let mut file = File::from(file);
                 file.write_all(content)?;
-                // The announced term must survive a power cut, and so must the folders on the way to it.
+                // The announced term must survive a power failure, and so must the folders above the file.
                 file.sync_all()?;
                 rustix::fs::renameat(&folder, &unfinished, &folder, file_name_of(node))?;
                 rustix::fs::fsync(&folder)?;
@@ -86,14 +88,14 @@ impl Announcements {
         write().map_err(|error| failed(&path, "cannot be written", &error))
     }
 
-    /// The first `limit` bytes of a node's announcement, if there is one.
+    /// Returns the first `limit` bytes of a node's announcement, if there is one.
     pub fn get(&self, election: &ElectionName, node: &str, limit: u64) -> Result<Option<Bytes>, StoreError> {
         let path = self.path(election, node)?;
         let Some(folder) = self.open_election(election)? else { return Ok(None) };
         read(&folder, node, limit).map_err(|error| failed(&path, "cannot be read", &error))
     }
 
-    /// The first `limit` bytes of each node's announcement, in the order of the nodes' names.
+    /// Returns the first `limit` bytes of each node's announcement, sorted by the node's name.
     pub fn all(&self, election: &ElectionName, limit: u64) -> Result<Vec<Bytes>, StoreError> {
         let Some(folder) = self.open_election(election)? else { return Ok(Vec::new()) };
         let mut all = Vec::new();
@@ -104,12 +106,13 @@ impl Announcements {
         Ok(all)
     }
 
-    /// The nodes that have announced themselves, by name, with the size of each announcement in bytes.
+    /// Returns the nodes that have announced themselves, sorted by name, and the size of each announcement in bytes.
     pub fn list(&self, election: &ElectionName) -> Result<Vec<(String, u64)>, StoreError> {
         let Some(folder) = self.open_election(election)? else { return Ok(Vec::new()) };
         let mut listed = Vec::new();
         for node in self.nodes(&folder, election)? {
-            // Absent if the node has withdrawn it since, or if the name is a folder's or a link's.
+            // `None` if the node has withdrawn the announcement since, or if the name belongs to a folder or a symbolic
+            // link.
             let size = open_file(&folder, &node).and_then(|file| file.map(|file| size_of(&file)).transpose());
             let size = size.map_err(|error| failed(&self.file(election, &node), "cannot be read", &error))?;
             listed.extend(size.map(|size| (node, size)));
@@ -123,10 +126,10 @@ impl Announcements {
         remove(&folder, &file_name_of(node)).map_err(|error| failed(&path, "cannot be removed", &error))
     }
 
-    /// The nodes whose names are in an election's folder, in order.
+    /// Returns the nodes whose announcements are in an election's folder, sorted by name.
     ///
-    /// On some file systems (tmpfs), a reading misses a name that is renamed over meanwhile: reads until no name is
-    /// new.
+    /// On some file systems (tmpfs), a listing can miss a file that a rename replaces at the same time. So this method
+    /// lists the folder again until it finds no new name.
     fn nodes(&self, folder: &OwnedFd, election: &ElectionName) -> Result<BTreeSet<String>, StoreError> {
         let cannot = |error: io::Error| failed(&self.folder.join(election.as_str()), "cannot be read", &error);
         let mut found = BTreeSet::new();
@@ -156,7 +159,7 @@ impl Announcements {
         ))
     }
 
-    /// The folder of an election's announcements; none if no node has announced itself yet.
+    /// Opens the folder of an election's announcements. Returns `None` if no node has announced itself yet.
     fn open_election(&self, election: &ElectionName) -> Result<Option<OwnedFd>, StoreError> {
         let nodes = self.open()?;
         let of_election = self.folder.join(election.as_str());
@@ -205,7 +208,7 @@ fn open_folder(at: impl AsFd, path: impl Arg) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens a node's announcement; none if there is no regular file. Never waits for the other end of a pipe.
+/// Opens a node's announcement. Returns `None` if there is no regular file with its name. Never blocks on a pipe.
 fn open_file(folder: &OwnedFd, node: &str) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(folder, file_name_of(node), flags, Mode::empty()) {
@@ -235,7 +238,7 @@ fn remove(folder: &OwnedFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Removes the incomplete files of killed writers, and the folders of elections that have no announcement.
+/// Removes incomplete files that killed writers left behind, and the folders of elections without announcements.
 fn tidy_up(nodes: &OwnedFd) -> io::Result<()> {
     for election in names(nodes)?.iter().filter(|name| ElectionName::new(name).is_ok()) {
         let Ok(folder) = open_folder(nodes, election.as_str()) else { continue };
@@ -252,14 +255,14 @@ fn tidy_up(nodes: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// True if a file has not changed for so long that its writer was certainly killed.
+/// True if a file has not changed for longer than `LEFT`: if it is incomplete, its writer must have been killed.
 fn is_old(found: Stat) -> bool {
     u64::try_from(found.st_mtime).is_ok_and(|changed| changed + LEFT.as_secs() < wall().as_secs())
 }
 
-/// The names in a folder, without those that are not UTF-8: Baton writes none of them.
+/// Returns the names in a folder. Skips names that are not UTF-8, because Baton never writes them.
 fn names(folder: &OwnedFd) -> io::Result<Vec<String>> {
-    // A new descriptor starts at the first name.
+    // Open a new descriptor, whose position is at the first name.
     let folder = open_folder(folder, ".")?;
     let mut room = Vec::with_capacity(NAMES);
     let mut entries = RawDir::new(folder, room.spare_capacity_mut());
@@ -270,12 +273,13 @@ fn names(folder: &OwnedFd) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// True for an id that has a file name. Baton's ids have up to 128 printable ASCII characters.
+/// True if an announcement of this node can have a file name. Baton's own ids have at most 128 printable ASCII
+/// characters.
 fn is_id(node: &str) -> bool {
     !node.is_empty() && node.len() <= LONGEST_NODE && !node.contains(char::is_control)
 }
 
-/// Replaces `/` by one other character: the longest id has no room for an escape sequence.
+/// Replaces `/` with a single character: with escape sequences, the longest id would not fit into a file name.
 fn stem_of(node: &str) -> String {
     node.replace('/', "\u{1}")
 }
@@ -284,7 +288,7 @@ fn file_name_of(node: &str) -> String {
     stem_of(node) + SUFFIX
 }
 
-/// The node whose announcement has this file name, if any.
+/// Returns the node whose announcement has this file name, if any.
 fn node_of(file_name: &str) -> Option<String> {
     let node = file_name.strip_suffix(SUFFIX)?.replace('\u{1}', "/");
     Some(node).filter(|node| is_id(node))
@@ -328,7 +332,7 @@ mod tests {
             assert_eq!(store.get(&job(), node, 9), Ok(None), "{node}");
         }
         assert_eq!(store.get(&job(), "a", 0), Ok(Some(Bytes::new())));
-        // A node's announcement replaces whatever has its name.
+        // A node's announcement replaces a pipe that has its file name.
         store.put(&job(), "pipe", b"2").unwrap();
         assert_eq!(store.get(&job(), "pipe", 9), Ok(Some(Bytes::from_static(b"2"))));
         assert!(matches!(

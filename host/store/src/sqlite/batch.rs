@@ -1,7 +1,7 @@
 //! Batches: requests of one kind that share a transaction.
 //!
 //! Waking a thread, locking a file and syncing a commit cost as much for one request as for many. So requests that
-//! arrive while others are carried out wait for the next transaction together.
+//! arrive during a transaction share the next one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,12 +12,13 @@ use tokio::sync::{Semaphore, oneshot};
 use super::database::{Database, Intent, Step};
 use super::{Databases, SqliteStore};
 
-/// The queue of the file that was last found at the path. Requests to a replaced file may wait for its disk forever.
+/// The queue for the file that was last found at the path. Another file needs a new queue, because requests to the
+/// replaced file may hang forever.
 pub(super) struct Batches<Q, A>(Mutex<(u64, Arc<Queue<Q, A>>)>);
 
 pub(super) struct Queue<Q, A> {
     pub waiting: Mutex<Vec<PendingRequest<Q, A>>>,
-    /// The request that holds this permit carries out all that wait.
+    /// The request that holds this permit carries out all waiting requests.
     pub turn: Arc<Semaphore>,
 }
 
@@ -39,7 +40,7 @@ impl<Q, A> Default for Queue<Q, A> {
 }
 
 impl<Q, A> Batches<Q, A> {
-    /// Returns the queue of the file that was last found at the database's path.
+    /// Returns the queue for the file that was last found at the database's path.
     pub fn of(&self, database: &Database) -> Arc<Queue<Q, A>> {
         let file = *database.files().borrow();
         let mut current = lock(&self.0);
@@ -53,7 +54,7 @@ impl<Q, A> Batches<Q, A> {
 impl<Q, A> Queue<Q, A> {
     fn add(&self, waiting: PendingRequest<Q, A>) {
         let mut all = lock(&self.waiting);
-        // While the disk hangs, requests that were given up must not pile up.
+        // Requests whose callers have given up must not pile up while the disk hangs.
         all.retain(|waiting| !waiting.is_given_up());
         all.push(waiting);
     }
@@ -68,19 +69,19 @@ impl<Q, A> PendingRequest<Q, A> {
         Self { request, answer }
     }
 
-    /// True if the sender no longer waits.
+    /// True if the caller is no longer waiting.
     pub fn is_given_up(&self) -> bool {
         self.answer.is_closed()
     }
 
     fn answer(self, answer: Result<A, StoreError>) {
-        // The sender may have given up meanwhile.
+        // The caller may have given up.
         let _ = self.answer.send(answer);
     }
 }
 
 impl SqliteStore {
-    /// Carries out a request, together with all that wait by then.
+    /// Carries out a request, together with all requests that are waiting by then.
     pub(super) async fn together<Q: Send + 'static, A: Send + 'static>(
         &self,
         queue: Arc<Queue<Q, A>>,
@@ -92,7 +93,7 @@ impl SqliteStore {
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
-            // The thread keeps the permit even if the sender gives up. The semaphore is never closed.
+            // The thread keeps the permit even if the caller gives up. The semaphore is never closed.
             turn = Arc::clone(&queue.turn).acquire_owned() => {
                 self.blocking(move |shared| {
                     let _turn = turn;
@@ -107,8 +108,8 @@ impl SqliteStore {
 }
 
 impl Database {
-    /// Carries out all requests in one transaction, and answers them. If the file is faulty, tries each request by
-    /// itself: the fault may concern only one of them.
+    /// Carries out all requests in one transaction, and answers them. If the file is faulty, tries each request
+    /// separately: the fault may affect only one of them.
     pub fn transact_all<Q, A>(
         &self,
         access: Intent,
@@ -116,7 +117,7 @@ impl Database {
         step: &impl Fn(&Connection, &PendingRequest<Q, A>) -> Step<A>,
     ) {
         let carried_out = self.transact(access, |db| {
-            // An unreadable row fails only its own election's request.
+            // An unreadable row fails only the request for that row's election.
             let each = |waiting| step(db, waiting).or_else(|error| self.unreadable(error).map(Err));
             all.iter().map(each).collect::<rusqlite::Result<Vec<_>>>().map(Ok)
         });

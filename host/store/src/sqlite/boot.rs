@@ -1,4 +1,4 @@
-//! The boot clock, and the identity by which its readings are compared.
+//! The boot clock, and the identity that shows if two readings can be compared.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,29 +10,29 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::clock::Clock;
 use crate::witness::boot_id;
 
-/// A boot clock and its identity. Moments on two boot clocks are comparable only if both parts of the identity are
-/// equal: containers of one boot may have time namespaces that shift the clock.
+/// A boot clock and its identity. Readings of two boot clocks are comparable only if both parts of the identity are
+/// equal: containers on one machine may have time namespaces that shift the clock.
 #[derive(Clone)]
 pub struct BootClock {
     /// The kernel's random id of this boot.
     pub id: String,
     /// The time namespace.
     pub time_namespace: String,
-    /// The time since the boot, suspends included. It never goes back.
+    /// The time since boot, including suspends. It never goes back.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// The least time that has passed ([`Clock::least`]). Comparable only with other readings of this process.
+    /// The lower bound on elapsed time ([`Clock::least`]). Comparable only with other readings in this process.
     pub least: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl BootClock {
-    /// The boot clock of this machine, as this process sees it.
+    /// Returns the boot clock of this machine, as this process sees it.
     pub fn current() -> Self {
-        // An unknown identity equals no other, so this store judges leases by watching them.
+        // An unknown identity never equals another one, so this store has to watch each lease to measure it.
         let unknown = || format!("unknown-{}-{:?}", std::process::id(), boot_time());
         let id = boot_id();
         let time_namespace = match std::fs::read_link("/proc/self/ns/time") {
             Ok(link) => link.to_string_lossy().into_owned(),
-            // A kernel without time namespaces. Without `/proc`, the id is unknown, too.
+            // The kernel has no time namespaces. If `/proc` were missing, the id would be unknown, too.
             Err(error) if error.kind() == ErrorKind::NotFound && id.is_some() => "none".to_owned(),
             Err(_) => unknown(),
         };

@@ -1,4 +1,4 @@
-//! A database file of the store, and transactions on whatever file is at its path.
+//! A database file of the store, and transactions on the file that is currently at its path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::file::{self, File};
 use crate::file_events::Watches;
 
-/// The databases of a store.
+/// File names of a store's databases.
 pub(super) const FILES: [&str; 5] = ["lease.db", "state.db", "control.db", "history.db", "modules.db"];
 
 /// Returns the databases that are in the folder `dir`.
@@ -26,9 +26,10 @@ pub(super) struct Database {
     /// The content of the database, for error messages.
     keeps: &'static str,
     schema: &'static str,
-    /// The time that a request waits for another client's transaction.
+    /// Timeout for a request that waits for another client's transaction.
     busy: Duration,
-    /// Kept after the path has stopped naming it, until another file is found there: so a renewal notices the change.
+    /// The file that was last found at the path. Kept after the file has left the path, until another file is found
+    /// there, so that a renewal notices the change.
     file: Mutex<Option<Arc<File>>>,
     /// The number of files that have been found at the path.
     files: watch::Sender<u64>,
@@ -38,15 +39,15 @@ pub(super) struct Database {
 pub(super) enum Intent {
     Read,
     Write,
-    /// Writes for a holder. A holder's lease is valid only in the file in which it was acquired.
+    /// Writes on behalf of a holder, whose lease is valid only in the file in which it was acquired.
     Holder,
 }
 
-/// The result of a step in a transaction: an error of the database, or the request's answer.
+/// The result of a step in a transaction: a database error, or the answer to the request.
 pub(super) type Step<T> = rusqlite::Result<Result<T, StoreError>>;
 
 impl Database {
-    /// The database at an absolute path. Touches nothing yet.
+    /// Creates a handle to the database at an absolute path. Does not access the disk yet.
     pub fn new(path: PathBuf, keeps: &'static str, schema: &'static str, busy: Duration) -> Self {
         Self { path, keeps, schema, busy, file: Mutex::default(), files: watch::Sender::default() }
     }
@@ -55,7 +56,7 @@ impl Database {
         file::create(&self.path, self.schema)
     }
 
-    /// Runs `step` in a transaction on the file that is at the path.
+    /// Runs `step` in a transaction on the file that is currently at the path.
     pub fn transact<T>(&self, access: Intent, step: impl FnOnce(&Connection) -> Step<T>) -> Result<T, StoreError> {
         let file = self.file(access)?;
         let Some(mut db) = file.connection()? else { return Err(self.moved(access)) };
@@ -65,12 +66,13 @@ impl Database {
                 answer
             }
             Ok(None) => Err(self.moved(access)),
-            // Drops the connection: after an error, its state is unknown.
+            // Drop the connection: after an error, its state is unknown.
             Err(error) => Err(file::unless_moved(&self.path, &error).unwrap_or_else(|| self.moved(access))),
         }
     }
 
-    /// Turns an error about one row into an answer. Returns an error of the whole database as it is.
+    /// Turns an error about a single row into the answer to a request. Passes on an error that affects the whole
+    /// database.
     pub fn unreadable(&self, error: rusqlite::Error) -> rusqlite::Result<StoreError> {
         match error.sqlite_error_code() {
             None => Ok(file::store_error(&self.path, &error)),
@@ -94,18 +96,20 @@ impl Database {
         Ok(file)
     }
 
-    /// Watches the number of files that have been found at the path. Waits for no disk.
+    /// Returns a watch on the number of files that have been found at the path. Does not block.
     pub fn files(&self) -> watch::Receiver<u64> {
         self.files.subscribe()
     }
 
-    /// Asks the kernel to report when the file may have left its path. True if it already has.
+    /// Asks the kernel to report when the file may have left its path. Returns true if the file has already left the
+    /// path.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_moves(watches))
     }
 
-    /// Asks the kernel to report each write to the file, too. False if it cannot, or if no file has been found yet.
+    /// Asks the kernel to report moves of the file and each write to it. Returns false if the kernel cannot, or if no
+    /// file has been found yet.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         let file = self.last_found().clone();
         file.is_some_and(|file| file.watch_changes(watches))
@@ -124,10 +128,10 @@ impl Database {
     }
 }
 
-/// Returns the error about a missing part of the store. `keeps` names the content of the part.
+/// Returns the error for a missing part of the store. `keeps` names the content of the part.
 ///
-/// Only a starting host or a push makes the part again. If a running host made it, the host would silently drop what
-/// was in the part, such as the suspension of an election.
+/// Only the start of a host or a push creates the part again. If a running host created it, the part's content, such as
+/// the suspension of an election, would be lost silently.
 pub(super) fn missing(path: &Path, keeps: &str, was_there: bool) -> StoreError {
     const MAKES: &str = "start a host or run `baton push` to create";
     let is_part = path.parent().is_some_and(|dir| files_in(dir).any(|other| other != *path));

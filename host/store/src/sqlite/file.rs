@@ -1,4 +1,4 @@
-//! Makes and opens a database file, and detects that it was moved away.
+//! Creates and opens a database file, and detects that it was moved away.
 
 use std::fmt::Display;
 use std::fs::DirBuilder;
@@ -15,38 +15,39 @@ use rustix::fs::{FileType, Mode, OFlags, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use super::{lock_holders, rights};
+use crate::LOCKED;
 use crate::file_events::{WatchFlags, Watches};
 use crate::file_system::{foreign, foreign_file_system};
 
-/// The layout of the tables, in the file's `user_version`.
+/// Version of the table layout, stored in the file's `user_version`.
 const FORMAT: i64 = 1;
-/// Marks the file as Baton's (`Batn`), in the file's `application_id`.
+/// Marks the file as Baton's (`Batn`); stored in the file's `application_id`.
 const APPLICATION: i64 = 0x4261_746e;
-/// The interval at which a request tries again while another client's transaction holds the lock.
+/// Interval between attempts to get the lock while another client's transaction holds it.
 const BUSY_LOOK: Duration = Duration::from_millis(1);
-/// The time that the creation of the file waits: all hosts of a machine may start at once.
+/// Timeout for the lock while the file is created: all hosts on a machine may start at the same time.
 const BUSY_CREATING: Duration = Duration::from_secs(5);
 /// The size to which a journal is truncated, in bytes.
 const JOURNAL_KEPT: i64 = 64 << 10;
-/// The pages that a new database has free, and that its journal has room for. A takeover touches fewer.
+/// Number of pages reserved in the database, as free pages, and in its journal. A takeover changes fewer pages.
 const RESERVED: u32 = 8;
 /// SQLite's default page size, in bytes.
 const PAGE: u32 = 4096;
 /// SQLite's error code for a file that is no longer at its path.
 const MOVED: i32 = rusqlite::ffi::SQLITE_READONLY_DBMOVED;
 
-/// One database file, wherever it was moved, and the connections to it.
+/// One database file, even if it was moved, and the idle connections to it.
 pub(super) struct File {
     path: PathBuf,
-    /// Keeps the inode from being reused for another file. Opened with `O_PATH`: closing any other descriptor of the
-    /// file would drop the locks that SQLite holds on it in this process.
+    /// Keeps the inode from being reused for another file. Opened with `O_PATH`: closing a normal descriptor would drop
+    /// the locks that SQLite holds on the file in this process.
     pin: OwnedFd,
     busy: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl File {
-    /// Opens the file that is at `path` now, if any.
+    /// Opens the file that is currently at `path`, if any.
     pub fn open(path: &Path, busy: Duration) -> Result<Option<Self>, StoreError> {
         let pin = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(pin) => pin,
@@ -70,15 +71,15 @@ impl File {
         }
     }
 
-    /// Asks the kernel to report when the file may have left its path. True if it already has. The kernel does not
-    /// report the moves of folders further up.
+    /// Asks the kernel to report when the file may have left its path. Returns true if the file has already left the
+    /// path. The kernel does not report when a folder further up is moved.
     pub fn watch_moves(&self, watches: &Watches) -> bool {
         self.watch(watches, WatchFlags::empty());
-        // Checked after the watch is set, so that no move is missed.
+        // Check after the watch is set, so that no move is missed.
         self.in_place() == Ok(false)
     }
 
-    /// Asks the kernel to report each write to the file, too. False if it cannot.
+    /// Asks the kernel to report moves of the file and each write to it. Returns false if the kernel cannot.
     pub fn watch_changes(&self, watches: &Watches) -> bool {
         self.watch(watches, WatchFlags::MODIFY)
     }
@@ -86,20 +87,20 @@ impl File {
     fn watch(&self, watches: &Watches, more: WatchFlags) -> bool {
         let moved = WatchFlags::MOVE_SELF | WatchFlags::DELETE_SELF;
         let is_folder_watched = self.path.parent().is_none_or(|folder| watches.add(folder, moved).is_ok());
-        // While a file is open, the kernel reports the removal of its name as a change of attributes, not as a
-        // deletion.
+        // If an open file is deleted, the kernel reports a change of its attributes instead of a deletion.
         watches.add(&self.path, moved | WatchFlags::ATTRIB | more).is_ok() && is_folder_watched
     }
 
-    /// Returns the journal mode: whether the rollback journal stays after its transaction.
+    /// Returns the journal mode, which decides if the rollback journal is kept after a transaction.
     ///
-    /// A journal that stays is overwritten, with a cleared header, instead of made and deleted each time. That takes
-    /// half of the CPU time and a quarter of the wait. If the database is replaced, a cleared journal does no harm to
-    /// the new one. A write-ahead log is faster still, but SQLite would apply it to the new database. Older hosts
-    /// delete the journal, and work next to hosts that keep it.
+    /// SQLite clears the header of a kept journal and overwrites the journal in the next transaction, instead of
+    /// creating and deleting a file each time. That needs only half the CPU time and a quarter of the waiting time. If
+    /// another database replaces this one, a cleared journal does not harm the new database. A write-ahead log would be
+    /// even faster, but SQLite would apply it to the new database. Older hosts delete the journal; they work together
+    /// with hosts that keep it.
     ///
-    /// A journal gets the mode of its database, but the group of its maker. If others have access by their group, they
-    /// might be unable to read such a journal, and then cannot read the database.
+    /// A new journal gets the mode of its database, but the group of the process that created it. Users with access
+    /// only through the database's group might be unable to read the journal, and then cannot read the database either.
     fn journal(&self) -> Result<&'static str, StoreError> {
         let mode = rustix::fs::fstat(&self.pin).map_err(|error| self.unreadable(error))?.st_mode;
         Ok(if keeps_journal(mode) { "PERSIST" } else { "DELETE" })
@@ -109,7 +110,7 @@ impl File {
         out_of_reach(&self.path, "cannot be inspected", &error, Some(error))
     }
 
-    /// Returns a connection for one request, or `None` if the path has come to name another file meanwhile.
+    /// Returns a connection for one request, or `None` if another file is at the path by now.
     pub fn connection(&self) -> Result<Option<Connection>, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(connection) = idle {
@@ -118,7 +119,7 @@ impl File {
         let connected = connect(&self.path, OpenFlags::empty(), self.busy).and_then(|db| Ok((identity(&db)?, db)));
         let (identity, db) = connected.map_err(|error| store_error(&self.path, &error))?;
         check(&self.path, identity)?;
-        // Set only after the check, so that the database of another program keeps its mode.
+        // Set the mode only after the check, so that a database of another program keeps its mode.
         let set = db
             .pragma_update(None, "journal_mode", self.journal()?)
             .and_then(|()| db.pragma_update(None, "journal_size_limit", JOURNAL_KEPT));
@@ -126,8 +127,8 @@ impl File {
         Ok(self.in_place()?.then_some(db))
     }
 
-    /// Keeps a connection for the next request. A connection that SQLite opened read-only, because the file was not
-    /// writable, is dropped: it would stay read-only when the file becomes writable.
+    /// Keeps a connection for the next request. Drops the connection if SQLite opened it read-only because the file was
+    /// not writable: it would stay read-only even after the file becomes writable.
     pub fn put_back(&self, connection: Connection) {
         if connection.is_readonly(rusqlite::MAIN_DB).unwrap_or(true) {
             return;
@@ -136,7 +137,7 @@ impl File {
     }
 }
 
-/// Makes the folder, the file and its tables, if they do not exist.
+/// Creates the folder, the file and its tables, if they do not exist.
 pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     let dir = path.parent().unwrap_or(path);
     let no_folder = |error| out_of_reach(dir, "the folder cannot be created", &error, Errno::from_io_error(&error));
@@ -163,18 +164,19 @@ pub(super) fn create(path: &Path, schema: &str) -> Result<(), StoreError> {
     });
     let (found, mut db) = made.map_err(|error| store_error(path, &error))?;
     check(path, found)?;
-    // A failure is ignored: without the reserve, the store works while the disk has room.
+    // Ignore a failure: without the reserve, the store still works as long as the disk has room.
     let _ = reserve(path, &mut db);
     Ok(())
 }
 
-/// True if a database of this mode keeps its journal; see [`File::journal`].
+/// True if a database with this mode keeps its journal; see [`File::journal`].
 fn keeps_journal(mode: u32) -> bool {
     let (group, others) = (mode >> 3 & 0o7, mode & 0o7);
     group & !others == 0
 }
 
-/// Reserves room for a takeover while the disk is full, in the database and its journal. A leader only overwrites.
+/// Reserves room in the database and its journal, so that a takeover succeeds even if the disk is full. A leader needs
+/// no additional room, because it only overwrites.
 fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
     let mut journal = path.as_os_str().to_owned();
     journal.push("-journal");
@@ -191,7 +193,8 @@ fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
         transaction.execute_batch(sql)?;
         transaction.commit()
     };
-    // Each row takes a little more than a page. The update grows the journal, and the drop frees the pages.
+    // Each row takes slightly more than a page. The update makes the journal grow, and dropping the table frees the
+    // pages.
     let fill = format!("INSERT INTO reserve SELECT zeroblob({PAGE}) FROM n");
     step(&format!(
         "CREATE TABLE IF NOT EXISTS reserve (page BLOB); DELETE FROM reserve;
@@ -204,14 +207,16 @@ fn reserve(path: &Path, db: &mut Connection) -> rusqlite::Result<()> {
 fn connect(path: &Path, extra: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | extra;
     let mut db = Connection::open_with_flags(path, flags)?;
-    // SQLite's own waits grow to 100 ms, and would miss the gaps of a client that writes all the time.
+    // SQLite's own busy handler waits up to 100 ms between attempts, and would miss the gaps that a continuously
+    // writing client leaves.
     let looks = i32::try_from(busy.as_millis()).unwrap_or(i32::MAX);
     db.busy_handler(Some(move |count| {
         std::thread::sleep(BUSY_LOOK);
         count < looks
     }))?;
-    // A begun term must survive a power cut, or it would begin again. While the file is made, the journal is deleted,
-    // and FULL is not enough: only EXTRA syncs the folder. Otherwise the journal could reappear and undo the commit.
+    // A term that has begun must survive a power failure, or another host could begin it again. FULL is not enough
+    // where the journal is deleted, as during the creation of the file: only EXTRA also syncs the folder. Otherwise the
+    // journal could reappear and undo the commit.
     db.pragma_update(None, "synchronous", "EXTRA")?;
     Ok(db)
 }
@@ -243,9 +248,6 @@ fn check(path: &Path, identity: Identity) -> Result<(), StoreError> {
     }
 }
 
-/// The words of the error if another process holds the lock. The request was not decided, and may be repeated.
-pub(crate) const LOCKED: &str = "is locked";
-
 pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     use ErrorCode::{CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase};
     use ErrorCode::{PermissionDenied, ReadOnly};
@@ -274,7 +276,7 @@ pub(super) fn store_error(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Like [`store_error`], but `None` if the file has been moved or replaced.
+/// Like [`store_error`], but returns `None` if the file has been moved or replaced.
 pub(super) fn unless_moved(path: &Path, error: &rusqlite::Error) -> Option<StoreError> {
     let moved = error.sqlite_error().is_some_and(|error| error.extended_code == MOVED);
     (!moved).then(|| store_error(path, error))
@@ -284,9 +286,11 @@ pub(super) fn misconfigured(path: &Path, why: impl Display) -> StoreError {
     StoreError::Misconfigured(format!("{}: {why}", path.display()))
 }
 
-/// The error about a path, or files next to it, that cannot be reached. SQLite gives no reason, so it is looked up.
+/// Returns the error for a path, or for files next to it, that cannot be accessed. SQLite does not give the reason, so
+/// this function looks for it in the file system.
 pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Option<Errno>) -> StoreError {
-    // If the path does not exist, checks the folder above it. A file system that counts nothing reports 0 of 0.
+    // If the path does not exist, check the folder above it. A file system that does not count its blocks or inodes
+    // reports 0 of 0.
     let is_full = |there: &StatVfs| there.f_blocks > 0 && there.f_bavail == 0;
     let has_no_more_files = |there: &StatVfs| there.f_files > 0 && there.f_favail == 0;
     let there = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok());
@@ -306,7 +310,7 @@ pub(super) fn out_of_reach(path: &Path, what: &str, error: &dyn Display, why: Op
     misconfigured(path, format!("{what} ({error}): {remedy}"))
 }
 
-/// Refuses what is no regular file. Opening a pipe would block, and opening a folder fails with an unclear error.
+/// Refuses anything but a regular file. Opening a pipe would block, and opening a folder fails with an unclear error.
 fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), StoreError> {
     if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
         return Ok(());
@@ -318,7 +322,7 @@ fn refuse_other_kinds(path: &Path, found: &rustix::fs::Stat) -> Result<(), Store
     ))
 }
 
-/// Refuses a file system that is not known to be local: two hosts could hold one lease.
+/// Refuses a file system that is not known to be local: on a network file system, two hosts could hold the same lease.
 fn refuse_foreign(path: &Path, found: io::Result<Option<String>>) -> Result<(), StoreError> {
     match found {
         Ok(None) => Ok(()),

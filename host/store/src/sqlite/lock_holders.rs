@@ -5,11 +5,11 @@ use std::path::Path;
 
 use rustix::fs::{Dev, major, minor, stat};
 
-/// The bytes that SQLite locks: one that announces a writer, one that a writer reserves, and 510 that readers share.
-/// <https://sqlite.org/fileformat.html#the_lock_byte_page>
+/// The bytes that SQLite locks: one (PENDING) for a writer that waits for readers, one (RESERVED) for a writer, and 510
+/// (SHARED) for readers. <https://sqlite.org/fileformat.html#the_lock_byte_page>
 const LOCKED: std::ops::RangeInclusive<u64> = 0x4000_0000..=0x4000_01ff;
 
-/// The largest number of processes that a message names.
+/// Maximum number of processes in a message.
 const MOST: usize = 4;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,8 +18,8 @@ struct Holder {
     writes: bool,
 }
 
-/// Describes the other processes that lock the database at this path: `process 42 (baton) writes to it`. `None` if the
-/// kernel names none; it does not name those of other containers.
+/// Describes the other processes that lock the database at this path: `process 42 (baton) writes to it`. Returns `None`
+/// if the kernel lists no process; it does not list processes in other containers.
 pub(super) fn described(path: &Path) -> Option<String> {
     let found = stat(path).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -29,9 +29,9 @@ pub(super) fn described(path: &Path) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", and "))
 }
 
-/// Reads `/proc/locks`: a number, `POSIX` or `OFDLCK`, `ADVISORY`, `READ` or `WRITE`, a process (-1 for none), the file
-/// as `MAJOR:MINOR:INODE`, the first byte and the last one (`EOF` for the end of the file, wherever that is). A process
-/// that waits for a lock has `->` after the number.
+/// Parses `/proc/locks`. Each line has a number, `POSIX` or `OFDLCK`, `ADVISORY`, `READ` or `WRITE`, a process id (-1
+/// for none), the file as `MAJOR:MINOR:INODE`, and the first and the last locked byte (`EOF` for the end of the file).
+/// If the process is still waiting for the lock, `->` follows the number.
 fn holders(locks: &str, device: Dev, inode: u64) -> Vec<Holder> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let mut found: Vec<Holder> = Vec::new();
@@ -48,7 +48,7 @@ fn holders(locks: &str, device: Dev, inode: u64) -> Vec<Holder> {
             None => found.push(Holder { pid, writes: kind == "WRITE" }),
         }
     }
-    // A writer comes first, because the others wait for it.
+    // Put a writer first, because the other processes wait for it.
     found.sort_by_key(|holder| !holder.writes);
     found
 }
@@ -57,7 +57,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pid, writes } = self;
         let of = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        // The state is the field after the name, which is in brackets and may have any characters.
+        // The state is the field after the process name, which is in parentheses and may contain any characters.
         let stat = of("stat");
         let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
         let state = if matches!(state, Some("T" | "t")) { ", which is stopped," } else { "" };

@@ -1,5 +1,5 @@
-//! Detects at once that the file of the leases was removed, replaced or moved. The next renewal would find that out,
-//! but a host whose leases are gone, or older, need not wait for it.
+//! Detects at once that the lease database was removed, replaced or moved. The next renewal would also detect it, but a
+//! host whose leases are gone, or were replaced by an older copy, should not wait that long.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ pub(super) struct MoveWatch {
     looked: Mutex<HashMap<ElectionName, Look>>,
 }
 
-/// The number of the file that was checked for an election, and the number of events heard by then.
+/// The number of the file that was last checked for an election, and the number of file events received by then.
 type Look = (u64, u64);
 
 impl MoveWatch {
@@ -33,7 +33,8 @@ impl MoveWatch {
 }
 
 impl SqliteStore {
-    /// Resolves when the leases' file has left its path, once for each event that the kernel reports. Cancel safe.
+    /// Resolves when the lease database is no longer at its path, once for each event that the kernel reports. Cancel
+    /// safe.
     pub(super) async fn leases_moved(&self, election: &ElectionName) {
         let moves = &self.shared.moves;
         let events = &moves.events;

@@ -1,8 +1,8 @@
-//! The tables of everything but the leases.
+//! The tables for everything except the leases.
 //!
-//! State has a file of its own, so that no commit delays a renewal. So have modules: a client that writes a large one
-//! locks readers out for as long as the disk takes, and every node reads control objects every few seconds. So has
-//! history, so that nothing more important waits for it.
+//! State has its own file, so that no commit delays a renewal. Modules have their own file, because a client that
+//! writes a large module locks out all readers until the disk is done, and every node reads control objects every few
+//! seconds. History has its own file, so that nothing more important waits for it.
 
 use async_trait::async_trait;
 use baton_election::{ElectionName, StoreError, Version};
@@ -124,7 +124,7 @@ impl ObjectStore for SqliteStore {
             PlainObject::Announcement(election, node) => shared.announcements.get(election, node, limit),
             PlainObject::Module(digest) => shared.modules.transact(Intent::Read, |db| {
                 let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-                // `substr` turns an empty content into NULL.
+                // `substr` turns empty content into NULL.
                 db.prepare_cached(
                     "SELECT CASE WHEN length(content) > ?1 THEN substr(content, 1, ?1) ELSE content END \
                      FROM module WHERE digest = ?2",
@@ -224,8 +224,8 @@ impl Databases {
     }
 }
 
-/// Returns the key of an election's row. Two kinds of objects share a table, so that a folder of an older version can
-/// keep both. No election can have the name of a steering key, so older hosts ignore that row.
+/// Returns the key of an election's row. Control and steering objects share a table, so that a store from an older
+/// version has room for both. A steering key is not a valid election name, so older hosts ignore its row.
 pub(super) fn key(object: VersionedObject, election: &ElectionName) -> String {
     format!("{election}{}", suffix(object))
 }
@@ -237,7 +237,7 @@ fn suffix(object: VersionedObject) -> &'static str {
     }
 }
 
-/// Reads an election's object. The content stays on the disk if its version is `known`.
+/// Reads an election's object. Does not read the content if the object has the version `known`.
 pub(super) fn read(
     db: &Connection,
     table: &'static str,
@@ -259,7 +259,8 @@ pub(super) fn read(
     })
 }
 
-/// Writes the whole object if it has this version. Without a version, writes it only if there is none.
+/// Replaces the object's content if the object has this version. Without a version, writes the object only if it does
+/// not exist.
 fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Version>, content: &[u8]) -> Step<Version> {
     let next = match new_version() {
         Ok(next) => next,
@@ -278,11 +279,11 @@ fn write(db: &Connection, table: &'static str, key: &str, version: Option<&Versi
     Ok(if changed == 0 { Err(StoreError::Conflict) } else { Ok(next) })
 }
 
-/// Reads the first bytes of an election's state, which name its term.
+/// Reads the first bytes of an election's state, which contain its term.
 pub(super) fn state_head(db: &Connection, election: &ElectionName) -> rusqlite::Result<Option<Vec<u8>>> {
     db.prepare_cached("SELECT substr(content, 1, ?2) FROM state WHERE election = ?1")?
         .query_row(params![election.as_str(), i64::try_from(HEAD).unwrap_or(i64::MAX)], |row| {
-            // `substr` turns an empty content into NULL.
+            // `substr` turns empty content into NULL.
             Ok(row.get::<_, Option<Vec<u8>>>(0)?.unwrap_or_default())
         })
         .optional()

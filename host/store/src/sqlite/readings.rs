@@ -1,9 +1,9 @@
-//! Readings of control and steering objects. A host repeats them every few seconds, and nearly always finds nothing
-//! new.
+//! Reads of control and steering objects. A host repeats these reads every few seconds, and nearly always finds no
+//! change.
 //!
-//! Readings that are requested at one moment share a transaction. As long as the kernel (inotify(7)) has reported no
-//! write to the file since the last one, no transaction is made. The kernel reports the writes of all processes, and
-//! before the writer releases the lock that a reading waits for.
+//! Reads that are requested at the same time share a transaction. No transaction is needed if the kernel (inotify(7))
+//! has reported no write to the file since the last read. The kernel reports the writes of all processes, and it does
+//! so before the writer releases the lock for which readers wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ use super::{Databases, SqliteStore};
 use crate::file_events::Watches;
 use crate::{Reading, VersionedObject};
 
-/// A result is reused for at most this time, whatever the kernel has reported. The kernel reports neither that a folder
-/// further up was moved or mounted over, nor that a link on the way leads elsewhere.
+/// Maximum time for which a result is reused, even if the kernel reports no write. The kernel does not report that a
+/// folder further up was moved or mounted over, or that a symbolic link in the path was changed.
 const STANDS_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -34,21 +34,21 @@ pub(super) struct ReadRequest {
     known: Option<Version>,
 }
 
-/// The results that were read since the last write to the file.
+/// The results of the reads since the last write to the file.
 #[derive(Default)]
 struct Last {
-    /// None before the first transaction, and if the system has no queue left.
+    /// None before the first transaction, or if the system has no inotify queue left.
     watches: Option<Arc<Watches>>,
     /// The number of the file that was last found at the path.
     file: u64,
-    /// The number of times that the kernel has reported anything, or another file was found.
+    /// Number of times that the kernel has reported an event or another file was found.
     told: u64,
-    /// The moment of the last reading of each key, and the object's version, if there was one.
+    /// The time of the last read of each key, and the object's version if the object existed.
     found: HashMap<String, (Instant, Option<Version>)>,
 }
 
 impl Last {
-    /// Forgets all results if the kernel has reported anything, or if another file was found.
+    /// Forgets all results if the kernel has reported an event, or if another file was found.
     fn hear(&mut self, control: &Database) {
         let file = *control.files().borrow();
         let is_another = std::mem::replace(&mut self.file, file) != file;
@@ -58,7 +58,7 @@ impl Last {
         }
     }
 
-    /// Returns the result of a reading, if it is known without one.
+    /// Returns the result of a read, if it is known without a transaction.
     fn still(&self, ReadRequest { key, known }: &ReadRequest) -> Option<Reading> {
         match self.found.get(key).filter(|(at, _)| at.elapsed() < STANDS_FOR)? {
             (_, None) => Some(Reading::Nothing),
@@ -68,7 +68,7 @@ impl Last {
 }
 
 impl ReadRequest {
-    /// Returns the object's version after this reading, if there is one.
+    /// Returns the object's version according to this reading, or `None` if the object does not exist.
     fn version(&self, reading: &Reading) -> Option<Version> {
         match reading {
             Reading::Nothing => None,
@@ -85,7 +85,8 @@ impl ReadCache {
         last
     }
 
-    /// Asks the kernel to report writes from now on. Returns [`Last::told`] if it can. May wait for the disk.
+    /// Asks the kernel to report writes from now on. Returns [`Last::told`] if the kernel can report them. May block on
+    /// the disk.
     fn watch(&self, control: &Database) -> Option<u64> {
         let watches = {
             let mut last = self.last(control);
@@ -97,7 +98,7 @@ impl ReadCache {
         control.watch_changes(&watches).then(|| self.last(control).told)
     }
 
-    /// Keeps a result, unless [`Last::told`] has changed since the reading.
+    /// Keeps a result, unless [`Last::told`] is no longer `told`, its value before the read.
     fn note(&self, control: &Database, told: u64, sought: &ReadRequest, reading: &Reading) {
         let mut last = self.last(control);
         if last.told == told {
@@ -157,7 +158,7 @@ mod tests {
         Ok(Reading::Found(version.clone(), Bytes::from_static(content)))
     }
 
-    /// True if a reading with this known version needs a transaction.
+    /// True if a read with this known version needs a transaction.
     async fn asks(store: &SqliteStore, object: VersionedObject, known: Option<&Version>) -> bool {
         let queue = store.shared.readings.batches.of(&store.shared.control);
         let _turn = Arc::clone(&queue.turn).acquire_owned().await.unwrap();
@@ -192,7 +193,7 @@ mod tests {
             let expected = if *next == version { Ok(Reading::Unchanged) } else { found(next, content) };
             assert_eq!(store.read(Control, &job(), Some(&version)).await, expected, "{what}");
             version = next.clone();
-            // If the first reading finds another file, only the second result is kept.
+            // If the first read finds another file, only the result of the second read is kept.
             assert_eq!(store.read(Control, &job(), Some(&version)).await, Ok(Reading::Unchanged));
             assert_eq!(store.read(Steering, &job(), None).await, Ok(Reading::Nothing));
             for (object, known) in [(Control, Some(&version)), (Steering, None), (Steering, Some(&version))] {
@@ -206,7 +207,7 @@ mod tests {
         assert!(store.read(Control, &job(), Some(&version)).await.is_err());
     }
 
-    /// The kernel does not report that a link on the way was replaced.
+    /// The kernel does not report that a symbolic link in the path was replaced.
     #[tokio::test]
     async fn result_is_forgotten_when_another_file_is_found() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Rights to a store's folder and files. Other users of the machine must not reach them: even a user who may only read
-//! a database can lock it, and then nobody can write to it.
+//! Permissions of a store's folder and files. Other users of the machine must not have access: even a user who may only
+//! read a database can lock it, and then nobody can write to it.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use super::file::misconfigured;
 const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
 const OF_GROUP: Mode = Mode::RGRP.union(Mode::WGRP);
 
-/// Refuses a folder that all users may write: any of them could replace the store's files.
+/// Refuses a folder that is writable by all users: any of them could replace the store's files.
 pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
     let found = stat(dir).map_err(|error| misconfigured(dir, format!("its permissions cannot be read ({error})")))?;
     let mode = Mode::from_raw_mode(found.st_mode);
@@ -28,12 +28,14 @@ pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
     Err(misconfigured(dir, format!("all users of this machine may write to this folder (mode {mode:04o}): {remedy}")))
 }
 
-/// Makes an empty file for its owner, and in a [shared](is_shared) folder for its group. Keeps an existing file.
+/// Creates an empty file that only its owner can access, or in a [shared](is_shared) folder also its group. Keeps an
+/// existing file.
 pub(super) fn make_file(path: &Path) -> io::Result<()> {
     let mode = path.parent().map_or(OWN, mode_of_files);
-    // Not opened: closing it would drop the locks that SQLite may already have on it.
+    // Create the file without opening it: closing it would drop any locks that SQLite already holds on it in this
+    // process.
     match mknodat(CWD, path, FileType::RegularFile, mode, 0) {
-        // The umask may have taken rights of the group away.
+        // The umask may have removed the group's permissions.
         Ok(()) => Ok(chmod(path, mode)?),
         Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
@@ -45,9 +47,10 @@ fn mode_of_files(dir: &Path) -> Mode {
     if is_shared { OWN | OF_GROUP } else { OWN }
 }
 
-/// Gives a new file the mode of files in the folder `dir`, and the folder's owner if root makes it, who must read it.
+/// Gives a new file the mode for files in the folder `dir`. If root creates the file, also gives it to the folder's
+/// owner, who must be able to read it.
 pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
-    // The umask may have taken rights of the group away.
+    // The umask may have removed the group's permissions.
     fchmod(file, mode_of_files(dir))?;
     if let Some((user, group)) = owner_for_root(dir)? {
         let _ = fchown(file, Some(user), Some(group));
@@ -55,7 +58,8 @@ pub(super) fn give(file: &OwnedFd, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The owner of what root makes in this folder; none for other users. A root that may not give files away keeps them.
+/// Returns the owner for files that root creates in this folder; `None` if this process does not run as root. If root
+/// may not change the owner, root stays the owner.
 fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -64,8 +68,9 @@ fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid))))
 }
 
-/// Makes a folder for its owner, and in a [shared](is_shared) folder for its group. Keeps an existing folder. The name
-/// survives a power cut. The folder above must exist; its owner gets what root makes.
+/// Creates a folder that only its owner can access, or in a [shared](is_shared) folder also its group. Keeps an
+/// existing folder. The folder survives a power failure. The parent folder must exist; if root creates the folder, it
+/// gets the parent's owner.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let above = path.parent().unwrap_or(path);
     let of_files = mode_of_files(above);
@@ -83,17 +88,19 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    // Syncs even if the folder exists: its maker may have been killed before the sync.
+    // Sync even if the folder exists: the process that created it may have been killed before the sync.
     File::open(above)?.sync_all()
 }
 
-/// True if the folder's group may write to it, and its files get that group or it is another than the user's own.
+/// True if the folder's group may write to it, and if either new files inherit that group or the group is not the
+/// user's own.
 fn is_shared(dir: &Stat) -> bool {
     let mode = Mode::from_raw_mode(dir.st_mode);
     mode.contains(Mode::WGRP) && (mode.contains(Mode::SGID) || dir.st_gid != getegid().as_raw())
 }
 
-/// The advice that keeps other users out. The mode of a folder that belongs to another user, or to all, stays as it is.
+/// Returns advice on how to keep other users out. Suggests no change to a folder that belongs to another user or that
+/// all users share (sticky bit).
 fn remedy(dir: &Path, found: &Stat) -> String {
     let is_own = found.st_uid == geteuid().as_raw();
     if is_own && !Mode::from_raw_mode(found.st_mode).contains(Mode::SVTX) {
@@ -103,16 +110,16 @@ fn remedy(dir: &Path, found: &Stat) -> String {
     }
 }
 
-/// The part of a store that other users of the machine can reach.
+/// The part of a store that other users of the machine can access.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exposure {
     /// The problem and the advice, for the operator.
     pub text: String,
-    /// True if other users may open a file of the store, and not just enter the folder.
+    /// True if other users may open a file of the store; false if they may only enter the folder.
     pub opens_files: bool,
 }
 
-/// The part of the store in the folder `dir` that other users of the machine can reach, if any.
+/// Returns the part of the store in the folder `dir` that other users of the machine can access, if any.
 pub(super) fn reached_by_others(dir: &Path) -> Option<Exposure> {
     let found = stat(dir).ok().filter(|_| is_entered_by_others(dir))?;
     let open: Vec<String> = files_in(dir)
@@ -192,7 +199,7 @@ mod tests {
 
     #[test]
     fn folder_is_refused_if_all_may_write_and_named_if_all_enter() {
-        // Other users may not even get to the folder for temporary files.
+        // On some machines, other users cannot even enter the folder for temporary files.
         let are_named = is_entered_by_others(&std::env::temp_dir());
         for (mode, is_refused, is_named) in [
             (0o700, false, false),

@@ -1,8 +1,9 @@
-//! The tables of the leases: their rows, the marks of released records, and the notes of the leases' holders.
+//! The tables for the leases: the leases' rows, the marks of released records, and the notes about the leases' holders.
 //!
-//! Hosts that are older than the marks write a whole row by position, so the table `lease` keeps its columns. Marks
-//! have a table of their own. A mark names the version of its record, so an older host that writes a record voids the
-//! mark. Notes work the same way, and also name the lease's id: an older host that takes the lease makes up a new one.
+//! Hosts that are older than the marks write a whole row by column position, so the columns of the table `lease` cannot
+//! change. Marks have their own table. A mark contains the version of its record, so a record that an older host writes
+//! has no mark. Notes work the same way, and also contain the lease's id, because an older host that acquires the lease
+//! chooses a new id.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use crate::lease::{Lease, LeaseObject};
 use crate::witness::LockFileId;
 
-/// The table of the leases, made by `create`. Times are in nanoseconds.
+/// The table of the leases, created by `create`. Times are in nanoseconds.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -21,22 +22,23 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// Made with the first mark: an older host may have made the file, or an operator may have restored it.
+/// Created with the first mark, because an older host may have created the file, or an operator may have restored an
+/// old one.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
-/// Made with the first pause, for the same reasons.
+/// Created with the first pause, for the same reasons as [`RELEASED`].
 const REST: &str = "
 CREATE TABLE IF NOT EXISTS rest (election TEXT PRIMARY KEY, version TEXT NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
 
-/// Made with the first note, for the same reasons.
+/// Created with the first note, for the same reasons as [`RELEASED`].
 pub(super) const HOLDER: &str = "
 CREATE TABLE IF NOT EXISTS holder (
   election TEXT PRIMARY KEY, version TEXT NOT NULL, id BLOB NOT NULL,
   incarnation TEXT NOT NULL, device INTEGER NOT NULL, inode INTEGER NOT NULL, boot TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// The moment of a lease's last change, and the boot clock that it was read on.
+/// The time of a lease's last change, and the boot clock on which it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     pub at: Duration,
@@ -114,7 +116,8 @@ fn has(db: &Connection, table: &str) -> rusqlite::Result<bool> {
         .query_row([table], |row| row.get(0))
 }
 
-/// Notes that the lease with this id ends with the incarnation that wrote this version of the record to begin its term.
+/// Notes that the lease `id` ends with the incarnation `place`, which wrote this `version` of the record to begin its
+/// term.
 pub(super) fn note_holder(
     db: &Connection,
     election: &ElectionName,
@@ -139,8 +142,8 @@ pub(super) fn note_holder(
     Ok(())
 }
 
-/// Returns the lock file of the incarnation whose end ends the lease, if any. The note must be of this boot, and name
-/// the lease's present id and the record's present version.
+/// Returns the lock file of the incarnation with which the lease ends, if there is a valid note. The note must be from
+/// this boot, and contain the lease's current id and the record's current version.
 pub(super) fn holder(
     db: &Connection,
     election: &ElectionName,
@@ -202,7 +205,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             module: row.get("module")?,
             outcome: row.get::<_, Option<String>>("outcome")?.map(|text| outcome(&text)).transpose()?,
             failures: row.get("failures")?,
-            // Read from tables of their own, in `load`.
+            // `load` reads these from their own tables.
             released: false,
             rests_until: None,
         }),
@@ -211,7 +214,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
         holder: row.get::<_, Option<[u8; 16]>>("holder")?.map(|id| LeaseId::from_random(u128::from_be_bytes(id))),
         length: row.get::<_, Option<i64>>("length")?.map(duration),
         broken_after: row.get::<_, Option<i64>>("broken_after")?.map(duration),
-        // An observation, and never saved.
+        // Only an observation, and never saved.
         is_abandoned: false,
         changes: row.get::<_, i64>("changes")?.cast_unsigned(),
     };

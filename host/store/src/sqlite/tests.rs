@@ -55,7 +55,7 @@ async fn read(store: &SqliteStore) -> (LeaseState, Version, Option<Record>) {
 async fn settled(store: &SqliteStore, op: Op) -> Result<Reply, StoreError> {
     loop {
         match store.request(&job(), op.clone()).await {
-            Err(StoreError::Unknown(why)) if why.contains(file::LOCKED) => {}
+            Err(StoreError::Unknown(why)) if why.contains(crate::LOCKED) => {}
             answer => return answer,
         }
     }

@@ -1,4 +1,4 @@
-//! Readers of database rows, for [`crate::foreign`].
+//! Readers of database rows, for [`crate::untrusted`].
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use rusqlite::types::Value;
 use super::row;
 use crate::lease::{Lease, LeaseObject};
 
-/// Reads a row of `lease` with columns of any type, as no file of Baton's has them. For each column after the election,
-/// a byte gives the type. A number has 8 bytes; a text or a blob has a length byte and its content.
+/// Reads a row of `lease` whose columns have any type, which never occurs in a file that Baton wrote. `bytes` has a
+/// type byte for each column after the election. 8 bytes follow for a number; a length byte and the content follow for
+/// text or a blob.
 pub(crate) fn row(bytes: &[u8]) {
     thread_local! {
         static DB: (Connection, usize) = database().unwrap_or_else(|error| panic!("{error}"));
@@ -18,7 +19,7 @@ pub(crate) fn row(bytes: &[u8]) {
     DB.with(|(db, columns)| read(db, *columns, bytes)).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Makes a database that takes such rows. Returns it with the number of columns.
+/// Creates a database whose table `lease` accepts such rows. Returns the database and the number of columns.
 fn database() -> rusqlite::Result<(Connection, usize)> {
     let db = Connection::open_in_memory()?;
     db.execute_batch(row::SCHEMA)?;
@@ -26,7 +27,7 @@ fn database() -> rusqlite::Result<(Connection, usize)> {
     Ok((db, columns))
 }
 
-/// Removes the types of a table's columns, except for the election's. Returns the number of columns.
+/// Removes the types of all columns of a table except the election. Returns the number of columns.
 fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     let columns: Vec<String> = db
         .prepare("SELECT name FROM pragma_table_info(?1)")?
@@ -38,7 +39,8 @@ fn make_typeless(db: &Connection, table: &str) -> rusqlite::Result<usize> {
     Ok(columns.len())
 }
 
-/// Reads a row of `holder` whose columns have any type, next to a lease that matches the row as far as possible.
+/// Reads a row of `holder` whose columns have any type, together with a lease that matches the row as closely as
+/// possible.
 pub(crate) fn holder(bytes: &[u8]) {
     thread_local! {
         static DB: Connection = holders().unwrap_or_else(|error| panic!("{error}"));

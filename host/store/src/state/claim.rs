@@ -1,14 +1,16 @@
 //! The claim: a term's right to change the document, and the document as the term knows it.
 //!
-//! All safety rests on the conditional write. A write with an unknown outcome is repeated unchanged until the store
-//! says that it succeeded or that its condition failed. Only then is the document read. Its version is adopted only if
-//! it bears this claim's mark; any other mark means that the term is over.
+//! All safety depends on the conditional write. A write with an unknown outcome is repeated unchanged until the store
+//! reports that the write succeeded or that its condition failed. If the condition failed, the term reads the document,
+//! and adopts the document's version only if the document has the marks of that write. Any other mark means that the
+//! term is over.
 //!
-//! In a swap, no instance waits for the store. While the old instance still runs, its process claims the document for
-//! the next term, in one more write on top of the last. The old instance's commits go on top of that claim.
+//! In a swap, no instance waits for the store. While the old instance is still running, its process claims the document
+//! for the next term in one additional write. The old instance's later commits are based on that claim.
 //!
-//! A node that asks for the lease, or surveys a lease that is given up, reads the document meanwhile, for its first
-//! term. If the document changes after that, the claim's condition fails, and the document is read again.
+//! While a node requests the lease, or surveys a lease that is being given up, it already reads the document for its
+//! first term. If the document changes after that read, the claim's condition fails, and the node reads the document
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,19 +35,19 @@ pub struct Claimant {
     pub election: ElectionName,
     /// The limits of the state.
     pub limits: Limits,
-    /// The document that the previous term left.
+    /// The document that the previous term in this process left.
     pub handover: Handover,
-    /// The document that was read before the term.
+    /// The document that was read before the term began.
     pub read_ahead: ReadAhead,
-    /// Called once for each claim or commit that the store does not accept at the first try.
+    /// Called once for each claim or commit that the store does not accept at the first attempt.
     pub tell: Arc<dyn Fn(&StoreError) + Send + Sync>,
 }
 
-/// The document that a term leaves to its successor in the same process, if the successor's claim was made ahead.
+/// The document that a term leaves to the next term in the same process, if the next term's claim was made in advance.
 #[derive(Clone, Default)]
 pub struct Handover(Arc<Mutex<Option<HandoverOffer>>>);
 
-/// The document as it was read before there was a term. The next claim begins with it.
+/// The document as read before the term began. The next claim starts from this document.
 #[derive(Clone, Default)]
 pub struct ReadAhead(Arc<Mutex<JoinSet<Found>>>);
 
@@ -54,32 +56,33 @@ type Found = Result<Option<(Version, Bytes)>, StoreError>;
 
 struct HandoverOffer {
     term: Term,
-    /// The mark of the claim for `term`, made or tried.
+    /// The mark of the claim for `term`, which may have been attempted only.
     claim: Mark,
     /// The document and its version, if both are known for certain.
     document: Option<(Version, Arc<Document>)>,
 }
 
-/// One term's hold on its election's state. Dropping it offers the document to the next term in this process, if that
-/// term's claim was made ahead. No claim or commit may be running by then.
+/// One term's claim on its election's state. Dropping it offers the document to the next term in this process, if that
+/// term's claim was made in advance. Drop it only after all claims and commits have finished.
 pub struct Claim {
     document: Arc<Document>,
     history: Arc<AsyncMutex<History>>,
 }
 
-/// A handle that claims the state for the next term, while this one's instance still runs.
+/// A handle that claims the state for the next term while this term's instance is still running.
 pub struct HandoverClaim(Arc<AsyncMutex<History>>);
 
-/// The document as one term knows it, and its writes: one after the other, each on top of the last.
+/// The document as one term knows it, and the term's writes, which are made one at a time, each based on the previous
+/// one.
 struct History {
     home: Claimant,
     term: Term,
     gate: Arc<Gate>,
     document: Arc<Document>,
     version: Version,
-    /// A write that may have arrived, but whose outcome is unknown.
+    /// A write that may have reached the store, but whose outcome is unknown.
     unsettled: Option<Arc<Document>>,
-    /// The next term and the mark of its claim, once that claim was tried.
+    /// The next term and the mark of its claim, set once the claim has been attempted.
     next: Option<(Term, Mark)>,
 }
 
@@ -88,20 +91,21 @@ struct History {
 pub enum Change {
     /// Saves a value under a key.
     Put(String, Bytes),
-    /// Removes a key. Harmless if there is none.
+    /// Removes a key. Does nothing if the key does not exist.
     Delete(String),
 }
 
 /// The reason why a term could not claim the state. Its instance is not started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// This term or a higher one has already claimed the state: the election's record was lost or set back.
+    /// This term or a higher one has already claimed the state: the election's record was lost or reset to an earlier
+    /// term.
     #[error("term {0} has already claimed the state")]
     Superseded(Term),
     /// The stored document cannot be used.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The term ended first.
+    /// The term ended before the state was claimed.
     #[error("the term ended before it could claim its state")]
     TermOver,
     /// The store cannot be used.
@@ -158,7 +162,8 @@ impl Claimant {
         Ok(Claim { document, history: Arc::new(AsyncMutex::new(history)) })
     }
 
-    /// Writes the claim of `term`. The claim `ahead` is this term's own, but a commit may still go on top of it.
+    /// Writes the claim of `term`. `ahead` is the mark of a claim that was made for this term in advance; a commit of
+    /// the old instance may still follow that claim.
     async fn write_claim(
         &self,
         term: Term,
@@ -184,7 +189,8 @@ impl Claimant {
             };
             let is_superseded =
                 |found: &Document| found.term > term || (found.term == term && Some(found.claim) != ahead);
-            // An old reading may lead to a write, but never to an error: the document may have been repaired since.
+            // A document that was read ahead may lead to a write, but never to an error: it may have been repaired
+            // since.
             if is_old && found.as_ref().map_or(true, is_superseded) {
                 continue;
             }
@@ -202,7 +208,7 @@ impl Claimant {
             gate.pass().map_err(|_| ClaimError::TermOver)?;
             match self.write(version.as_ref(), content).await {
                 Ok(version) => return Ok((version, document)),
-                // Another writer or an earlier try was faster: the next reading shows which.
+                // Another writer or an earlier attempt was faster: the next read shows which.
                 Err(StoreError::Conflict) => {}
                 Err(error) => pace.wait(&error).await.map_err(ClaimError::Store)?,
             }
@@ -213,13 +219,13 @@ impl Claimant {
 async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Found {
     Ok(match tried(store.read(VersionedObject::State, election, None)).await? {
         Reading::Found(version, content) => Some((version, content)),
-        // Without a known version, no store answers `Unchanged`.
+        // A store answers `Unchanged` only if the request contains a known version.
         Reading::Nothing | Reading::Unchanged => None,
     })
 }
 
 impl ReadAhead {
-    /// Starts to read in the given runtime, unless a reading has already started.
+    /// Starts to read in the given runtime, unless a read has already been started.
     pub fn begin(&self, runtime: &Handle, store: Arc<dyn ObjectStore>, election: ElectionName) {
         let mut reading = self.lock();
         if reading.is_empty() {
@@ -227,12 +233,12 @@ impl ReadAhead {
         }
     }
 
-    /// Forgets the reading, because another node has the lease.
+    /// Discards the result of the read, because another node has the lease.
     pub fn clear(&self) {
         drop(std::mem::take(&mut *self.lock()));
     }
 
-    /// Waits for the result of the reading; none if no reading was started.
+    /// Waits for the result of the read. Returns `None` if no read was started.
     async fn take(&self) -> Option<Found> {
         let mut reading = std::mem::take(&mut *self.lock());
         reading.join_next().await?.ok()
@@ -244,7 +250,7 @@ impl ReadAhead {
 }
 
 impl Handover {
-    /// Forgets the offer, because no term will take it.
+    /// Discards the offer, because no term will accept it.
     pub fn clear(&self) {
         drop(self.take());
     }
@@ -259,7 +265,7 @@ impl Handover {
 }
 
 impl Claim {
-    /// Returns the saved keys and values: this claim's own commits on top of what it began with.
+    /// Returns the saved keys and values: those from the start of this claim, changed by its own commits.
     pub fn entries(&self) -> &BTreeMap<String, Bytes> {
         &self.document.entries
     }
@@ -285,7 +291,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let Ok(history) = self.history.try_lock() else { return };
         let Some((term, claim)) = history.next else { return };
-        // A write under way might still be saved after the next instance has begun to read.
+        // An unsettled write might still be saved after the next instance has begun to read.
         let is_known = history.unsettled.is_none() && history.document.claim == claim;
         let document = is_known.then(|| (history.version.clone(), Arc::clone(&history.document)));
         history.home.handover.leave(HandoverOffer { term, claim, document });
@@ -293,7 +299,8 @@ impl Drop for Claim {
 }
 
 impl HandoverClaim {
-    /// Claims the state for `term`. Dropping the future is safe: the term's own claim finds out how far this one got.
+    /// Claims the state for `term`. Dropping the future is safe: when `term` begins, its own claim finds out if this
+    /// claim succeeded.
     ///
     /// # Errors
     /// [`CommitError`], as for a commit.
@@ -325,7 +332,7 @@ impl History {
             }
         }
         let (size, before) = (document.size(), self.document.size());
-        // If the limit was lowered, a state that is too large may still shrink.
+        // If the limit was lowered, a state that exceeds it may still shrink.
         if size > self.home.limits.total && size > before {
             return Err(CommitError::TooLarge(format!(
                 "the state would have {size} bytes; the limit is {}, and `--max-state` raises it",
@@ -351,7 +358,8 @@ impl History {
         self.settle(false).await
     }
 
-    /// Repeats the unsettled write until its outcome is known. `in_doubt`: an earlier try may have been saved.
+    /// Repeats the unsettled write until its outcome is known. `in_doubt` is true if an earlier attempt may have been
+    /// saved.
     async fn settle(&mut self, mut in_doubt: bool) -> Result<(), CommitError> {
         let Some(next) = self.unsettled.clone() else { return Ok(()) };
         let content = next.encode_aside().await.map_err(|error| CommitError::Unavailable(error.to_string()))?;
@@ -379,13 +387,14 @@ impl History {
         }
     }
 
-    /// Finds out why the version has changed: an earlier try was saved, or another writer's claim.
+    /// Finds out why the version has changed: an earlier attempt was saved, or another writer has claimed the state.
     async fn after_conflict(&mut self, next: Arc<Document>, in_doubt: bool) -> Result<(), CommitError> {
         let tell = Arc::clone(&self.home.tell);
         let mut pace = RetryPacer::new(&*tell);
         loop {
             if self.gate.pass().is_err() {
-                // The stored document has changed: the write stays unsettled, so that the next term does not adopt it.
+                // The stored document has changed. Leave the write unsettled, so that the next term reads the document
+                // from the store.
                 return Err(if in_doubt { CommitError::Unknown } else { CommitError::Refused });
             }
             match self.home.read().await {
@@ -397,7 +406,8 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Only this process claims the state for its next term: an operator has changed it.
+                            // Only this process claims the state for its next term, so an operator must have changed
+                            // the document.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
                             let term = if Some(term) == ours { self.term } else { term };
@@ -406,7 +416,7 @@ impl History {
                         }
                     };
                 }
-                // Reading again is safe: the condition has failed for good.
+                // Reading again is safe: the failed condition can never hold again.
                 Err(error) => drop(pace.wait(&error).await),
             }
         }
@@ -418,7 +428,7 @@ impl History {
         self.unsettled = None;
     }
 
-    /// Returns the final error of a commit. A commit in doubt stays unsettled, and is not reported as failed.
+    /// Returns the final error of a commit. A commit in doubt stays unsettled, and its outcome is reported as unknown.
     fn end(&mut self, in_doubt: bool, error: CommitError) -> CommitError {
         match error {
             CommitError::Superseded(_) => error,

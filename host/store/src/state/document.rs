@@ -1,4 +1,4 @@
-//! The document: a coordinator's keys and values, and who may change them.
+//! The document: a coordinator's keys and values, and the claim that permits changes to them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 /// The first bytes of every document.
 const MAGIC: &[u8] = b"baton state ";
-/// The format of the rest: Postcard, <https://postcard.jamesmunns.com/wire-format>.
+/// The format of the bytes after this one: Postcard, <https://postcard.jamesmunns.com/wire-format>.
 const FORMAT: u8 = b'1';
-/// The number of bytes that contain a document's term. A number in Postcard takes up to 10.
+/// Number of bytes from the start of a document that contain its term. In Postcard, the term takes up to 10 bytes.
 pub const HEAD: usize = MAGIC.len() + 1 + 10;
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY: usize = 512;
 
-/// The largest possible state, in bytes: each commit writes it whole.
+/// Maximum size of a state, in bytes. Bounded because each commit writes the whole state.
 pub const LARGEST: u64 = 64 << 20;
 
 /// The limits of a coordinator's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// All keys and values together, in bytes.
+    /// Maximum size of all keys and values together, in bytes.
     pub total: u64,
 }
 
-/// The bytes of [`Limits::total`] that allow one key: each costs memory and commit time, however short it is.
+/// Number of bytes of [`Limits::total`] per permitted key. Even a short key costs memory and commit time.
 const A_KEY: u64 = 64;
-/// The number of keys that is always allowed.
+/// Number of keys that are permitted under any limit.
 const FEW_KEYS: u64 = 1_000;
 
 impl Limits {
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// The random id of a claim or a commit. No two are alike.
+/// The random, unique id of a claim or a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mark(u128);
 
@@ -124,7 +124,7 @@ impl Document {
         }
     }
 
-    /// Encodes the document. A large one must not delay other work of this thread.
+    /// Encodes the document, on another thread if it is large, so that it does not delay other tasks of this thread.
     pub(super) async fn encode_aside(self: &Arc<Self>) -> Result<Bytes, DocumentError> {
         if self.size() < LARGE {
             return self.encode();
@@ -133,7 +133,7 @@ impl Document {
         aside(move || document.encode()).await
     }
 
-    /// Decodes a document. A large one must not delay other work of this thread.
+    /// Decodes a document, on another thread if it is large, so that it does not delay other tasks of this thread.
     pub(super) async fn decode_aside(content: Bytes) -> Result<Self, DocumentError> {
         if (content.len() as u64) < LARGE {
             return Self::decode(&content);
@@ -147,7 +147,7 @@ impl Document {
     }
 }
 
-/// The size in bytes from which a document is large. A smaller one is encoded or decoded within 1–2 ms.
+/// Minimum size of a large document, in bytes. Smaller documents are encoded or decoded within 1–2 ms.
 const LARGE: u64 = 256 << 10;
 
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

@@ -1,4 +1,4 @@
-//! Changes of the state from outside any term, for operators.
+//! Changes to the state that an operator makes outside any term.
 
 use baton_election::{ElectionName, StoreError};
 
@@ -6,7 +6,7 @@ use super::document::{Document, DocumentError, Mark};
 use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 
-/// Reads an election's state; none if it was never written.
+/// Reads an election's state. Returns `None` if the state was never written.
 ///
 /// # Errors
 /// [`EditError`] if the state cannot be read.
@@ -15,11 +15,11 @@ pub async fn read(store: &dyn ObjectStore, election: &ElectionName) -> Result<Op
     Ok(found.map(|content| Document::decode(&content)).transpose()?)
 }
 
-/// Changes an election's state in one conditional write, with a claim of its own. A term that has claimed the state
-/// earlier ends at its next commit. Calls `may_change` after each reading, so that it notices a term that has begun.
+/// Changes an election's state in one conditional write, which also claims the state. A term that claimed the state
+/// earlier ends at its next commit. Calls `may_change` after each read, to check that no term has begun.
 ///
 /// # Errors
-/// [`EditError`]. Nothing was changed, unless the error says that this is unknown.
+/// [`EditError`]. Nothing was changed, unless the error says that the outcome is unknown.
 pub async fn edit<E: From<EditError>>(
     store: &dyn ObjectStore,
     election: &ElectionName,
@@ -31,7 +31,7 @@ pub async fn edit<E: From<EditError>>(
     loop {
         let found = edit.read().await.map_err(EditError::from)?;
         let found = found.map_or_else(|| Ok(Document::default()), |content| Document::decode(&content));
-        // An earlier try was written, but its answer was lost.
+        // An earlier attempt succeeded, but the store's answer was lost.
         if found.as_ref().is_ok_and(|found| found.claim == mark) {
             return Ok(());
         }
@@ -48,7 +48,7 @@ pub async fn edit<E: From<EditError>>(
     }
 }
 
-/// An error of reading or changing the state.
+/// An error while reading or changing the state.
 pub type EditError = edit::EditError<DocumentError>;
 
 impl Unusable for DocumentError {

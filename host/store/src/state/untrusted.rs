@@ -1,4 +1,4 @@
-//! The reader of a stored state, for [`crate::foreign`].
+//! The reader of a stored state, for [`crate::untrusted`].
 
 use super::Document;
 use crate::state::document::HEAD;

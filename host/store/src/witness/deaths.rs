@@ -1,8 +1,8 @@
-//! Notifies at once when a lease's holder may be dead, without polling.
+//! Notifies immediately, without polling, when a lease's holder is dead.
 //!
-//! The kernel reports (inotify(7)) that a writable descriptor of a lock file is closed, as those of a host and its
-//! runners are. The event precedes the release of the lock by a moment, so the lock is checked several times. The event
-//! is only a hint: if it is missing, the next reading finds the death.
+//! The kernel reports (inotify(7)) when a writable descriptor of a lock file is closed. The descriptors of a host and
+//! of its runners are writable. The event comes slightly before the lock is released, so the lock is checked several
+//! times. The event is only a hint: if it is missed, the next reading detects the death.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use tokio::time::sleep;
 use super::LockFileId;
 use crate::file_events::{FileEvents, WatchFlags, Watches};
 
-/// Waits before each check, in milliseconds. If the file is locked even then, only one of several runners has exited.
+/// Waits before the checks, in milliseconds. If the file is still locked after the last check, only one of several
+/// processes has exited.
 const LOOKS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
 
 /// The known holders of leases, and the events of their lock files.
@@ -31,12 +32,12 @@ pub(crate) struct Deaths {
 struct Holder {
     place: LockFileId,
     is_told: bool,
-    /// The count of events at the last check, if any.
+    /// The number of events at the last check, if any.
     looked: Option<u64>,
 }
 
 impl Deaths {
-    /// Watches the incarnations whose lock files are in `folder`, with these events. Accesses no file yet.
+    /// Uses these events to watch the incarnations whose lock files are in `folder`. Accesses no files yet.
     pub(crate) fn new(folder: PathBuf, events: Arc<FileEvents>) -> Self {
         Self { folder, holders: watch::Sender::default(), events, watched: Arc::default() }
     }
@@ -46,7 +47,7 @@ impl Deaths {
         &self.folder
     }
 
-    /// Sets the incarnation whose death would end the lease of `election`, as a reading has shown it.
+    /// Sets the holder of the lease of `election`, according to a reading.
     pub(crate) fn holds(&self, election: &ElectionName, place: Option<LockFileId>) {
         self.holders.send_if_modified(|holders| {
             let known = holders.get(election).map(|holder| &holder.place);
@@ -69,7 +70,7 @@ impl Deaths {
             let count = *heard.borrow_and_update();
             if let Some(Holder { place, is_told: false, looked }) = holder {
                 let looks = async {
-                    // Watch first: a death in between is then seen by the check or by an event.
+                    // Watch first, so that the check or an event detects a death in between.
                     self.watch().await;
                     let often = match looked {
                         // Check once, for a death between the reading and the watch.
@@ -103,7 +104,7 @@ impl Deaths {
         }
     }
 
-    /// Records a check at this count of events. Returns true if the death must be reported now.
+    /// Records a check at this number of events. Returns true if the death must be reported now.
     fn looked(&self, election: &ElectionName, place: &LockFileId, count: u64, is_gone: bool) -> bool {
         let mut is_news = false;
         self.holders.send_if_modified(|holders| {
@@ -130,7 +131,7 @@ impl Deaths {
 
 /// Makes the kernel report the events of these lock files, and of no others.
 fn watch(watches: &Watches, watched: &Mutex<HashMap<LockFileId, i32>>, folder: &Path, wanted: &HashSet<LockFileId>) {
-    // No other thread changes it: the permit allows one file system call at a time.
+    // No other thread changes the map: the permit allows only one file system call at a time.
     let mut now = lock(watched).clone();
     for (_, number) in now.extract_if(|place, _| !wanted.contains(place)) {
         watches.remove(number);

@@ -1,9 +1,9 @@
 //! Notes of the ids under which a host holds its leases, for the host that replaces it after a kill.
 //!
 //! Lease ids are secret, so reclaiming a dead holder's lease needs its note. The note is untrusted: the store checks
-//! the id, and the kernel checks that the holder is dead. A host that reclaims a lease first adds its id to the note:
-//! if it dies before its term is written, the next host knows all possible ids. Notes are valid for one boot, and are
-//! never synced.
+//! the id, and the kernel checks that the holder is dead. A host that reclaims a lease first adds the new id to the
+//! note. So if the host dies before its term is written, the next host knows all possible ids. Notes are valid for one
+//! boot, and are never synced.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -23,7 +23,7 @@ use super::{
 /// The maximum length of a note, in bytes.
 const LONGEST: u64 = 4096;
 
-/// The maximum number of ids in a note. After so many failed reclaims, the next host waits until the lease has expired.
+/// The maximum number of ids in a note. Once a note is full of failed reclaims, hosts wait until the lease has expired.
 const MOST_IDS: usize = 16;
 
 const TITLE: &str = "a lease of baton, format 1";
@@ -50,12 +50,12 @@ impl Note {
         )
     }
 
-    /// The id that was added last. The lease is most likely held under it.
+    /// The id that was added last. The lease is most likely held under this id.
     pub(crate) fn newest_id(&self) -> Option<LeaseId> {
         self.ids.last().copied()
     }
 
-    /// Decodes a note, if all of these bytes are one.
+    /// Decodes a note. None unless the bytes are exactly one note.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut lines = text.split('\n');
@@ -92,7 +92,7 @@ pub(crate) struct Notes {
     store: String,
 }
 
-/// A note by which this host reclaims a lease. No other host can take it while this value exists.
+/// A note with which this host reclaims a lease. No other host can take the note while this value exists.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) note: Note,
@@ -100,7 +100,7 @@ pub(crate) struct Taken {
 }
 
 impl Notes {
-    /// Creates notes for the leases in the store with this URL.
+    /// Prepares notes for the leases in the store with this URL.
     pub(crate) fn new(own: Arc<LockFile>, boot: String, store: String) -> Self {
         Self { own, boot, store }
     }
@@ -133,7 +133,7 @@ impl Notes {
         unlink(&open_folder(self.folder())?, &name(&self.own.place().incarnation, election))
     }
 
-    /// Finds an incarnation's note, if it is of this boot and for this store.
+    /// Finds an incarnation's note, if it was written in this boot and for this store.
     pub(crate) fn find(&self, incarnation: &str, election: &ElectionName) -> Option<Note> {
         let folder = open_folder(self.folder()).ok()?;
         let (_, note) = self.open(&folder, incarnation, election, OFlags::RDONLY).ok()?;
@@ -150,8 +150,8 @@ impl Notes {
         look().unwrap_or(false) && note.place.is_gone(self.folder())
     }
 
-    /// Takes a dead holder's note, so that no other host does, and adds `id` to it. None if another host has it, if the
-    /// holder is alive, or if the note has no room for another id.
+    /// Takes a dead holder's note, so that no other host can take it, and adds `id` to it. None if another host has
+    /// taken the note, if the holder is alive, or if the note has no room for another id.
     pub(crate) fn take(&self, note: &Note, id: LeaseId) -> Option<Taken> {
         if note.ids.len() >= MOST_IDS {
             return None;
@@ -171,7 +171,8 @@ impl Notes {
             let mut taken = note.clone();
             taken.ids.push(id);
             let (line, end) = (id_line(id), note.encode().len() as u64);
-            // An incomplete line would make the note invalid. So on a full disk, no host reclaims the lease.
+            // Undo an incomplete line, which would make the note invalid. So on a full disk, no host reclaims the
+            // lease.
             if !rustix::io::pwrite(&file, line.as_bytes(), end).is_ok_and(|written| written == line.len()) {
                 ftruncate(&file, end)?;
                 return Ok(None);
@@ -194,7 +195,8 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes dead hosts' files, except this boot's notes of this lease's holder, and of other elections and stores.
+    /// Removes dead hosts' files, but keeps this boot's notes for this lease's holder and for other elections and
+    /// stores.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {
@@ -235,7 +237,7 @@ impl Notes {
         Ok(names)
     }
 
-    /// Opens a note. Reads it if it is of this boot and for this store and incarnation.
+    /// Opens a note. Also decodes it if it was written in this boot, for this store and by this incarnation.
     fn open(
         &self,
         folder: &OwnedFd,
@@ -248,7 +250,7 @@ impl Notes {
         Ok((file, note))
     }
 
-    /// Opens a note. Reads it if its content agrees with its name.
+    /// Opens a note. Also decodes it if its content matches its name.
     fn read(
         &self,
         folder: &OwnedFd,

@@ -34,7 +34,8 @@ impl Drop for Runner {
     }
 }
 
-/// Waits until the incarnation is dead. A program that another test starts briefly has copies of all descriptors.
+/// Waits until the incarnation is dead. A program that another test starts holds copies of all descriptors for a
+/// moment.
 fn is_seen_gone(place: &LockFileId, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }
@@ -97,7 +98,7 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
     // The folder is copied while its host runs.
     let (_other, copy) = folder_with(|copy| fs_copy(&path, &copy.join("a")));
     assert!(!place.is_gone(&copy));
-    // The file is removed, and another one is made by hand.
+    // The file is removed, and a different file is created under its name.
     std::fs::remove_file(&path).unwrap();
     assert!(!place.is_gone(&holders));
     for make in [
@@ -111,7 +112,7 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
         assert!(!place.is_gone(&holders));
         let _either = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
     }
-    // The host and its runner run on.
+    // The host and its runner keep running.
     let runner = Runner::holding(host.for_runner().unwrap());
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");
@@ -145,7 +146,7 @@ fn check_blocks_no_other_check_and_foreign_lock_means_alive() {
     assert!(!is_unlocked(looks.as_fd()).unwrap());
     drop(host);
     is_seen_gone(&place, &holders);
-    // A reader keeps its lock, and other readers still find the same.
+    // A checker keeps its lock, and other checkers still get the same result.
     assert!(is_unlocked(looks.as_fd()).unwrap());
     assert!(place.is_gone(&holders));
     drop(looks);

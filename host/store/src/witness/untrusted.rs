@@ -1,9 +1,9 @@
-//! Reader of untrusted notes, for [`crate::foreign`].
+//! Reader of untrusted notes, for [`crate::untrusted`].
 
 use super::is_incarnation;
 use super::notes::Note;
 
-/// Reads a note of a lease.
+/// Decodes a note of a lease.
 pub(crate) fn note(bytes: &[u8]) {
     if let Some(note) = Note::decode(bytes) {
         assert_eq!(note.encode().as_bytes(), bytes, "it is written as it is read");

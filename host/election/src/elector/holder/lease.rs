@@ -22,7 +22,7 @@ pub(super) struct Renewal {
     shortens: bool,
     pub(super) next_try: Time,
     pub(super) failing: bool,
-    /// True if there was a hint since the last try was sent.
+    /// True if a hint has arrived since the last renewal was sent.
     is_hinted: bool,
 }
 
@@ -42,12 +42,12 @@ impl Holding {
         context.time() >= self.renewed + self.length
     }
 
-    /// True if requests under the lease make sense.
+    /// True if it still makes sense to send requests under the lease.
     pub(super) fn may_be_held(&self, context: &Context) -> bool {
         !self.is_known_lost() && !self.has_run_out(context)
     }
 
-    /// True if half of D is left, as an instance needs to start.
+    /// True if half of D is left, which is required to start an instance.
     pub(super) fn is_fresh(&self, context: &Context) -> bool {
         context.time() <= self.renewed + context.settings.timing.lease() / 2
     }
@@ -56,15 +56,15 @@ impl Holding {
         self.renewed + context.settings.timing.deadline_after()
     }
 
-    /// 0.93 D after the last renewal. If the process was paused past its deadline, a kill has its time from the kill or
-    /// the wake-up on, since the gate refuses everything meanwhile.
+    /// Returns 0.93 D after the last renewal, or later if the host was paused past the deadline. After such a pause,
+    /// the kill timeout is counted from the kill or the wake-up, since the gate refuses everything in the meantime.
     pub(super) fn abort_at(&self, context: &Context, killed: Killed) -> Time {
         let timing = &context.settings.timing;
         (self.renewed + timing.abort_after()).max(killed.counted_from + timing.kill_timeout())
     }
 
-    /// True if a killed or ended instance is not gone in time: it hangs, and no code here can end it. Its lease is not
-    /// renewed any more, so the host gives the lease up at 0.93 D, or ends itself. Otherwise the node would lead
+    /// True if a killed or ended instance is not gone in time: it hangs, and this process cannot end it. The lease is
+    /// then no longer renewed, so at 0.93 D the host gives up the lease or ends itself. Otherwise the node would lead
     /// forever without an instance.
     pub(super) fn hangs(&self, context: &Context) -> bool {
         match &self.stage {
@@ -75,8 +75,8 @@ impl Holding {
         }
     }
 
-    /// Renews the lease. If the lease is longer than D and no wait needs that any more, the node acquires it again
-    /// under the same id, for D. So a node that takes over from the next term need not wait longer.
+    /// Renews the lease. If the lease is longer than D and no wait requires that any more, acquires it again with
+    /// length D under the same id. So a node that takes over after the next term need not wait longer than D.
     pub(super) fn renew_if_due(&mut self, context: &mut Context) {
         if !self.is_due(context, Timer::Renew) {
             return;
@@ -97,14 +97,14 @@ impl Holding {
         self.is_fresh(context) && self.length <= context.settings.timing.lease()
     }
 
-    /// Makes the lease ready for the next term by a renewal, if one can.
+    /// Hastens a renewal if it can make the lease ready for the next term.
     pub(super) fn renew_for_next_term(&mut self, context: &Context) {
         if !self.is_fresh(context) || self.is_to_be_shortened(context) {
             self.hasten_renewal(context);
         }
     }
 
-    /// Renews at once, unless renewals fail: retries keep their pace.
+    /// Makes the next renewal due now, unless renewals are failing: retries keep their interval.
     pub(super) fn hasten_renewal(&mut self, context: &Context) {
         self.renew_by(context.time());
     }
@@ -115,19 +115,21 @@ impl Holding {
         }
     }
 
-    /// Renews early, since a holder notices changes by renewing. A renewal under way may have been too early to notice.
+    /// Renews early, since a holder notices changes by renewing. A renewal that is already under way may have been sent
+    /// too early to notice the change.
     pub(super) fn hear(&mut self) {
         self.renewal.is_hinted = true;
         self.renew_by(self.renewed + HINTED_POLL);
     }
 
-    /// True if the lease is longer than D without need, and can be shortened: that takes the record's version.
+    /// True if the lease is unnecessarily long and can be shortened. The shortening needs the record's version, so no
+    /// write may be under way.
     pub(super) fn is_to_be_shortened(&self, context: &Context) -> bool {
         let is_resting = matches!(self.stage, Stage::Resting { .. });
         is_resting && !self.writer.is_busy() && self.length > context.settings.timing.lease()
     }
 
-    /// Takes the answer to a renewal that was sent at `sent`.
+    /// Handles the answer to a renewal that was sent at `sent`.
     pub(super) fn renewed(
         &mut self,
         context: &mut Context,
@@ -143,7 +145,7 @@ impl Holding {
                 None
             }
             Err(StoreError::Lost(why)) => self.lose(context, why),
-            // The answer to a shortening, which names the last version written here.
+            // The answer to a shortening, which carries the last version that this node wrote.
             Err(StoreError::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
             Err(StoreError::Held) => self.lose(context, "the lease is held by another client".to_string()),
             Err(error) => {
@@ -163,8 +165,9 @@ impl Holding {
             context.report(Report::RenewedAgain { after: context.time().since(self.renewed) });
         }
         context.store_answers("renew");
-        // The lease may have expired before this renewal took effect, and another node may have read so. Only a record
-        // written after the renewal keeps that node from the lease, so a term written ahead is not served.
+        // The lease may have expired before this renewal took effect, and another node may have read that it had. Only
+        // a record written after the renewal prevents that node from acquiring the lease, so a term that was written in
+        // advance is not served.
         if context.time() >= self.deadline(context) {
             self.spent = self.spent.max(context.memory.highest_term);
         }

@@ -1,5 +1,6 @@
 //! A node with the lease: `lease` renews it, `settling` waits until another instance has ended, `terms` begins one term
-//! after another, and `serving` ends the instance in time. [`Holding::timers`] say when.
+//! after another, and `serving` ends the instance in time. [`Holding::timers`] computes when each of these steps is
+//! due.
 
 mod lease;
 mod serving;
@@ -29,43 +30,45 @@ pub(super) struct Holding {
     id: LeaseId,
     /// The length that the store counts: D, or more during a wait for another instance.
     length: Duration,
-    /// The time just before the last request known to have succeeded was sent. All times are counted from it.
+    /// The time just before the last request known to have succeeded was sent. All deadlines are counted from it.
     renewed: Time,
     renewal: Renewal,
     writer: RecordWriter,
     stage: Stage,
-    /// The time since which nothing runs because the record is not written.
+    /// The time since which no instance runs because the record could not be written.
     stuck_since: Option<Time>,
-    /// The highest term that must not be served any more: it was or may have been, or its state belongs to another.
+    /// The highest term that must not be served any more: it was or may have been served, or another writer has claimed
+    /// its state.
     spent: Term,
     /// The failures of the last served version. The record may already name a version that is never served.
     streak: FailureStreak,
-    /// Starts in a row that failed on this node's side ([`End::Unable`](crate::port::End::Unable)).
+    /// Number of consecutive starts that failed because of this node ([`End::Unable`](crate::port::End::Unable)).
     unable: u32,
     /// The end of a pause that the previous leader began.
     pause_until: Time,
     /// True once a term has begun under this lease.
     has_begun: bool,
-    /// Reason to give the lease up as soon as the instance is gone.
+    /// The reason to give up the lease as soon as the instance is gone, if any.
     leave: Option<LeaveReason>,
 }
 
-/// A holder's activity, and what it waits for.
+/// A holder's current activity, or the event for which it is waiting.
 #[derive(Debug, Clone, Hash)]
 enum Stage {
-    /// Another instance may still run.
+    /// Another instance may still be running.
     Settling(Settling),
-    /// The other instance has ended, as far as is known. Unknown terms are recalled, until `until` (slowest clock).
+    /// The other instance has ended, as far as this node knows. The node reads the highest term in the store. It stops
+    /// trying at `until`, a time on the slowest clock.
     Recalling { settled: Settling, pending: Option<Pending>, next_try: Time, until: Duration },
     /// The next term is being written.
     Claiming,
-    /// The term is written. The instance waits until half of D is left and the previous leader's pause has ended.
+    /// The term is written. The instance starts once half of D is left and the previous leader's pause has ended.
     Claimed,
-    /// An instance runs, or is ending.
+    /// An instance is running or ending.
     Serving(Serving),
     /// The instance is gone, and the record of its outcome is being written.
     Noting { rest: Duration },
-    /// Nothing runs, and the next term is due at `until`.
+    /// No instance is running, and the next term is due at `until`.
     Resting { until: Time },
 }
 
@@ -82,15 +85,15 @@ impl Holding {
         context.versions.forget_probation();
         let stage = match opening.unclear {
             Some(UncertainHolder { wait, reason, is_recalled }) => {
-                // The wait is counted from now: the acquire took effect before its answer came.
+                // The wait is counted from now: the acquire took effect before its answer arrived.
                 let since = context.now.least;
                 let settling = Settling { since, until: since + wait, is_recalled };
                 let at_most = settling.ends_by(settling.until, context.settings.timing.lease()) - since;
                 let told = if is_recalled { wait } else { at_most };
                 context.report(Report::Settling { wait: told, reason: reason.to_string() });
                 // Until a term begins, the record has no holder. So if this node dies, the next holder knows that
-                // another instance may still run, and no standby takes this node for an outside client. The previous
-                // module's outcome stays, since another module may be planned by then.
+                // another instance may still be running, and no standby mistakes this node for a client other than
+                // Baton. Keep the previous module's outcome, since another module may be planned by then.
                 let record = context.record_without_holder(opening.record.as_ref(), wait);
                 writer.want(record, Purpose::Note, context.time());
                 Stage::Settling(settling)

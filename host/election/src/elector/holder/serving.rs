@@ -1,4 +1,4 @@
-//! The instance: supervision, and the consequences of its end.
+//! Supervision of the instance, and the consequences of its end.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -19,30 +19,32 @@ pub(super) struct Serving {
     pub(super) term: Term,
     pub(super) version: ModuleVersion,
     pub(super) started: Time,
-    /// The time at which this node learned that the guest runs.
+    /// The time at which this node learned that the guest is running.
     pub(super) begun: Option<Time>,
     /// The end of the grace, once the instance has been asked to stop.
     pub(super) grace_ends: Option<Time>,
     pub(super) killed: Option<Killed>,
-    /// True if the instance's process is ending, by the kill or by itself, but the system has not finished with it.
+    /// True if the instance's process is ending, by the kill or by itself, but the operating system has not finished
+    /// removing it.
     pub(super) dying: bool,
     /// True if the instance was not gone in time.
     pub(super) overdue: bool,
     pub(super) healthy: bool,
     /// Evidence that the lease is lost, if it is known to be.
     pub(super) lost: Option<String>,
-    /// Reason for which the version is bad, if the instance is stopped for that.
+    /// The reason why the version is bad, if the instance is being stopped for that reason.
     pub(super) rejected: Option<String>,
 }
 
 /// An instance that was killed, or has ended, but is not gone yet.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Killed {
-    /// The start of the time that a kill may take.
+    /// The time from which the kill timeout is counted.
     pub(super) counted_from: Time,
     /// The time of the last check.
     pub(super) seen: Now,
-    /// True if that time already starts at a wake-up after a pause past the deadline. It does not start again then.
+    /// True if the kill timeout is already counted from a wake-up after a pause past the deadline. It is not restarted
+    /// again then.
     after_a_pause: bool,
 }
 
@@ -72,7 +74,8 @@ impl Holding {
         if is_overdue {
             serving.overdue = true;
             if serving.dying {
-                // This host's end would not end the process any sooner, but would end everything else that runs here.
+                // Ending this host would not end the process any sooner, but would end everything else that runs on the
+                // host.
                 serving.give_up(context, since_renewal);
             } else {
                 let reason =
@@ -90,10 +93,10 @@ impl Holding {
         }
     }
 
-    /// Starts the time of a kill again if the host was paused past the deadline: the gate refused everything meanwhile,
-    /// and the host could not learn that the instance was gone. This happens once, or a host under repeated pauses
-    /// would never end. An instance that had its time before the pause gets no more. A clock set forward is no pause:
-    /// the killed instance has hung all the time.
+    /// Restarts the kill timeout if the host was paused past the deadline: during the pause, the gate refused
+    /// everything, and the host could not learn that the instance was gone. The timeout is restarted only once;
+    /// otherwise a host that is paused repeatedly would never end. It is not restarted if it had elapsed before the
+    /// pause. A clock that is set forward is not a pause: the killed instance has been hanging all the time.
     pub(super) fn check_killed_instance(&mut self, context: &Context) {
         let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
         let Stage::Serving(Serving { killed: Some(killed), .. }) = &mut self.stage else { return };
@@ -118,7 +121,7 @@ impl Holding {
         }
     }
 
-    /// Notes that the process is ending but not gone. If it ended by itself, the time of a kill starts now.
+    /// Notes that the process is ending but not gone. If the process ended by itself, the kill timeout starts now.
     pub(super) fn dying(&mut self, context: &Context) {
         self.note_kill(context);
         if let Stage::Serving(serving) = &mut self.stage {
@@ -126,7 +129,7 @@ impl Holding {
         }
     }
 
-    /// Starts the time of a kill. Returns true if it had not started before.
+    /// Starts the kill timeout. Returns true if it had not been started before.
     fn note_kill(&mut self, context: &Context) -> bool {
         let after_a_pause = context.time() > self.deadline(context) + context.settings.timing.noticed_pause();
         match &mut self.stage {
@@ -139,12 +142,12 @@ impl Holding {
         }
     }
 
-    /// True if the host no longer waits for the instance, whose end is up to the system alone.
+    /// True if the host no longer waits for the instance, whose end now depends only on the kernel.
     pub(super) fn is_left_dying(&self) -> bool {
         matches!(&self.stage, Stage::Serving(Serving { overdue: true, dying: true, .. }))
     }
 
-    /// Resets the version's count of failures: the instance was healthy for long enough.
+    /// Resets the version's count of failures: the instance has been healthy for long enough.
     fn note_health(&mut self, context: &Context) {
         self.streak.failures = 0;
         if let Some(record) = self.writer.record().filter(|record| record.failures > 0 && !self.writer.is_busy()) {
@@ -161,7 +164,7 @@ impl Holding {
             (Stage::Serving(serving), Some(version)) if version.digest == serving.version.digest => {
                 serving.version = version.clone();
             }
-            // The wait concerns the previous module.
+            // The wait is for the previous module.
             (Stage::Resting { until }, Some(_)) if is_other => *until = context.time(),
             (Stage::Claiming | Stage::Claimed, Some(_)) if is_other => self.pause_until = context.time(),
             (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
@@ -169,8 +172,8 @@ impl Holding {
         }
     }
 
-    /// Rejects a version that stalls within its probation; otherwise this node steps down. An instance that is stopping
-    /// or dying need not make progress: it is killed after its grace.
+    /// Rejects the version if it stalls within its probation; otherwise makes this node step down. An instance that is
+    /// stopping or dying need not make progress: it is killed when its grace ends.
     pub(super) fn stalled(&mut self, context: &mut Context, reason: String) {
         match &mut self.stage {
             Stage::Serving(serving) if serving.grace_ends.is_some() || serving.dying => {}
@@ -207,7 +210,7 @@ impl Holding {
         let was_stopped = serving.grace_ends.is_some();
         let (term, version, started, begun) = (serving.term, serving.version.clone(), serving.started, serving.begun);
         let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
-        // No check has come since the instance became healthy.
+        // The timer has not been checked since the instance became healthy.
         if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
             self.note_health(context);
         }
@@ -218,7 +221,7 @@ impl Holding {
             None => context.judge(&version, term, begun, &end),
         }
         if self.leave.is_none() && context.versions.digest() != Some(&version.digest) {
-            // Another version follows at once, which this outcome does not concern.
+            // This outcome does not concern the version that follows immediately.
             self.stage = Stage::Noting { rest: Duration::ZERO };
             return None;
         }
@@ -227,7 +230,7 @@ impl Holding {
             End::Killed | End::Superseded { .. } => self.unable,
             End::Done | End::Failed(_) | End::Crashed(_) | End::Fatal(_) => 0,
         };
-        // Leave room for one more failure, whatever the record says.
+        // Whatever the record says, one more failure must not overflow.
         let failures = self.streak.failures.min(u32::MAX - 1);
         let is_pause = end == End::Done && context.settings.on_done == OnDone::Repeat;
         let (failures, rest) = match end {
@@ -296,7 +299,7 @@ impl Serving {
         context.versions.proven_at(&self.version, self.begun?, context.settings.probation)
     }
 
-    /// Leaves the lease to expire, unless it is known to be lost.
+    /// Lets the lease expire, unless it is already known to be lost.
     fn give_up(&mut self, context: &mut Context, since_renewal: Duration) {
         if self.lost.is_none() {
             let reason = "the kernel does not end the instance's process after a kill: a disk hangs, or a debugger \
@@ -312,7 +315,7 @@ impl Serving {
         self.ask_to_stop(context, reason, message, grace, None);
     }
 
-    /// Asks once: a stop is never taken back, and its first reason stays.
+    /// Asks the instance to stop, but only once: a stop is never withdrawn, and its first reason stays.
     pub(super) fn ask_to_stop(
         &mut self,
         context: &mut Context,

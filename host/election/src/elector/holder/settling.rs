@@ -19,7 +19,8 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// The time by which a term begins in any case: any lease has expired, and the store had D to answer.
+    /// The time by which a term begins in any case: by then, every possible lease has expired, and the store has had D
+    /// to answer.
     pub(super) fn ends_by(&self, settled: Duration, lease: Duration) -> Duration {
         let any_lease = if self.is_recalled { Duration::ZERO } else { self.since + UNKNOWN_LEASE };
         any_lease.max(settled + lease)
@@ -31,14 +32,14 @@ impl Holding {
         if self.is_due(context, Timer::Recall)
             && let Stage::Recalling { pending, .. } = &mut self.stage
         {
-            // A recall may take longer than the lease's own requests. It is less frequent, to stay out of their way.
+            // A recall may take longer than the lease's own requests. It is sent less often, so as not to delay them.
             *pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
         }
     }
 
-    /// Takes the answer to the recall after the wait. It names any term that began meanwhile and was announced. If the
-    /// store refuses the recall, or does not answer for too long, such a term stays unknown: its lease has expired, and
-    /// its number is skipped.
+    /// Handles the answer to the recall after the wait. The answer includes every term that began in the meantime and
+    /// was announced. If the store refuses the recall, or takes too long to answer, such a term stays unknown: its
+    /// lease has expired, and its number is skipped.
     pub(super) fn recalled(
         &mut self,
         context: &mut Context,
@@ -64,7 +65,7 @@ impl Holding {
             Err(StoreError::Misconfigured(_)) if settled.is_recalled => Stage::Resting { until: context.time() },
             _ if now >= until => {
                 context.memory.skip_unknown_terms(context.now.wall);
-                // The recall is not repeated, so the end of this trouble could not be noticed.
+                // The recall is not repeated, so this node could not notice the end of this trouble.
                 context.trouble.take_if(|trouble| trouble.asked == RECALL);
                 Stage::Resting { until: context.time() }
             }

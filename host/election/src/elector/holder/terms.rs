@@ -15,13 +15,14 @@ use crate::record::{Outcome, Record};
 
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct FailureStreak {
-    /// The version's digest; `None` before any version was served under this lease.
+    /// The version's digest; `None` before any version has been served under this lease.
     pub(super) module: Option<String>,
     pub(super) failures: u32,
 }
 
 impl FailureStreak {
-    /// The streak that a new holder finds. A version whose host died during its term has failed, as far as is known.
+    /// The streak with which a new holder starts. If a host died during a term, that counts as a failure of the
+    /// version.
     pub(super) fn after(context: &Context, opening: &AcquireBasis) -> Self {
         match (&opening.record, opening.way) {
             // A pause follows only an instance that returned ok.
@@ -34,7 +35,7 @@ impl FailureStreak {
     }
 }
 
-/// Reason to give the lease up.
+/// The reason to give up the lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum LeaveReason {
     Shutdown,
@@ -74,8 +75,8 @@ impl Holding {
         }
     }
 
-    /// Steps down for a while if this node reclaims its lease after at least two failures in a row. Otherwise a host
-    /// that dies and returns would repeat that as fast as it can be killed.
+    /// Steps down for a while if this node reclaims its lease after at least two consecutive failures. Otherwise a host
+    /// that dies and restarts would repeat this as fast as it dies.
     pub(super) fn step_down_if_host_keeps_dying(&mut self, context: &Context, opening: &AcquireBasis) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
         if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {
@@ -87,7 +88,7 @@ impl Holding {
         self.stage = Stage::Noting { rest: Duration::ZERO };
     }
 
-    /// True if nothing runs until the record is written.
+    /// True if no instance can run until the record is written.
     pub(super) fn is_stuck(&self) -> bool {
         !matches!(self.stage, Stage::Serving(_)) && self.writer.is_busy()
     }
@@ -98,7 +99,7 @@ impl Holding {
         }
     }
 
-    /// Takes the steps that need no answer. Only [`Self::gone`] leaves `Serving`.
+    /// Takes the steps that need no answer from the store. Only [`Self::gone`] leaves `Serving`.
     pub(super) fn advance(&mut self, context: &mut Context) -> Option<Role> {
         if matches!(self.stage, Stage::Serving(_)) {
             return None;
@@ -154,14 +155,15 @@ impl Holding {
 
     fn claim(&mut self, context: &mut Context) {
         let mut record = context.next_record(self.writer.record(), self.length);
-        // No other version was served since, so the streak continues, even if the record named another meanwhile.
+        // No other version has been served since, so the streak continues, even if the record named another version in
+        // the meantime.
         if self.streak.module == record.module {
             record.failures = self.streak.failures;
         }
         if context.time() < self.pause_until {
             record.rests_until = self.writer.record().and_then(|record| record.rests_until);
         }
-        // From here on the term may be in the store, whatever the writer learns about it.
+        // From now on, the term may be in the store, whatever the writer learns about it.
         context.memory.highest_term = record.term;
         self.writer.want(record, Purpose::Term, context.time());
     }
@@ -223,23 +225,24 @@ impl Holding {
         self.tell_others(context);
     }
 
-    /// Gives the lease up. Nothing runs any more.
+    /// Gives up the lease. No instance is running any more.
     fn leave(&mut self, context: &mut Context, leave: LeaveReason) -> Option<Role> {
         if let LeaveReason::StepDown(reason) = leave {
             context.begin_cool_off(reason);
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
-            // A release would tell the next holder that nothing can still run, which is not known.
+            // A release would tell the next holder that no instance can still be running, which this node does not
+            // know.
             return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
-        // The mark is written together with the last term's outcome, but without a term that has not begun.
+        // Write the mark together with the last term's outcome, but leave out a term that has not begun.
         let last = if matches!(self.stage, Stage::Noting { .. }) { self.writer.wanted() } else { self.writer.record() };
         let (writer, last, until) = (self.writer.clone(), last.cloned(), self.renewed + self.length);
         Some(Role::Releasing(Releasing::new(context, self.id, writer, last, until)))
     }
 }
 
-/// Follows again without a release. The next holder reads that the lease has expired, and starts at once.
+/// Returns to standby without a release. The next holder reads that the lease has expired, and starts immediately.
 fn leave_to_run_out(context: &mut Context, why: String) -> Option<Role> {
     let reason = format!("{why}, so this node lets the lease expire");
     context.report(Report::NotReleased { reason: reason.clone() });

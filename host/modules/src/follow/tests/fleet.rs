@@ -1,4 +1,4 @@
-//! Followers on a store that fails on demand.
+//! Followers that use a store which fails on demand.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use baton_runtime::{Engine, Module};
 use baton_store::MemoryStore;
 use baton_store::{Announcement, Listed, Listing, PlainObject, VersionedObject};
 
-/// Guards against a hang; nothing is measured by it.
+/// Guards against hangs; no measurement depends on it.
 const GUARD: Duration = Duration::from_secs(60);
 
 const PACE: Pace = Pace {
@@ -37,7 +37,7 @@ pub fn rejected(reason: &str) -> Verdict {
     Verdict::Rejected { reason: reason.to_owned() }
 }
 
-/// A command that does nothing. Each number makes another component.
+/// A command component that does nothing. Each number results in a different component.
 pub fn component(number: u32) -> Bytes {
     let text = format!(
         r#"(component
@@ -50,7 +50,7 @@ pub fn component(number: u32) -> Bytes {
     wat::parse_str(text).unwrap().into()
 }
 
-/// A store with followers on it.
+/// A store with the followers that use it.
 pub struct Fleet {
     pub store: Arc<Faulty>,
     pub election: ElectionName,
@@ -93,9 +93,9 @@ impl Fleet {
         self.push(number).await
     }
 
-    /// Makes a module the current version, whether or not the store has it. Serials count from 1 here.
+    /// Makes a module the current version, even if the store does not have the module. Serials count from 1 here.
     pub async fn name(&self, digest: Digest, size: u64) {
-        // Refused if the list exists.
+        // The store refuses this write if the list exists.
         let _ = self.store.inner.write_control(&self.election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
         edit_versions(&self.store.inner, &self.election, |control| {
@@ -105,7 +105,7 @@ impl Fleet {
         .unwrap();
     }
 
-    /// Waits until the control object passes the test.
+    /// Waits until the control object satisfies `test`.
     pub async fn control(&self, test: impl Fn(&VersionList) -> bool) {
         until("the control object", async || {
             match self.store.inner.read_control(&self.election, None).await.unwrap() {
@@ -116,7 +116,7 @@ impl Fleet {
         .await;
     }
 
-    /// Waits until a node's announcement passes the test.
+    /// Waits until a node's announcement satisfies `test`.
     pub async fn announced(&self, node: &str, test: impl Fn(&Announcement) -> bool) {
         until("the announcement", async || {
             let said: BTreeMap<_, _> =
@@ -175,7 +175,7 @@ impl Fleet {
     }
 }
 
-/// A running follower, seen from its supervisor.
+/// A running follower, as its supervisor sees it.
 pub struct Node {
     pub supply: watch::Receiver<Supply>,
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
@@ -205,13 +205,13 @@ impl Node {
         self.judge.as_ref().unwrap().send(judgement).unwrap();
     }
 
-    /// Waits until the node has reported the text, and returns all reports.
+    /// Waits until the node's reports contain `text`, and returns all reports.
     pub async fn says(&self, text: &str) -> String {
         until(text, async || self.said.text().contains(text)).await;
         self.said.text()
     }
 
-    /// Ends the node in order, and returns all reports.
+    /// Shuts the node down gracefully, and returns all reports.
     pub async fn end(&mut self) -> String {
         drop(self.judge.take());
         timeout(GUARD, self.running.take().unwrap()).await.expect("a follower ends").unwrap();
@@ -261,7 +261,7 @@ impl Source for File {
     }
 }
 
-/// Compiles in this process, because unit tests have no compiler program.
+/// Compiles in this process, because unit tests do not have the compiler program.
 struct InProcess {
     engine: Engine,
     slow: Arc<Mutex<Option<Digest>>>,

@@ -1,4 +1,4 @@
-//! Claims against a store whose requests and answers get lost.
+//! Claims on a store that loses requests and answers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -130,7 +130,7 @@ impl ClaimBench {
         self.read_ahead.begin(&Handle::current(), self.claimant().store, job());
     }
 
-    /// Reads ahead until the store has answered, which it does at once.
+    /// Reads ahead and waits for the store's answer, which comes at once.
     async fn read(&self) {
         self.requests();
         self.begin_to_read();
@@ -144,7 +144,7 @@ impl ClaimBench {
         self.requests.swap(0, Ordering::SeqCst)
     }
 
-    /// Ends the gate's term once the store has had this number of requests.
+    /// Ends the gate's term once the store has received this number of requests.
     async fn ends(&self, gate: &Gate, requests: u32) {
         while self.requests.load(Ordering::SeqCst) < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -280,7 +280,7 @@ async fn commit_is_unknown_when_unanswered_until_the_deadline() {
     let (committed, ()) = futures::join!(claim.commit(n(1)), bench.ends(&term, 3));
     assert_eq!(committed, Err(CommitError::Unknown));
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Unknown));
-    // Only one try of the first commit is saved, and none of the second.
+    // Only one attempt of the first commit is saved, and no attempt of the second.
     let saved = bench.store.deliver_writes().iter().filter(|answer| answer.is_ok()).count();
     assert_eq!((saved, bench.n().await), (1, Some(1)));
 }
@@ -300,7 +300,7 @@ async fn change_by_an_operator_ends_the_term() {
     assert_eq!(claim.commit(n(2)).await, Err(CommitError::Superseded(1)));
     let mut next = bench.claim(2).await.unwrap();
     assert_eq!(next.entries().get("n").unwrap()[..], [7]);
-    // The same if the document already names the next term.
+    // The result is the same if the document already contains the next term.
     next.succession().claim(3).await.unwrap();
     super::super::edit(&bench.store, &job(), async || Ok(()), change).await.unwrap();
     assert_eq!(next.commit(n(2)).await, Err(CommitError::Superseded(2)));
@@ -313,7 +313,7 @@ async fn claim_made_ahead_sends_no_request() {
     first.commit(n(1)).await.unwrap();
     first.succession().claim(2).await.unwrap();
     assert_eq!(bench.stored().await.term, 2);
-    // The old instance still runs, and the next one reads what it saves now.
+    // The old instance is still running, and the next instance reads what the old one saves now.
     first.commit(n(2)).await.unwrap();
     let requests = bench.requests.load(Ordering::SeqCst);
     drop(first);
@@ -322,7 +322,7 @@ async fn claim_made_ahead_sends_no_request() {
     assert_eq!(bench.requests.load(Ordering::SeqCst), requests);
     second.commit(n(3)).await.unwrap();
     assert_eq!(bench.n().await, Some(3));
-    // The offer was for one term in this process, and is gone.
+    // The offer to the next term in this process has already been used.
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(2)));
     bench.claim(3).await.unwrap();
 }
@@ -376,7 +376,7 @@ async fn handover_is_void_when_the_document_has_changed() {
     first.succession().claim(2).await.unwrap();
     let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
-    // The commit finds another version, and cannot read whose it is before its term ends.
+    // The commit hits a conflict, and cannot read who changed the document before its term ends.
     bench.is_unreadable.store(true, Ordering::SeqCst);
     bench.requests();
     let (committed, ()) = futures::join!(first.commit(n(1)), bench.ends(&term, 3));
@@ -469,7 +469,7 @@ async fn edit_in_doubt_is_not_reported_as_refused() {
     bench.claim(1).await.unwrap();
     bench.store.fail_next(Fault::Hold);
     let asked = AtomicU32::new(0);
-    // A leader appears after the first try was sent.
+    // A leader appears after the first attempt was sent.
     let may_change = async || match asked.fetch_add(1, Ordering::SeqCst) {
         0 => Ok(()),
         _ => Err(EditError::Store(StoreError::Held)),
@@ -511,7 +511,7 @@ async fn claim_reuses_what_was_read_ahead() {
     bench.begin_to_read();
     let second = bench.claim(2).await.unwrap();
     assert_eq!((second.entries().get("n").unwrap()[..].to_vec(), bench.requests()), (vec![1], 2));
-    // A reading ahead serves one claim only.
+    // A document that was read ahead is used for one claim only.
     bench.claim(3).await.unwrap();
     assert_eq!(bench.requests(), 2);
     bench.begin_to_read();
