@@ -354,8 +354,8 @@ impl Instance {
         }
     }
 
-    /// Asks the instance to stop. Only the first request counts. If this process also runs the `next` term, the host
-    /// first claims the state for that term, unless this takes too long.
+    /// Asks the instance to stop. Later requests are ignored. If this process also runs the `next` term, the host
+    /// claims the state for that term before it asks, unless the claim takes too long.
     pub fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let notice = StopNotice { reason, message, grace_ends };
         let Some(term) = next else { return ask_to_stop(&self.stop, notice) };

@@ -24,7 +24,8 @@ pub struct Limits {
     pub table_elements: u64,
     /// Number of core instances, and also of memories and of tables, in a component.
     pub instances: u64,
-    /// Number of handles at a time, to resources of the host (streams, files, timers) and of its own components.
+    /// Maximum number of open handles, both to host resources (streams, files, timers) and to resources of the guest's
+    /// own components.
     pub handles: u64,
     /// Number of files, folders and folder listings open at a time.
     pub files: u64,

@@ -5,7 +5,7 @@
 /// the process would then grow from term to term.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: `mallopt` takes only numbers, so the calls have no requirements on memory. It may be called at any time.
+    // SAFETY: `mallopt` takes only integers, so no pointer must stay valid, and it may be called at any time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         // The initial value. Setting it stops glibc from raising it, so that large allocations are returned at once

@@ -16,8 +16,7 @@ pub(super) trait Selection {
 
     /// The default to show in the help.
     fn shown_default(key: Key) -> Option<&'static str> {
-        let Setting { default, shown_default, .. } = key.setting();
-        shown_default.or(*default)
+        key.setting().default_text()
     }
 }
 

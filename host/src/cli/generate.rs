@@ -145,8 +145,9 @@ fn schema_of(key: Key) -> Value {
             "additionalProperties": false,
         } }),
     };
-    let Setting { help, values, default, shown_default, .. } = key.setting();
-    let default = shown_default.or(*default).map(|default| format!(" [default: {default}]")).unwrap_or_default();
+    let setting = key.setting();
+    let Setting { help, values, .. } = setting;
+    let default = setting.default_text().map(|default| format!(" [default: {default}]")).unwrap_or_default();
     schema["description"] = json!(format!("{help}{default}"));
     if !values.is_empty() {
         schema["enum"] = json!(values);

@@ -102,10 +102,8 @@ impl Layer {
 
     /// Creates the layer of `BATON_…` variables. Ignores empty variables. For unknown ones, see [`super::misspelt`].
     pub(super) fn of_variables(around: &Environment) -> Result<Self, ConfigError> {
-        for (name, key) in around.names().filter_map(|name| Some((name, renamed_variable(name)?))) {
-            if around.variable(name).is_some_and(|text| !text.is_empty()) {
-                return Err(ConfigError::new(name, format!("is called {} now", key.variable())));
-            }
+        if let Some((name, key)) = around.names().find_map(|name| Some((name, renamed_variable(name)?))) {
+            return Err(ConfigError::new(name, format!("is called {} now", key.variable())));
         }
         if let Some((name, advice)) = around.names().find_map(|name| Some((name, removed_variable(name)?))) {
             return Err(ConfigError::new(name, format!("no longer exists: remove it; {advice}")));

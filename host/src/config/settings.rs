@@ -109,6 +109,11 @@ impl Setting {
         Self { values, ..self }
     }
 
+    /// The default to show to people, if any.
+    pub(crate) fn default_text(&self) -> Option<&'static str> {
+        self.shown_default.or(self.default)
+    }
+
     const fn details(self, details: &'static str) -> Self {
         Self { details: Some(details), ..self }
     }

@@ -27,7 +27,7 @@ use super::listeners::Listeners;
 use super::peers::{self, Network};
 use super::sockets::{self, SocketFolder};
 use super::wire::{Candidate, Leader, LeaderMessage, PeerMessage, PeerQuery, encode};
-use super::{Order, OrderKind};
+use super::{LinkSettings, Order, OrderKind};
 use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 
 /// Maximum number of strangers over sockets, and likewise over the network. A stranger is a peer that has connected but
@@ -289,13 +289,13 @@ impl<'a> Hub<'a> {
 
     pub(super) fn handle_order(&mut self, Order { election, kind }: Order) {
         match kind {
-            OrderKind::Settings { leader, candidate } => self.follow(election, leader, candidate),
+            OrderKind::Settings(settings) => self.follow(election, settings),
             OrderKind::Tell(message) => self.tell_listeners(&election, message),
         }
     }
 
     /// Connects to an election's leader, and reports this node's candidacy to it.
-    fn follow(&mut self, election: String, leader: Option<Leader>, candidate: Candidate) {
+    fn follow(&mut self, election: String, LinkSettings { leader, candidate }: LinkSettings) {
         let Some(known) = self.elections.get_mut(&election) else { return };
         known.candidate = candidate;
         let leader = leader.filter(|leader| leader.incarnation != self.incarnation);

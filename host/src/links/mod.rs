@@ -90,7 +90,7 @@ struct Order {
 
 enum OrderKind {
     /// The leader to follow, and this node's candidacy.
-    Settings { leader: Option<Leader>, candidate: Candidate },
+    Settings(LinkSettings),
     /// A message for all listeners.
     Tell(LeaderMessage),
 }
@@ -117,19 +117,19 @@ impl LinkHandle {
 
     /// Notifies the listeners, if there are any. In a hand-off, `to` names the preferred successor.
     pub fn tell(&mut self, word: &Word, now: Time, to: Option<&str>) {
-        let Some(ends) = &mut self.0 else { return };
-        let told = match word {
+        let Some(channels) = &mut self.0 else { return };
+        let message = match word {
             Word::Leads { term, renewed } => LeaderMessage::leads(*term, now.since(*renewed)),
             // The store may contain an invalid node name. No node has that name, so drop it.
             Word::GivesUp => LeaderMessage::GivesUp { to: to.filter(|to| NodeId::new(to).is_ok()).map(str::to_owned) },
         };
-        ends.last_renewal = matches!(word, Word::Leads { .. }).then(|| (told.clone(), Instant::now()));
-        let is_listened = *ends.listened.borrow();
+        channels.last_renewal = matches!(word, Word::Leads { .. }).then(|| (message.clone(), Instant::now()));
+        let is_listened = *channels.listened.borrow();
         // This notification may be a repetition, and a listener that received the first one may have disconnected.
-        ends.gives_up = matches!(told, LeaderMessage::GivesUp { .. }) && (is_listened || ends.gives_up);
+        channels.gives_up = matches!(message, LeaderMessage::GivesUp { .. }) && (is_listened || channels.gives_up);
         if is_listened {
             // If the queue is full, drop the message: it would arrive late anyway.
-            let _ = ends.messages.try_send(told);
+            let _ = channels.messages.try_send(message);
         }
     }
 
@@ -137,7 +137,7 @@ impl LinkHandle {
     /// up, and no later message has superseded that notification.
     #[must_use]
     pub fn has_heir(&self) -> bool {
-        self.0.as_ref().is_some_and(|ends| ends.gives_up)
+        self.0.as_ref().is_some_and(|channels| channels.gives_up)
     }
 
     /// Listens to this incarnation of a leader, and announces this node as a possible successor.
@@ -169,8 +169,8 @@ impl LinkHandle {
                     None => return std::future::pending().await,
                 },
                 Ok(()) = listened.changed() => {
-                    if let (true, Some((told, at))) = (*listened.borrow_and_update(), &*last_renewal) {
-                        let _ = messages.try_send(told.later(at.elapsed()));
+                    if let (true, Some((message, at))) = (*listened.borrow_and_update(), &*last_renewal) {
+                        let _ = messages.try_send(message.later(at.elapsed()));
                     }
                 }
             }
@@ -185,13 +185,13 @@ fn link(
     log: Log,
 ) -> (LinkHandle, LinkEndpoint) {
     let (settings, wanted) = watch::channel(LinkSettings::default());
-    let (messages, told) = mpsc::channel(WAITING);
+    let (messages, message) = mpsc::channel(WAITING);
     let (tell, heard) = mpsc::channel(WAITING);
     let (listens, listened) = watch::channel(false);
     let endpoint = LinkEndpoint {
         election,
         settings: wanted,
-        messages: told,
+        messages: message,
         heard: tell,
         listened: listens,
         notifier,
@@ -224,9 +224,9 @@ mod tests {
         }
         line.wants(Some(("a1", "web-1".to_owned())), Candidate::default());
         assert!(endpoint.settings.borrow().leader.is_some());
-        for (to, told) in [(long.as_str(), None), ("web-2", Some("web-2".to_owned()))] {
+        for (to, message) in [(long.as_str(), None), ("web-2", Some("web-2".to_owned()))] {
             line.tell(&Word::GivesUp, Time::default(), Some(to));
-            assert_eq!(endpoint.messages.try_recv().unwrap(), LeaderMessage::GivesUp { to: told });
+            assert_eq!(endpoint.messages.try_recv().unwrap(), LeaderMessage::GivesUp { to: message });
         }
     }
 
@@ -242,10 +242,10 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(20)).await;
         endpoint.listened.send_replace(true);
         assert!(hears_nothing(&mut line).await);
-        let told = endpoint.messages.try_recv().unwrap();
+        let message = endpoint.messages.try_recv().unwrap();
         assert!(
-            matches!(told, LeaderMessage::Leads { term: 7, age_ms: 1020.. }),
-            "the age includes the wait: {told:?}"
+            matches!(message, LeaderMessage::Leads { term: 7, age_ms: 1020.. }),
+            "the age includes the wait: {message:?}"
         );
         assert!(hears_nothing(&mut line).await && endpoint.messages.try_recv().is_err(), "sent only once");
         renewed(&mut line);

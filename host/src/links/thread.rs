@@ -50,13 +50,11 @@ pub struct Links {
     endpoints: Vec<LinkEndpoint>,
 }
 
-/// The links thread. It ends when the supervisors of all elections have ended, or when this handle is dropped.
+/// The links thread. It ends when the supervisors of all elections have ended, or soon after this handle is dropped.
 pub struct LinksThread {
     stop: watch::Sender<bool>,
     /// Closed when the thread is about to end.
     works: watch::Receiver<()>,
-    /// Closed at the same time, for a wait without a runtime.
-    ended: std::sync::mpsc::Receiver<()>,
 }
 
 impl Links {
@@ -102,7 +100,6 @@ impl Links {
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).build()?;
         let (stop, mut stopped) = watch::channel(false);
         let (at_work, works) = watch::channel(());
-        let (running, ended) = std::sync::mpsc::channel::<()>();
         // The thread is not joined: if the store's disk hangs, the thread may block forever.
         std::thread::Builder::new().name("links".into()).spawn(move || {
             runtime.block_on(async {
@@ -111,11 +108,11 @@ impl Links {
                     _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             });
-            drop((at_work, running));
+            drop(at_work);
             // A pending name lookup must not delay the shutdown.
             runtime.shutdown_background();
         })?;
-        Ok(Some(LinksThread { stop, works, ended }))
+        Ok(Some(LinksThread { stop, works }))
     }
 }
 
@@ -129,12 +126,11 @@ impl LinksThread {
 impl Drop for LinksThread {
     fn drop(&mut self) {
         self.stop.send_replace(true);
-        let _ = self.ended.recv_timeout(STOP_WITHIN);
     }
 }
 
 /// The configuration for each hub that the thread runs.
-struct Site {
+struct HubConfig {
     node: String,
     incarnation: String,
     folder: Option<PathBuf>,
@@ -163,13 +159,13 @@ async fn keep_linked(links: Links, log: &Log) {
         log.emit(None, Event::Error { error: format!("there are no links with other machines: {error}") });
         None
     });
-    let site = Site { node, incarnation, folder, network, max_links };
+    let config = HubConfig { node, incarnation, folder, network, max_links };
     let mut failures = 0_u32;
     let mut logged = None;
     loop {
         let began = Instant::now();
         // If the hub fails, its state is dropped with it, and the sinks are reset.
-        let ended = AssertUnwindSafe(site.link(&settings, &mut queue, &mut sinks)).catch_unwind().await;
+        let ended = AssertUnwindSafe(config.link(&settings, &mut queue, &mut sinks)).catch_unwind().await;
         let why = match ended {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
@@ -190,7 +186,7 @@ async fn keep_linked(links: Links, log: &Log) {
     }
 }
 
-impl Site {
+impl HubConfig {
     /// Listens, and runs a hub until the supervisors of all elections have ended.
     ///
     /// # Errors
@@ -234,8 +230,7 @@ impl Site {
 }
 
 fn settings_order(election: &str, settings: &LinkSettings) -> Order {
-    let LinkSettings { leader, candidate } = settings.clone();
-    Order { election: election.to_owned(), kind: OrderKind::Settings { leader, candidate } }
+    Order { election: election.to_owned(), kind: OrderKind::Settings(settings.clone()) }
 }
 
 /// Forwards the settings and messages of an election's supervisor, and the changes that this host has found.

@@ -218,8 +218,9 @@ pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     }
 }
 
-/// True if a URL's host is certainly this machine. `localhost.` and names below `localhost` are not in `/etc/hosts`, so
-/// a DNS server answers for them. An address that embeds a loopback address may be translated on another machine.
+/// True only if a URL's host is certainly this machine. False for `localhost.` and names below `localhost`: they are
+/// not in `/etc/hosts`, so a DNS server resolves them. Also false for an address that embeds a loopback address, since
+/// another machine may translate it.
 #[must_use]
 pub fn is_certainly_loopback<Name: AsRef<str>>(host: &Host<Name>) -> bool {
     match host {

@@ -216,8 +216,8 @@ impl History {
         }
     }
 
-    /// Closes each open term that was followed by a term of another incarnation. An incarnation reports the ends of its
-    /// own terms.
+    /// Closes each open term that was followed by a term of another incarnation. Terms followed by one of the same
+    /// incarnation stay open, because an incarnation reports the ends of its own terms.
     pub fn close(&mut self) {
         let mut successor = None;
         for at in (1..self.terms.len()).rev() {

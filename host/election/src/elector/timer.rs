@@ -26,7 +26,7 @@ pub(super) enum Timer {
     Stuck,
     /// No renewal has succeeded for so long that the instance is asked to stop.
     AtRisk,
-    /// The grace of an instance that was asked to stop has ended.
+    /// The grace period of a stopping instance has ended.
     Grace,
     /// The lease is no longer safe: the instance is killed.
     Deadline,

@@ -128,7 +128,7 @@ const FIRST: libc::c_uint = 3;
 ///
 /// # Errors
 /// Returns the system's error.
-pub fn close_others() -> io::Result<()> {
+pub(crate) fn close_others() -> io::Result<()> {
     // SAFETY: nothing in this process owns any of these descriptors. The process has just started, and our processes
     // pass only standard streams to the processes that they start, so any other descriptor was inherited by mistake.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };

@@ -25,7 +25,8 @@ use super::filter::{Calls, flags, is, no_code, null};
 pub struct RunnerReach<'a> {
     /// Granted folders, opened with `O_PATH`. The flag is true for a read-only folder.
     pub folders: &'a [(BorrowedFd<'a>, bool)],
-    /// True if the runner opens granted folders when an instance starts. Some of them may not exist yet.
+    /// True if the runner opens granted folders only when an instance starts, because some of them may not exist
+    /// earlier.
     pub files: bool,
     /// True if the runner makes TCP connections.
     pub network: bool,

@@ -50,7 +50,7 @@ impl SqliteStore {
                     return;
                 }
             }
-            // `self` owns both senders, so neither closes.
+            // `self` owns both senders, so neither channel can close.
             tokio::select! {
                 _ = files.changed() => {}
                 _ = heard.changed() => {}
