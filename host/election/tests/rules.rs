@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, Elector, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome,
-    Plan, Random, Record, Reply, Report, RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time, Timing,
-    Version, Word,
+    Effect, ElectionName, Elector, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op,
+    Outcome, Plan, Random, Record, Reply, Report, RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time,
+    Timing, Version, Word,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -180,6 +180,21 @@ fn acquire_repeats_id_and_version_after_unknown_outcome() {
 }
 
 #[test]
+fn acquire_in_doubt_is_given_up_after_d() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
+    let began = scene.now;
+    while !scene.asked_to_read {
+        if scene.pending.is_some() {
+            scene.answer(Err(unknown()))
+        } else {
+            scene.wakes()
+        };
+    }
+    assert!((D..D + SECOND * 3).contains(&scene.now.since(began)), "{:?}", scene.now.since(began));
+}
+
+#[test]
 fn refused_acquire_is_followed_by_reading_and_new_id() {
     let mut scene = Scene::new();
     let first = scene.acquires(object(LeaseState::Expired, Some(record(1, "other"))));
@@ -204,6 +219,7 @@ fn unsent_acquire_changes_nothing() {
         assert!((SECOND * 3 / 4..=SECOND * 5 / 4).contains(&wait), "it looks again after {wait:?}");
     }
     ids.insert(scene.acquires(freed(record)).as_u128());
+    assert_eq!(scene.input(Input::NotSent { id: RequestId(0) }), [], "another request is pending");
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(1), "{:?}", scene.told);
     assert_eq!(ids.len(), 4);
     assert!(matches!(scene.told[..], [Report::Standby { .. }]), "{:?}", scene.told);
@@ -219,6 +235,13 @@ fn write_is_read_and_repeated_after_unknown_outcome() {
     let again = scene.answer(Ok(Reply::Read(held("v1", record(1, "other")))));
     let Op::Write { id: under, version, record } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((under, version.0.as_str(), record.term), (id, "v1", 2));
+}
+
+#[test]
+fn refused_write_is_read_first() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Plan(plan(1, None)));
+    assert_eq!(only_request(&scene.answer(Err(StoreError::Conflict))), Op::Read);
 }
 
 #[test]
@@ -284,6 +307,12 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
 
 #[test]
 fn failed_renewals_extend_nothing_until_deadline_kills() {
+    for error in [unknown(), StoreError::Misconfigured("no rights".to_string())] {
+        renewals_fail_until_host_aborts(&error);
+    }
+}
+
+fn renewals_fail_until_host_aborts(error: &StoreError) {
     let mut scene = Scene::leading();
     let renewed = scene.sent;
     let (mut stopped, mut killed, mut last_try) = (None, None, scene.now);
@@ -293,7 +322,8 @@ fn failed_renewals_extend_nothing_until_deadline_kills() {
             match effect {
                 Effect::Request { op: Op::Renew { .. }, .. } => {
                     let waited = scene.now.since(last_try);
-                    assert!(last_try.since(renewed) < D / 6 || waited <= D / 15, "a try after {waited:?}");
+                    let is_retry = last_try.since(renewed) >= D / 6;
+                    assert!(!is_retry || (D / 60..=D / 15).contains(&waited), "a try after {waited:?}");
                 }
                 Effect::Extend { .. } => panic!("doubt extends"),
                 Effect::Stop { reason, .. } => stopped = Some((*reason, scene.now)),
@@ -302,7 +332,7 @@ fn failed_renewals_extend_nothing_until_deadline_kills() {
             }
         }
         if scene.pending.is_some() {
-            scene.answer(Err(unknown()));
+            scene.answer(Err(error.clone()));
             last_try = scene.now;
         }
     }
@@ -340,6 +370,39 @@ fn kill_gets_its_time_again_once_after_pause() {
         }
         assert!(scene.now <= killed + D, "it was paused before");
     }
+}
+
+#[test]
+fn kill_that_follows_pause_gets_no_more_time() {
+    // The host wakes past the deadline, kills the instance, and is paused again.
+    let mut scene = Scene::leading();
+    scene.now = scene.sent + D * 85 / 100;
+    let woken = scene.input(Input::Tick);
+    assert!(woken.iter().any(|effect| matches!(effect, Effect::Kill { .. })), "{woken:?}");
+    scene.now = scene.now + D;
+    let overdue = scene.input(Input::Tick);
+    assert!(overdue.iter().any(|effect| matches!(effect, Effect::Abort { .. })), "{overdue:?}");
+}
+
+#[test]
+fn hanging_instance_gets_no_more_time_after_pause() {
+    let mut scene = Scene::leading();
+    scene.input(Input::StepDown { reason: "asked".to_string() });
+    let killed_at = scene.now + SECOND * 5;
+    scene.goes_on_for(SECOND * 5 + D * 13 / 100);
+    assert!(scene.now >= killed_at + D * 13 / 100);
+    scene.now = scene.now + D;
+    assert!(matches!(scene.input(Input::Tick)[..], [Effect::Abort { .. }]));
+}
+
+#[test]
+fn clock_that_is_set_forward_gives_kill_no_more_time() {
+    let mut scene = Scene::leading();
+    scene.wakes();
+    scene.answer(Err(StoreError::Lost("taken".to_string())));
+    scene.now = scene.now + D;
+    scene.set_forward = D;
+    assert!(matches!(scene.input(Input::Tick)[..], [Effect::Abort { .. }]));
 }
 
 #[test]
@@ -430,6 +493,21 @@ fn known_loss_kills_at_once() {
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
     );
+    // A grace ends with the lease.
+    let mut scene = Scene::leading();
+    scene.input(Input::StepDown { reason: "asked".to_string() });
+    scene.wakes();
+    let effects = scene.answer(Err(StoreError::Lost("taken".to_string())));
+    assert!(matches!(effects[..], [Effect::Kill { .. }]), "{effects:?}");
+}
+
+#[test]
+fn renewal_during_grace_extends() {
+    let mut scene = Scene::leading();
+    scene.input(Input::StepDown { reason: "asked".to_string() });
+    assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
+    let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
+    assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Extend { deadline, abort_at }]);
 }
 
 #[test]
@@ -569,7 +647,8 @@ fn shutdown_asks_waits_and_releases_last() {
 #[test]
 fn node_follows_only_after_release_is_carried_out() {
     let mut scene = Scene::leading();
-    assert!(!scene.elector.follows());
+    assert!(!scene.elector.follows() && scene.elector.holds_lease());
+    assert_eq!(scene.elector.deadline(), Some(scene.sent + D * 8 / 10));
     scene.input(Input::Plan(Plan::default()));
     let marks = scene.input(Input::Gone { end: End::Done });
     assert!(written_record(&marks).released);
@@ -584,12 +663,43 @@ fn node_follows_only_after_release_is_carried_out() {
     assert!(!scene.elector.follows());
     scene.wakes();
     scene.answer(Ok(Reply::Done));
-    assert!(scene.elector.follows(), "{:?}", scene.told);
+    assert!(scene.elector.follows() && !scene.elector.holds_lease(), "{:?}", scene.told);
+    assert_eq!(scene.elector.deadline(), None);
     // A requested lease may be held before the node knows it.
     scene.input(Input::Plan(plan(0, None)));
     scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
     scene.answer(Err(unknown()));
     assert!(!scene.elector.follows());
+}
+
+#[test]
+fn standby_ends_at_once_when_shut_down() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.input(Input::Shutdown), [Effect::Finished]);
+}
+
+#[test]
+fn next_term_exceeds_term_in_state() {
+    let mut scene = Scene::leading();
+    let claimed = scene.input(Input::Gone { end: End::Superseded { term: 9 } });
+    assert_eq!(written_term(&claimed), Some(10));
+}
+
+#[test]
+fn standby_polls_every_second_and_not_in_step() {
+    let mut scene = Scene::new();
+    let held = || Ok(Reply::Read(object(LeaseState::Held, Some(record(6, "other")))));
+    let mut waits = BTreeSet::new();
+    scene.wakes();
+    assert!(scene.now <= Time::default() + SECOND, "{:?}", scene.now);
+    for _ in 0..20 {
+        assert_eq!(scene.answer(held()), []);
+        let read = scene.now;
+        scene.wakes();
+        waits.insert(scene.now.since(read));
+    }
+    assert!(waits.first() >= Some(&(SECOND * 3 / 4)) && waits.last() <= Some(&(SECOND * 5 / 4)), "{waits:?}");
+    assert!(waits.len() > 10, "{waits:?}");
 }
 
 #[test]
@@ -617,6 +727,15 @@ fn lease_counts_as_released_when_release_answer_was_lost() {
         assert_eq!(matches!(told, Some(Report::Released)), is_released, "{doubts}: {told:?}");
         assert_eq!(matches!(told, Some(Report::NotReleased { .. })), !is_released, "{doubts}: {told:?}");
     }
+}
+
+#[test]
+fn lease_that_is_lost_before_its_mark_is_not_released() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Shutdown);
+    scene.input(Input::Gone { end: End::Done });
+    assert_eq!(scene.answer(Err(StoreError::Lost("taken".to_string()))), [Effect::Finished]);
+    assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 }
 
 #[test]
@@ -765,6 +884,19 @@ fn shutdown_does_not_release_reclaim_in_doubt() {
 }
 
 #[test]
+fn holder_without_record_is_reported_after_two_leases() {
+    let mut scene = Scene::new();
+    let bare = Snapshot::Object { lease: LeaseState::Held, version: Version("v1".to_string()), record: None };
+    assert_eq!(scene.reads(bare.clone()), []);
+    let began = scene.now;
+    while !matches!(scene.told.last(), Some(Report::HeldOutside { .. })) {
+        assert_eq!(scene.reads(bare.clone()), []);
+    }
+    let waited = scene.now.since(began);
+    assert!((D * 2..D * 2 + SECOND * 2).contains(&waited), "{waited:?}");
+}
+
+#[test]
 fn outside_client_is_reported_again_after_another_holder() {
     let mut scene = Scene::new();
     // A node that waits for another instance writes a record without a holder.
@@ -786,6 +918,7 @@ fn finished_election_is_recorded_before_release_and_stays_over() {
     assert!(matches!(only_request(&effects), Op::Release { .. }));
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.reads(object(LeaseState::Free, Some(record))), []);
+    assert!(matches!(scene.told.last(), Some(Report::ElectionOver { .. })), "{:?}", scene.told);
 }
 
 #[test]
@@ -803,6 +936,27 @@ fn acquire_in_doubt_is_repeated_when_election_is_over() {
     );
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.reads(object(LeaseState::Free, Some(over(3)))), []);
+}
+
+#[test]
+fn rests_grow_until_fifth_failure_steps_down() {
+    let mut scene = Scene::leading();
+    for (failures, shortest, longest) in [(1, 1.0, 1.25), (2, 1.5, 2.5), (3, 3.0, 5.0), (4, 6.0, 10.0)] {
+        let ended = scene.now;
+        let noted = scene.input(Input::Gone { end: End::Failed("no".to_string()) });
+        assert_eq!(written_record(&noted).failures, failures);
+        // Neither while the failure is noted nor later does a plan for the same module shorten the rest.
+        if failures > 2 {
+            scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+        }
+        scene.input(Input::Plan(plan(0, None)));
+        scene.run_until_started();
+        let rested = scene.now.since(ended).as_secs_f64();
+        assert!((shortest..longest + 0.5).contains(&rested), "{rested} s after {failures} failures");
+    }
+    let noted = written_record(&scene.input(Input::Gone { end: End::Failed("no".to_string()) }));
+    assert_eq!((noted.failures, noted.released), (5, true));
+    assert!(matches!(scene.told.last(), Some(Report::CoolOff { .. })), "{:?}", scene.told);
 }
 
 #[test]
@@ -826,6 +980,16 @@ fn free_lease_ends_cool_off_after_fatal_failure() {
 }
 
 #[test]
+fn other_module_ends_cool_off() {
+    let mut scene = Scene::leading();
+    scene.input(Input::Gone { end: End::Fatal("no".to_string()) });
+    scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
+    scene.answer(Ok(Reply::Done));
+    scene.input(Input::Plan(plan(1, None)));
+    scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
+}
+
+#[test]
 fn cool_off_and_its_growth_outlast_time_without_module() {
     let mut scene = Scene::leading();
     let wait = |scene: &mut Scene| {
@@ -846,6 +1010,17 @@ fn cool_off_and_its_growth_outlast_time_without_module() {
     scene.run_until_started();
     let second = wait(&mut scene).expect("it cools off");
     assert!(first < SECOND * 13 && second > SECOND * 14, "{first:?}, {second:?}");
+    // A lease that no other node acquires for 10 s ends the cool-off.
+    scene.answer(Ok(Reply::Version(Version("v4".to_string()))));
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.reads(free.clone()), []);
+    let free_since = scene.now;
+    while scene.elector.next_wakeup() < Some(free_since + SECOND * 9) {
+        assert_eq!(scene.reads(free.clone()), []);
+    }
+    scene.wakes();
+    scene.now = free_since + SECOND * 10 - SECOND / 100;
+    assert_eq!(only_request(&scene.answer(Ok(Reply::Read(free)))), Op::Recall);
 }
 
 #[test]
@@ -875,13 +1050,31 @@ fn last_of_ten_planned_versions_is_served() {
             None => scene.wakes(),
         };
     }
-    // These plans arrive during the swap.
+    // These plans arrive during the swap. The next term is written once the instance is gone.
     for number in 6..=10 {
-        scene.input(Input::Plan(plan(number, None)));
+        let effects = scene.input(Input::Plan(plan(number, None)));
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Request { .. })), "{effects:?}");
     }
     scene.input(Input::Gone { end: End::Done });
     let started = scene.answer(Ok(Reply::Version(Version("v4".to_string()))));
     assert!(matches!(&started[..], [Effect::Start { version, .. }] if *version == module(10)), "{started:?}");
+}
+
+#[test]
+fn term_begins_only_with_half_of_lease_left() {
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Free, Some(record(1, "other"))));
+    scene.answer(Ok(Reply::Done));
+    // The host was paused. The lease is renewed first.
+    scene.now = scene.sent + D * 6 / 10;
+    let renews = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
+    assert!(matches!(renews[..], [Effect::Request { op: Op::Renew { .. }, .. }]), "{renews:?}");
+    assert!(matches!(scene.answer(Ok(Reply::Done))[..], [Effect::Start { term: 2, .. }]));
+    // The same holds for the next version's term.
+    scene.now = scene.sent + D * 6 / 10;
+    let renews = scene.input(Input::Plan(plan(1, None)));
+    assert!(matches!(only_request(&renews), Op::Renew { .. }), "{renews:?}");
+    assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(3));
 }
 
 #[test]
@@ -974,6 +1167,7 @@ fn bad_version_is_rolled_back_under_same_lease() {
         assert_eq!(rejected, Some((module(1), reason, Some(module(0)))));
         // An older plan does not bring the version back.
         scene.input(Input::Plan(plan(1, Some(0))));
+        assert_eq!(scene.elector.plan(), &plan(0, None));
         assert_eq!(scene.run_until_started(), module(0));
     }
 }
@@ -1100,6 +1294,21 @@ fn pause_of_one_version_does_not_delay_another() {
     assert_eq!(scene.answer(Ok(Reply::Version(Version("v3".to_string())))), []);
     let asked = scene.input(Input::Plan(plan(1, None)));
     assert_eq!(written_term(&asked), Some(3));
+
+    // The outcome is still being written.
+    let mut scene = Scene::leading();
+    scene.input(Input::Gone { end: End::Done });
+    scene.input(Input::Plan(plan(1, None)));
+    assert_eq!(written_term(&scene.answer(Ok(Reply::Version(Version("v3".to_string()))))), Some(3));
+
+    // The next leader has written its term, and waits until the pause ends.
+    let mut scene = Scene::new();
+    scene.acquires(object(LeaseState::Free, Some(Record { rests_until: Some(SECOND * 9), ..record(6, "other") })));
+    scene.answer(Ok(Reply::Done));
+    assert_eq!(scene.answer(Ok(Reply::Version(Version("v2".to_string())))), []);
+    let asked = scene.input(Input::Plan(plan(1, None)));
+    assert_eq!(written_term(&asked), Some(8));
+    assert!(matches!(scene.answer(Ok(Reply::Version(Version("v3".to_string()))))[..], [Effect::Start { .. }]));
 }
 
 #[test]
@@ -1118,7 +1327,9 @@ fn pause_continues_at_next_leader_and_death_is_no_failure() {
         let found = Record { released: lease == LeaseState::Free, ..paused(until) };
         scene.acquires(object(lease, Some(found)));
         let taken = scene.now;
-        scene.answer(Ok(Reply::Done));
+        let claimed = written_record(&scene.answer(Ok(Reply::Done)));
+        let remaining = Some(SECOND * until as u32).filter(|_| !wait.is_zero());
+        assert_eq!(claimed.rests_until, remaining, "the next leader continues the pause too");
         assert_eq!(scene.run_until_started(), module(0));
         let waited = scene.now.since(taken);
         assert!((wait..wait + SECOND * 2).contains(&waited), "{lease:?}, {until}: {waited:?}");
@@ -1148,6 +1359,18 @@ fn free_lease_is_taken_at_once_only_if_record_is_marked() {
         }
         assert!(scene.now.since(acquired) >= wait, "{found:?}: {:?}", scene.now.since(acquired));
     }
+}
+
+#[test]
+fn recreated_record_does_not_prove_release() {
+    let created = || Some(Record { node: None, ..record(0, "other") });
+    let mut scene = Scene::new();
+    scene.reads(object(LeaseState::Held, created()));
+    scene.acquires(object(LeaseState::Free, created()));
+    let acquired = scene.now;
+    scene.answer(Ok(Reply::Done));
+    scene.run_until_written();
+    assert!(scene.now.since(acquired) >= D, "{:?}", scene.now.since(acquired));
 }
 
 #[test]
@@ -1284,6 +1507,15 @@ fn failed_recall_is_repeated_or_waited_out() {
         let waited = scene.now.since(acquired);
         assert!((least..least + D).contains(&waited), "{told:?}: {waited:?}");
     }
+    // One recall that named a later term suffices.
+    let mut scene = may_not_ask();
+    scene.answer(Ok(Reply::Done));
+    scene.recalled = Ok(8);
+    while scene.told.iter().filter(|report| matches!(report, Report::Settling { .. })).count() < 2 {
+        scene.goes_on();
+    }
+    scene.recalled = Err(may_not());
+    assert_eq!(scene.run_until_written().term, 9);
 }
 
 #[test]
@@ -1597,6 +1829,7 @@ fn hints_make_renewals_earlier_at_limited_rate() {
 fn following() -> Scene {
     let mut scene = Scene::new();
     scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
+    assert_eq!(scene.told.last(), Some(&Report::Following { leader: record(6, "other") }));
     scene
 }
 
@@ -1642,7 +1875,8 @@ fn standby_reads_rarely_while_it_hears_its_leader() {
         scene.hears(leads(6, Duration::ZERO, None));
         readings += scene.reads_until(scene.now + D / 6).len();
     }
-    assert!((12..=20).contains(&readings), "{readings} in 150 s");
+    // About once in 10 s, and again after a second if the next renewal has not been heard by then.
+    assert!((12..=30).contains(&readings), "{readings} in 150 s");
     let last = scene.now - D / 6;
     let after = scene.reads_until(scene.now + SECOND * 20);
     assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
@@ -1656,6 +1890,7 @@ fn standby_reads_rarely_while_it_hears_its_leader() {
 fn standby_reads_at_once_when_link_ends() {
     let mut scene = following();
     scene.hears(leads(6, Duration::ZERO, None));
+    assert_eq!(scene.elector.listens_until(), Some(scene.now + D / 3));
     scene.now = scene.now + SECOND / 2;
     let ended = scene.now;
     let from = record(6, "other").incarnation;
@@ -1690,7 +1925,9 @@ fn survey_is_judged_like_reading_and_recall() {
     let called = || {
         let mut scene = following();
         let from = record(6, "other").incarnation;
+        assert!(!scene.elector.surveys());
         assert_eq!(only_request(&scene.input(Input::Hint(Hint::GivesUp { from, place: Some(0) }))), Op::Survey);
+        assert!(scene.elector.surveys());
         scene
     };
     let version = Version("v1".to_string());
@@ -1725,7 +1962,16 @@ fn survey_is_judged_like_reading_and_recall() {
     while scene.pending.is_none() {
         scene.wakes();
     }
-    assert!(scene.asked_to_read);
+    assert!(scene.asked_to_read && !scene.elector.surveys());
+}
+
+#[test]
+fn leader_is_not_heard_after_its_record_is_marked() {
+    let mut scene = following();
+    scene.hears(leads(6, Duration::ZERO, None));
+    scene.acquires(marked(LeaseState::Held));
+    scene.answer(Err(StoreError::Held));
+    assert_eq!(scene.elector.leader(), None, "its renewals no longer delay readings");
 }
 
 #[test]
@@ -1967,10 +2213,75 @@ fn lease_expires_when_record_cannot_be_marked() {
     assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 }
 
+#[test]
+fn times_follow_from_lease() {
+    let millis = Duration::from_millis;
+    let timing = |lease| Timing::new(lease, (SECOND * 2, SECOND * 60), SECOND * 5, 128 << 20).unwrap();
+    let table = |lease| {
+        let it = timing(lease);
+        let (soonest, latest) = it.retry_range();
+        let within = [it.renew_after(), it.try_timeout(), soonest, latest, it.at_risk_after(), it.deadline_after()];
+        let ending = [it.abort_after(), it.kill_timeout(), it.noticed_pause(), it.last_words(), it.tolerated_pause()];
+        (within, ending, it.takeover_after_crash(), it.tolerated_outage(), it.tolerated_drift())
+    };
+    assert_eq!(
+        table(SECOND * 60),
+        (
+            [SECOND * 10, SECOND * 2, SECOND, SECOND * 4, SECOND * 42, SECOND * 48],
+            [millis(55_800), millis(7_800), millis(1_950), millis(1_400), millis(2_200)],
+            millis(61_250),
+            SECOND * 32,
+            37
+        )
+    );
+    assert_eq!(timing(SECOND * 12).try_timeout(), SECOND);
+    // The store answers within half of a timeout, or at least within the longest timeout.
+    for (took, lease) in [(50, Some(2)), (500, Some(12)), (1_000, Some(24)), (1_999, Some(24)), (2_000, None)] {
+        assert_eq!(
+            Timing::lease_for(millis(took), (SECOND * 2, SECOND * 60)),
+            lease.map(Duration::from_secs),
+            "{took}"
+        );
+    }
+    for (lease, memory) in [(SECOND, 0), (SECOND * 61, 0), (SECOND * 2, 1 << 30)] {
+        let timing = Timing::new(lease, (SECOND * 2, SECOND * 60), SECOND, memory);
+        assert!(timing.is_err(), "{lease:?}, {memory}");
+    }
+}
+
+#[test]
+fn lease_id_is_uuid_of_version_4() {
+    for (bits, id) in [(0, "00000000-0000-4000-8000-000000000000"), (u128::MAX, "ffffffff-ffff-4fff-bfff-ffffffffffff")]
+    {
+        assert_eq!(LeaseId::from_random(bits).to_string(), id);
+    }
+}
+
+#[test]
+fn election_name_has_1_to_63_safe_characters() {
+    let longest = "a".repeat(63);
+    for name in ["a", "a-1", &longest] {
+        assert_eq!(ElectionName::new(name).unwrap().to_string(), name);
+    }
+    for name in ["", "1a", "-a", "A", "aB", "a_b", "a.b", &format!("{longest}a")] {
+        assert!(ElectionName::new(name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn snapshot_names_terms_up_to_its_record() {
+    let read = object(LeaseState::Held, Some(record(6, "other")));
+    assert!(read.names(5) && read.names(6) && !read.names(7) && !Snapshot::Nothing.names(1));
+}
+
 struct Scene {
     elector: Elector,
     now: Time,
+    /// The amount by which the host's clock was set forward.
+    set_forward: Duration,
     wall: Duration,
+    /// The number of inputs so far.
+    inputs: u32,
     /// The request without an answer.
     pending: Option<RequestId>,
     /// True if `pending` is a write.
@@ -2007,18 +2318,21 @@ impl Scene {
             on_done,
             probation: SECOND * 30,
         };
-        let count = |state: &mut [u8; 32]| {
-            state[0] += 1;
-            u64::from(state[0])
+        // Multiples of the golden ratio, which are spread evenly over all numbers.
+        let spread = |state: &mut [u8; 32]| {
+            state[0] = state[0].wrapping_add(1);
+            u64::from(state[0]).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         };
-        let random = Random { state: [0; 32], next: count };
+        let random = Random { state: [0; 32], next: spread };
         let now = Now { time: Time::default(), least: Duration::ZERO, wall: Duration::ZERO };
         let mut elector = Elector::new(settings, now, random);
         elector.handle(now, Input::Plan(plan(0, None)));
         Self {
             elector,
             now: Time::default(),
+            set_forward: Duration::ZERO,
             wall: Duration::ZERO,
+            inputs: 0,
             pending: None,
             asked_to_write: false,
             asked_to_read: false,
@@ -2092,7 +2406,10 @@ impl Scene {
 
     /// Passes an input in, and returns the effects, without reports and messages.
     fn input(&mut self, input: Input) -> Vec<Effect> {
-        self.elector.handle(Now { time: self.now, least: self.now.0, wall: self.wall }, input);
+        self.inputs += 1;
+        assert!(self.inputs < 20_000, "the scene never ends: {:?}", self.told);
+        let least = self.now.0 - self.set_forward;
+        self.elector.handle(Now { time: self.now, least, wall: self.wall }, input);
         let mut effects: Vec<_> = std::iter::from_fn(|| self.elector.poll_effect()).collect();
         for effect in effects.extract_if(.., |effect| matches!(effect, Effect::Report(_) | Effect::Tell(_))) {
             match effect {
