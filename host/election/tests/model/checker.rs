@@ -16,8 +16,6 @@ const MOST: usize = 10_000_000;
 /// The modelled election, from one start.
 pub struct Election {
     start: World,
-    /// Called before each step, on the thread that takes it.
-    before: fn(),
     effort: Arc<Effort>,
 }
 
@@ -70,12 +68,10 @@ impl Model for Election {
             let _least = self.effort.untried.fetch_min(state.depth, Ordering::Relaxed);
             return;
         }
-        (self.before)();
         state.world.actions(actions);
     }
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
-        (self.before)();
         Some(State { depth: state.depth + 1, world: state.world.after(action) })
     }
 
@@ -92,8 +88,7 @@ const KEPT: &str = "every promise is kept";
 const LED_AGAIN: &str = "a term begins";
 
 /// Tries all actions from `start` within `bound`, or until a promise is broken.
-pub fn check(start: &Start, bound: Bound, before: fn()) -> Found {
-    before();
+pub fn check(start: &Start, bound: Bound) -> Found {
     let mut world = (start.world)();
     world.left = start.faults;
     let (ends, most) = match bound {
@@ -107,7 +102,7 @@ pub fn check(start: &Start, bound: Bound, before: fn()) -> Found {
         untried: AtomicUsize::new(usize::MAX),
         is_over: AtomicBool::new(false),
     });
-    let model = Election { start: world, before, effort: effort.clone() };
+    let model = Election { start: world, effort: effort.clone() };
     // One thread keeps the search breadth-first.
     let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     effort.is_over.store(true, Ordering::Relaxed);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use baton_election::{Elector, LeaseId, ModuleVersion, Now, OnDone, Plan, RequestId, Settings, Term, Time, Timing};
 
-use crate::host_rules::HostRules;
 use crate::plan::{HostPlan, Life};
 use crate::rng::Rng;
 use crate::store::Instant;
@@ -39,9 +38,10 @@ pub struct Host {
 
 pub struct Process {
     pub elector: Elector,
-    pub rules: HostRules,
     pub instance: Option<Instance>,
     pub unanswered: BTreeSet<RequestId>,
+    /// True once an answer has shown the object to the process.
+    pub has_read_object: bool,
     /// The number of recalls and of other requests, each counted separately.
     pub asked: (u64, u64),
     pub announced: Announced,
@@ -111,10 +111,10 @@ impl Process {
         let random = Rng::about(&[seed, 4, host as u64, u64::from(incarnation)]).for_elector();
         let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
         Self {
-            elector: Elector::new(settings.clone(), first, random),
-            rules: HostRules::new(settings),
+            elector: Elector::new(settings, first, random),
             instance: None,
             unanswered: BTreeSet::new(),
+            has_read_object: false,
             asked: (0, 0),
             announced: Announced::default(),
             lease: None,

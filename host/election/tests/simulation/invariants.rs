@@ -1,4 +1,4 @@
-//! The promises, observed from outside with true time. Rules that a host can see by itself are in `host_rules`.
+//! The promises, observed from outside with true time. `tests/rules.rs` tests the rules that a single host keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -138,11 +138,17 @@ impl World {
         if self.store.object.is_none() {
             return;
         }
-        let lowest = alive.iter().map(|process| process.rules.highest_term()).min().unwrap_or_default();
+        let lowest = alive.iter().map(|process| process.elector.written_term()).min().unwrap_or_default();
         if !self.latest_is_witnessed() {
-            let all_know = alive.iter().all(|process| process.rules.has_seen_the_election());
+            let all_know = alive.iter().all(|process| process.has_read_object);
             // If lease lengths differ, a host knows only the lengths that it has read.
-            let all_know_it = alive.iter().all(|process| process.rules.knows_the_lease_of(self.latest_term()));
+            let latest = self.latest_term();
+            let all_know_it = self.hosts.iter().enumerate().all(|(host, machine)| {
+                let Some(process) = &machine.process else { return true };
+                let own = name(host, machine.incarnation);
+                let is_own = |record: &Record| record.term == latest && record.incarnation == own;
+                process.elector.written_term() >= latest || self.records.iter().any(is_own)
+            });
             let is_mixed = self.plan.shortest_lease() < self.plan.longest_lease();
             if alive.is_empty() || !all_know || self.creates_under_way > 0 || is_mixed && !all_know_it {
                 return;

@@ -493,7 +493,6 @@ impl World {
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let least = process.least(now);
-        process.rules.input(local, least, now, &input);
         let (is_hint, known) = (matches!(input, Input::Hint(_)), process.elector.written_term());
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{now:10.3?} host {host} at {local:?} <- {input:?}"));
@@ -524,7 +523,6 @@ impl World {
                 self.history.sent(op)?;
             }
             let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-            process.rules.effect(local, &effect)?;
             if let (Effect::Request { id, .. }, true) = (&effect, is_refused) {
                 process.unanswered.insert(*id);
                 let key = (host, incarnation, id.0);
@@ -600,7 +598,6 @@ impl World {
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let wakeup = process.elector.next_wakeup();
-        process.rules.settled(local, wakeup)?;
         process.wakes += 1;
         let Some(wakeup) = wakeup else { return Ok(()) };
         process.idle_wakes = if wakeup <= local { process.idle_wakes + 1 } else { 0 };

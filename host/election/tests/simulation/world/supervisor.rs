@@ -249,7 +249,11 @@ impl World {
         match event {
             Event::Answer { key: (.., id), result, is_stale } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-                if process.unanswered.remove(&RequestId(id)) || is_stale {
+                let is_awaited = process.unanswered.remove(&RequestId(id));
+                if is_awaited && let Ok(Reply::Read(read) | Reply::Surveyed { read, .. }) = &result {
+                    process.has_read_object |= *read != Snapshot::Nothing;
+                }
+                if is_awaited || is_stale {
                     return self.feed(host, Input::Answer { id: RequestId(id), result });
                 }
                 Ok(())
