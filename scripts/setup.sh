@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh            for the host and coordinators in Rust
 #   scripts/setup.sh examples   also for coordinators in other languages
+#   scripts/setup.sh mutants    also for `make mutants`: cargo-mutants
 #   scripts/setup.sh tests      also for the tests, including cargo-nextest
 set -euo pipefail
 
@@ -63,5 +64,12 @@ done
 nextest_version=0.9.143
 if [[ ${1-} == tests ]] && ! cargo nextest --version >/dev/null 2>&1; then
   cargo install --locked --debug "cargo-nextest@$nextest_version" --root .cache/tools --target-dir .cache/tools/target
+  rm -rf .cache/tools/target
+fi
+
+# Installs cargo-mutants, which breaks the elector for `make mutants`. A debug build takes 1 to 2 minutes.
+mutants_version=27.1.0
+if [[ ${1-} == mutants ]] && ! cargo mutants --version >/dev/null 2>&1; then
+  cargo install --locked --debug "cargo-mutants@$mutants_version" --root .cache/tools --target-dir .cache/tools/target
   rm -rf .cache/tools/target
 fi
