@@ -7,14 +7,15 @@
 //! other input or output.
 //!
 //! The modules, in reading order: [`record`] holds the contents of the store, [`request`] the requests to the store and
-//! its answers, [`timing`] the times at which things must happen, [`hint`] the messages between nodes, and [`port`] the
-//! elector's inputs and effects. [`elector`] decides.
+//! its answers, [`timing`] the times at which things must happen, [`hint`] the messages between nodes, [`eligibility`]
+//! the conditions under which a node may lead, and [`port`] the elector's inputs and effects. [`elector`] decides.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod elector;
+pub mod eligibility;
 pub mod hint;
 pub mod port;
 pub mod record;
@@ -22,6 +23,7 @@ pub mod request;
 pub mod timing;
 
 pub use elector::Elector;
+pub use eligibility::{Chosen, Eligibility, Ineligibility, IneligibleCause, SteeringVersion};
 pub use hint::{Hint, Word};
 pub use port::{Effect, End, Input, ModuleVersion, Now, OnDone, Plan, Random, Report, Settings, StopReason};
 pub use record::{ElectionName, HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};

@@ -3,6 +3,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
+use crate::eligibility::{Eligibility, Ineligibility};
 use crate::hint::{Hint, Word};
 use crate::record::{Record, Term};
 use crate::request::{Op, Reply, RequestId, StoreError};
@@ -105,11 +106,13 @@ pub enum Input {
         /// The answer.
         result: Result<Reply, StoreError>,
     },
-    /// Replaces an answer: the host has sent neither this acquire nor any other under its id, so that other nodes can
-    /// go first.
+    /// Replaces an answer: the host has not sent this acquire, because it leads enough other elections. Only a request
+    /// with [`within_quota`](Effect::Request::within_quota) may be withheld.
     NotSent {
         /// The request.
         id: RequestId,
+        /// Human-readable reason.
+        reason: String,
     },
     /// The instance's guest is running. The host may learn this late, or never.
     Begun,
@@ -123,6 +126,9 @@ pub enum Input {
     Dying,
     /// The versions that this node could run have changed.
     Plan(Plan),
+    /// The conditions under which this node may lead have changed. Before the first such input, nothing prevents the
+    /// node from leading.
+    Eligibility(Eligibility),
     /// The instance has made no progress for too long.
     Stalled {
         /// Human-readable reason.
@@ -187,7 +193,7 @@ pub enum StopReason {
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Effect {
     /// Send a request to the store; requests run concurrently. The answer, or [`StoreError::Unknown`] after `timeout`,
-    /// comes back as [`Input::Answer`]. If the host does not send the request, [`Input::NotSent`] comes back instead.
+    /// comes back as [`Input::Answer`].
     Request {
         /// The id that the answer carries.
         id: RequestId,
@@ -195,6 +201,9 @@ pub enum Effect {
         op: Op,
         /// The timeout for the answer.
         timeout: Duration,
+        /// True if the host may withhold this acquire because it leads enough other elections: it then returns
+        /// [`Input::NotSent`]. No request under the same id has been sent before.
+        within_quota: bool,
     },
     /// Start an instance that serves `term`.
     Start {
@@ -271,6 +280,11 @@ pub enum Report {
         /// Human-readable reason why this node is a standby.
         reason: String,
     },
+    /// The lease is free, but this node lets other nodes take it first. Reported once for each free lease.
+    Deferring {
+        /// Human-readable reason.
+        reason: String,
+    },
     /// Another node has begun to lead.
     Following {
         /// The record that the leader wrote when its term began.
@@ -330,6 +344,18 @@ pub enum Report {
         reason: String,
         /// Number of consecutive failures.
         failures: u32,
+    },
+    /// This node must not lead, or must not lead for another reason than before.
+    Ineligible {
+        /// The reason that applies.
+        ineligibility: Ineligibility,
+        /// The time until it ends; `None` if only another input ends it.
+        wait: Option<Duration>,
+    },
+    /// Nothing prevents this node from leading any more.
+    Eligible {
+        /// The reason that applied before.
+        before: Ineligibility,
     },
     /// This node is ineligible for a while.
     CoolOff {

@@ -88,8 +88,8 @@ pub enum Reply {
         read: Snapshot,
         /// The highest term that is named anywhere in the store.
         term: Term,
-        /// The version of the operators' steering object, for the driver of the elector; `None` if there is no such
-        /// object.
+        /// The version of the operators' steering object; `None` if there is no such object. The elector acts on the
+        /// survey only if its [`Eligibility`](crate::Eligibility) follows from this version.
         steering: Option<Version>,
     },
     /// The object's version after a create or a write.

@@ -217,6 +217,15 @@ impl Timing {
     }
 }
 
+/// The time at which a host ends its own process because an instance is neither gone nor dying: `abort_at`, or later if
+/// the whole host was paused and woke up past the `deadline`, at `woken`. The gate refused everything during the pause,
+/// so the kill gets its usual time again, counted from the wake-up.
+#[must_use]
+pub fn overdue_at(deadline: Time, abort_at: Time, woken: Option<Time>) -> Time {
+    let woken = woken.filter(|woken| *woken >= deadline);
+    woken.map_or(abort_at, |woken| abort_at.max(woken + abort_at.since(deadline)))
+}
+
 /// See [`Timing::try_timeout`].
 fn try_timeout(lease: Duration) -> Duration {
     (lease / 12).clamp(Duration::from_millis(50), Duration::from_secs(2))

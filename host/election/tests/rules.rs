@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op,
-    Outcome, Plan, Random, Record, Reply, Report, RequestId, Settings, Snapshot, StopReason, StoreError, Term, Time,
-    Timing, Version, Word,
+    Chosen, Effect, ElectionName, Elector, Eligibility, End, HIGHEST_TERM, Hint, Ineligibility, IneligibleCause, Input,
+    LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan, Random, Record, Reply, Report, RequestId,
+    Settings, Snapshot, SteeringVersion, StopReason, StoreError, Term, Time, Timing, Version, Word,
 };
 
 const D: Duration = Duration::from_secs(15);
@@ -214,15 +214,20 @@ fn unsent_acquire_changes_nothing() {
     for _ in 0..3 {
         ids.insert(scene.acquires(freed(record.clone())).as_u128());
         let id = scene.pending.take().unwrap();
-        assert_eq!(scene.input(Input::NotSent { id }), []);
+        assert_eq!(scene.input(Input::NotSent { id, reason: String::new() }), []);
         let wait = scene.elector.next_wakeup().unwrap().since(scene.now);
         assert!((SECOND * 3 / 4..=SECOND * 5 / 4).contains(&wait), "it looks again after {wait:?}");
     }
     ids.insert(scene.acquires(freed(record)).as_u128());
-    assert_eq!(scene.input(Input::NotSent { id: RequestId(0) }), [], "another request is pending");
+    assert_eq!(
+        scene.input(Input::NotSent { id: RequestId(0), reason: String::new() }),
+        [],
+        "another request is pending"
+    );
     assert_eq!(written_term(&scene.answer(Ok(Reply::Done))), Some(1), "{:?}", scene.told);
     assert_eq!(ids.len(), 4);
-    assert!(matches!(scene.told[..], [Report::Standby { .. }]), "{:?}", scene.told);
+    let told = &scene.told[..];
+    assert!(matches!(told, [Report::Standby { .. }, Report::Deferring { .. }]), "it is reported once: {told:?}");
 }
 
 #[test]
@@ -932,7 +937,7 @@ fn acquire_in_doubt_is_repeated_when_election_is_over() {
     assert!(matches!(only_request(&again), Op::Acquire { id: same, .. } if same == id), "{again:?}");
     assert_eq!(
         scene.answer(Ok(Reply::Done)),
-        [Effect::Request { id: scene.pending.unwrap(), op: Op::Release { id }, timeout: D / 12 }]
+        [Effect::Request { id: scene.pending.unwrap(), op: Op::Release { id }, timeout: D / 12, within_quota: false }]
     );
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.reads(object(LeaseState::Free, Some(over(3)))), []);
@@ -2066,7 +2071,7 @@ fn given_up_lease_is_left_alone_after_unclear_or_unsent_try() {
     let unwanted = |scene: &mut Scene| {
         scene.acquires(marked(LeaseState::Held));
         let id = scene.pending.take().unwrap();
-        assert_eq!(scene.input(Input::NotSent { id }), []);
+        assert_eq!(scene.input(Input::NotSent { id, reason: String::new() }), []);
     };
     for judged in [unclear as fn(&mut Scene), unwanted] {
         let mut scene = Scene::new();
@@ -2274,6 +2279,168 @@ fn snapshot_names_terms_up_to_its_record() {
     assert!(read.names(5) && read.names(6) && !read.names(7) && !Snapshot::Nothing.names(1));
 }
 
+// ---- eligibility ----
+
+#[test]
+fn node_with_lower_priority_defers_a_free_lease() {
+    for (priority, wait) in [(0, SECOND * 2), (50, SECOND), (100, Duration::ZERO)] {
+        let mut scene = Scene::new();
+        scene.input(Input::Eligibility(Eligibility { priority, ..Eligibility::default() }));
+        scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
+        let (requested, seen_free) = scene.polls_until_requested();
+        let waited = requested.since(seen_free);
+        assert!((wait..wait + SECOND / 10).contains(&waited), "priority {priority} waits {waited:?}");
+        let deferring = scene.told.iter().filter(|report| matches!(report, Report::Deferring { .. })).count();
+        assert_eq!(deferring, usize::from(priority < 100), "{:?}", scene.told);
+    }
+}
+
+#[test]
+fn node_does_not_defer_first_term_or_when_chosen() {
+    let chosen = |by_operator| Some(Chosen { until: Time(SECOND * 60), by_operator });
+    for (term, chosen) in [(0, None), (6, chosen(true)), (6, chosen(false))] {
+        let mut scene = Scene::new();
+        scene.input(Input::Eligibility(Eligibility { priority: 0, chosen, ..Eligibility::default() }));
+        let free = if term == 0 { Record { node: None, ..record(0, "other") } } else { record(term, "other") };
+        scene.acquires(object(LeaseState::Free, Some(free)));
+    }
+}
+
+#[test]
+fn acquire_may_be_withheld_only_before_it_is_sent() {
+    let chosen = |by_operator| Some(Chosen { until: Time(SECOND * 60), by_operator });
+    for (chosen, may_be) in [(None, true), (chosen(false), true), (chosen(true), false)] {
+        let mut scene = Scene::new();
+        scene.input(Input::Eligibility(Eligibility { chosen, ..Eligibility::default() }));
+        let effects = scene.reads(object(LeaseState::Expired, Some(record(6, "other"))));
+        assert_eq!(within_quota(&effects), may_be, "{chosen:?}");
+        scene.answer(Err(unknown()));
+        assert!(!within_quota(&scene.wakes()), "the lease may be held under this id");
+    }
+    // A lease that nobody takes is taken in the end.
+    let mut scene = Scene::new();
+    let free = object(LeaseState::Free, Some(record(6, "other")));
+    let mut effects = scene.reads(free.clone());
+    let since = scene.now;
+    while within_quota(&effects) {
+        let id = scene.pending.take().unwrap();
+        scene.input(Input::NotSent { id, reason: String::new() });
+        effects = scene.reads(free.clone());
+    }
+    let waited = scene.now.since(since);
+    assert!((SECOND * 10..SECOND * 12).contains(&waited), "{waited:?}");
+}
+
+#[test]
+fn leader_stops_for_ineligibility_and_tells_guest_why() {
+    for cause in [IneligibleCause::Maintenance, IneligibleCause::Suspended, IneligibleCause::SteppedDown] {
+        let mut scene = Scene::leading();
+        let effects = scene.input(Input::Eligibility(ineligible(cause.clone(), None)));
+        let is_stop = |effect: &Effect| matches!(effect, Effect::Stop { reason: StopReason::StepDown, message, .. } if message == "asked");
+        assert!(effects.iter().any(is_stop), "{effects:?}");
+        assert_eq!(scene.elector.ineligible(), Some(&cause));
+        let marking = scene.input(Input::Gone { end: End::Done });
+        assert!(matches!(only_request(&scene.marks(&marking)), Op::Release { .. }));
+        scene.answer(Ok(Reply::Done));
+        assert_eq!(scene.reads(object(LeaseState::Free, Some(record(7, "this")))), [], "{cause:?}");
+        // It leads again as soon as nothing prevents it.
+        scene.input(Input::Eligibility(Eligibility::default()));
+        assert_eq!(scene.elector.ineligible(), None);
+        scene.acquires(object(LeaseState::Free, Some(record(7, "this"))));
+    }
+}
+
+#[test]
+fn ineligibility_ends_at_its_time_without_an_input() {
+    let mut scene = Scene::new();
+    let until = scene.now + SECOND * 30;
+    scene.input(Input::Eligibility(ineligible(IneligibleCause::SteppedDown, Some(until))));
+    let free = object(LeaseState::Free, Some(record(6, "other")));
+    while scene.now < until {
+        assert_eq!(scene.reads(free.clone()), [], "it is ineligible until {until:?}");
+        while scene.pending.is_none() && scene.now < until {
+            scene.wakes();
+        }
+    }
+    assert_eq!(scene.now, until, "it wakes at the end");
+    assert!(scene.told.iter().any(|report| matches!(report, Report::Eligible { .. })), "{:?}", scene.told);
+}
+
+#[test]
+fn transfer_without_successor_ends_early_and_is_taken_back() {
+    let to = || IneligibleCause::Transferring { to: "other".to_string() };
+    for is_taken in [false, true] {
+        let mut scene = Scene::leading();
+        let mut transfer = ineligible(to(), Some(scene.now + SECOND * 60));
+        (transfer.priority, transfer.ineligible[0].after_release) = (0, Some(SECOND * 4));
+        scene.input(Input::Eligibility(transfer.clone()));
+        let marking = scene.input(Input::Gone { end: End::Done });
+        let given_up = scene.now;
+        scene.marks(&marking);
+        scene.answer(Ok(Reply::Done));
+        if is_taken {
+            scene.reads(held("v8", record(8, "other")));
+        }
+        let free = object(LeaseState::Free, Some(record(8, "other")));
+        while scene.elector.ineligible() == Some(&to()) {
+            assert_eq!(scene.reads(free.clone()), []);
+            while scene.pending.is_none() && scene.elector.ineligible().is_some() {
+                scene.wakes();
+            }
+        }
+        assert_eq!(scene.now, given_up + SECOND * 4);
+        // The command is still in force, but has ended for this node.
+        scene.input(Input::Eligibility(transfer));
+        assert_eq!(scene.elector.ineligible(), None);
+        let effects = scene.reads(free);
+        assert_eq!(effects.is_empty(), is_taken, "it defers only to others if one of them took the lease: {effects:?}");
+    }
+}
+
+#[test]
+fn survey_counts_only_under_known_steering() {
+    let version = |name: &str| Version(name.to_string());
+    for (steering, counts) in [
+        (SteeringVersion::Unread, false),
+        (SteeringVersion::Absent, false),
+        (SteeringVersion::Read(version("s1")), false),
+        (SteeringVersion::Read(version("s2")), true),
+    ] {
+        let mut scene = Scene::new();
+        scene.input(Input::Eligibility(Eligibility { steering, ..Eligibility::default() }));
+        scene.reads(object(LeaseState::Held, Some(record(6, "other"))));
+        let from = record(6, "other").incarnation;
+        let asked = scene.input(Input::Hint(Hint::GivesUp { from, place: Some(0) }));
+        assert_eq!(only_request(&asked), Op::Survey);
+        let read = marked(LeaseState::Held);
+        let surveyed = scene.answer(Ok(Reply::Surveyed { read, term: 6, steering: Some(version("s2")) }));
+        let next = if surveyed.is_empty() { scene.wakes() } else { surveyed };
+        assert_eq!(matches!(only_request(&next), Op::Acquire { .. }), counts, "{next:?}");
+        assert!(counts || only_request(&next) == Op::Read, "{next:?}");
+    }
+}
+
+#[test]
+fn standby_reads_dead_holder_again_once_it_is_eligible() {
+    let mut scene = Scene::new();
+    scene.input(Input::Eligibility(ineligible(IneligibleCause::Suspended, None)));
+    let holder = LeaseId::from_random(9);
+    assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, Some(record(6, "other")))), []);
+    assert_eq!(only_request(&scene.input(Input::Eligibility(Eligibility::default()))), Op::Read);
+}
+
+/// An eligibility with one reason not to lead.
+fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
+    let reason = Ineligibility { id: "1".to_string(), cause, reason: "asked".to_string(), until, after_release: None };
+    Eligibility { ineligible: vec![reason], ..Eligibility::default() }
+}
+
+/// True if the only request may be withheld.
+fn within_quota(effects: &[Effect]) -> bool {
+    only_request(effects);
+    effects.iter().any(|effect| matches!(effect, Effect::Request { within_quota: true, .. }))
+}
+
 struct Scene {
     elector: Elector,
     now: Time,
@@ -2479,6 +2646,21 @@ impl Scene {
         let effects = self.reads(snapshot);
         let Op::Acquire { id, .. } = only_request(&effects) else { panic!("{effects:?}") };
         id
+    }
+
+    /// Lets a standby read a free lease until it requests it, and returns the times of the request and of the first
+    /// such reading.
+    fn polls_until_requested(&mut self) -> (Time, Time) {
+        let free = object(LeaseState::Free, Some(record(6, "other")));
+        let mut seen_free = None;
+        loop {
+            let effects = self.reads(free.clone());
+            let seen_free = *seen_free.get_or_insert(self.now);
+            if !effects.is_empty() {
+                assert!(matches!(only_request(&effects), Op::Acquire { .. }), "{effects:?}");
+                return (self.now, seen_free);
+            }
+        }
     }
 
     /// Answers the pending request without trouble. Without one, sleeps until the next wake-up.

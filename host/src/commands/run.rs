@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use baton_election::eligibility::{HIGHEST_PRIORITY, longest_deferral};
 use baton_election::{ElectionName, Settings, StoreError};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -45,7 +46,7 @@ use crate::reload::Reload;
 use crate::service_manager::{Notifier, Phase, Phases, ServiceManager};
 use crate::signals::{Ask, Signals};
 use crate::steering::{HandOvers, NodeIncarnation, Preemption, SteeringWatch};
-use crate::supervisor::{HIGHEST_PRIORITY, LeadershipQuota, Preference, Shutdown, Supervisor};
+use crate::supervisor::{LeadershipQuota, Shutdown, Supervisor};
 use crate::telemetry::{ElectionTracker, Event, FollowerLog, Heartbeat, LAST_LINES, Log};
 use crate::watched::Watched;
 use baton_modules::{
@@ -391,7 +392,7 @@ fn run_host(
         };
         let (tell_away, away) = watch::channel(None);
         let (ask, asked) = watch::channel(Shutdown::No);
-        let (leads, hand_overs) = (LeadershipQuota::at_most(config.max_leading), HandOvers::default());
+        let (quota, hand_overs) = (LeadershipQuota::at_most(config.max_leading), HandOvers::default());
         let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
         let peers = peers.map(|listening| (listening, Arc::clone(status) as Arc<dyn ObjectStore>));
@@ -402,7 +403,8 @@ fn run_host(
             let log = log.for_election(tracker);
             let (source, timing) = (&coordinator.module, &coordinator.timing);
             let (store, module) = (&config.store, supplied.module);
-            let waits = Preference::longest_wait(coordinator.priority, config.max_leading, checked.len());
+            let has_quota = config.max_leading.is_some_and(|most| most < checked.len());
+            let waits = longest_deferral(coordinator.priority, has_quota);
             log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, timing, waits));
             let launcher = Launcher {
                 election: coordinator.election.clone(),
@@ -472,7 +474,8 @@ fn run_host(
                 away: away.clone(),
                 judgements: supplied.judgements,
                 steering_watch,
-                preference: Preference::new(coordinator.election.clone(), coordinator.priority, leads.clone()),
+                priority: coordinator.priority,
+                quota: quota.clone(),
                 presence: supplied.presence,
                 stall_after: coordinator.stall_after,
                 clock: clock.clone(),

@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_election::ElectionName;
-use baton_election::OnDone;
+use baton_election::eligibility::HIGHEST_PRIORITY;
+use baton_election::{ElectionName, OnDone};
 use baton_store::address::without_user;
 
 use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
 use crate::links::{InvalidPeerAddr, PeerAddr};
-use crate::supervisor::HIGHEST_PRIORITY;
 use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
 use baton_runtime::shell::quoted;

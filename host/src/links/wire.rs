@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_election::eligibility::HIGHEST_PRIORITY;
 use baton_election::{ElectionName, Term};
 use baton_store::untrusted::Reader;
 use serde::de::DeserializeOwned;
@@ -10,7 +11,6 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
 use super::peer_addr::PeerAddr;
 use crate::node::NodeId;
-use crate::supervisor::HIGHEST_PRIORITY;
 
 /// Upper bound on the length of a line, in bytes.
 pub(super) const LONGEST: usize = 1024;

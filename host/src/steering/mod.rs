@@ -1,8 +1,8 @@
 //! Steering: sends operators' commands to the nodes of an election, through an object in the store
 //! ([`baton_store::steering`]).
 //!
-//! `watch` is the node's side. It decides nothing about leases: if a node must be ineligible, its supervisor gives the
-//! elector nothing to serve. So steering can only prevent a node from leading. `operator` is the operator's side, which
+//! `watch` is the node's side. It decides nothing about leases: the supervisor passes the commands to the elector as the
+//! node's eligibility, which only prevents or ends a term. `operator` is the operator's side, which
 //! is shared by the commands and the admin endpoint. `preempt` lets a leader request a transfer by itself.
 
 pub mod operator;
@@ -11,4 +11,4 @@ pub mod rollback;
 mod watch;
 
 pub use preempt::{HandOvers, Preemption};
-pub use watch::{Ineligibility, IneligibleReason, NodeIncarnation, SteeringState, SteeringWatch, TAKEN_WITHIN};
+pub use watch::{NodeIncarnation, SteeringState, SteeringWatch};

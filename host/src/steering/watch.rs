@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_election::timing::LONGEST_POLL;
-use baton_election::{ElectionName, StoreError, Time, Timing, Version};
+use baton_election::{
+    Chosen, ElectionName, Eligibility, Ineligibility, IneligibleCause, SteeringVersion, StoreError, Time, Timing,
+    Version,
+};
 use baton_store::clock::Clock;
 use baton_store::jitter::between;
 use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, Steering};
@@ -45,7 +48,6 @@ pub struct SteeringWatch {
 
 #[derive(Default)]
 struct Reader {
-    version: Option<Version>,
     /// The number of reads that have begun, and the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
@@ -56,8 +58,10 @@ struct Reader {
 }
 
 /// The commands that apply to this node, as read so far.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SteeringState {
+    /// The version of the steering object in the last read.
+    version: SteeringVersion,
     /// The mark of the steering object in the last read. `None` before the first read.
     mark: Option<String>,
     suspended: Option<CommandOrigin>,
@@ -70,67 +74,6 @@ pub struct SteeringState {
     called: Option<(CommandOrigin, Time)>,
 }
 
-/// The reason why the node is ineligible, and for how long.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ineligibility {
-    /// The reason.
-    pub why: IneligibleReason,
-    /// The end. `None` if only another command ends it.
-    pub until: Option<Time>,
-}
-
-/// A reason why a node is ineligible.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum IneligibleReason {
-    /// The election is suspended.
-    Suspended(CommandOrigin),
-    /// An operator asked this node to step down.
-    SteppedDown(CommandOrigin),
-    /// An operator or `--preempt` transfers the lease to this other node.
-    Transferring(CommandOrigin, String),
-}
-
-impl IneligibleReason {
-    /// Returns the command that is the reason.
-    #[must_use]
-    pub fn order(&self) -> &CommandOrigin {
-        match self {
-            Self::Suspended(order) | Self::SteppedDown(order) | Self::Transferring(order, _) => order,
-        }
-    }
-
-    /// Returns the word for the reason in announcements.
-    #[must_use]
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Suspended(_) => "suspended",
-            Self::SteppedDown(_) => "stepped-down",
-            Self::Transferring(..) => "transferring",
-        }
-    }
-
-    /// Describes the reason in human-readable form, including the operator who sent the command.
-    #[must_use]
-    pub fn told(&self) -> String {
-        match self {
-            Self::Suspended(order) => format!("suspended by {}", order.told()),
-            Self::SteppedDown(order) => format!("asked to step down by {}", order.told()),
-            Self::Transferring(order, to) => format!("asked to transfer to {to} by {}", order.told()),
-        }
-    }
-
-    /// Creates the event to log when the node becomes ineligible.
-    #[must_use]
-    pub fn event(&self, wait: Option<Duration>) -> Event {
-        let wait_s = wait.unwrap_or_default().into();
-        match self.clone() {
-            Self::Suspended(CommandOrigin { by, reason, .. }) => Event::Suspended { by, reason },
-            Self::SteppedDown(CommandOrigin { by, reason, .. }) => Event::SteppingDown { by, reason, wait_s },
-            Self::Transferring(CommandOrigin { by, reason, .. }, to) => Event::Transferring { to, by, reason, wait_s },
-        }
-    }
-}
-
 /// Longest time that a transfer makes all nodes but its target ineligible: a hand-off and two polls.
 #[must_use]
 pub fn longest_transfer(timing: &Timing) -> Duration {
@@ -140,24 +83,80 @@ pub fn longest_transfer(timing: &Timing) -> Duration {
 /// Time for which a leader is ineligible after releasing the lease. No node leads for at most this time and one poll.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
+impl Default for SteeringState {
+    /// Nothing has been read yet.
+    fn default() -> Self {
+        Self {
+            version: SteeringVersion::Unread,
+            mark: None,
+            suspended: None,
+            request: None,
+            stepped_down: None,
+            transfer: None,
+            called: None,
+        }
+    }
+}
+
 impl SteeringState {
-    /// Returns the reason why this node is ineligible at the time `now`, if it is.
+    /// Returns the conditions under which a node with this priority may lead. `drained` is the reason why the node is
+    /// drained for maintenance, if it is.
     #[must_use]
-    pub fn stays_out(&self, now: Time) -> Option<Ineligibility> {
-        if let Some(order) = &self.suspended {
-            return Some(Ineligibility { why: IneligibleReason::Suspended(order.clone()), until: None });
+    pub fn eligibility(&self, priority: u8, drained: Option<&str>) -> Eligibility {
+        // No operator's command ends maintenance, so maintenance comes first.
+        let maintenance = drained.map(|reason| Ineligibility {
+            id: reason.to_owned(),
+            cause: IneligibleCause::Maintenance,
+            reason: reason.to_owned(),
+            until: None,
+            after_release: None,
+        });
+        let ineligible = |order: &CommandOrigin, cause, reason: &str, until, after_release| Ineligibility {
+            id: order.id.clone(),
+            cause,
+            reason: format!("{reason} by {}", order.told()),
+            until,
+            after_release,
+        };
+        let suspended =
+            self.suspended.as_ref().map(|order| ineligible(order, IneligibleCause::Suspended, "suspended", None, None));
+        let stepped_down = self.stepped_down.as_ref().map(|(order, until)| {
+            ineligible(order, IneligibleCause::SteppedDown, "asked to step down", Some(*until), None)
+        });
+        let transfer = self.transfer.as_ref().map(|(order, to, until)| {
+            let cause = IneligibleCause::Transferring { to: to.clone() };
+            ineligible(order, cause, &format!("asked to transfer to {to}"), Some(*until), Some(TAKEN_WITHIN))
+        });
+        let chosen = self.called.as_ref();
+        Eligibility {
+            ineligible: [maintenance, suspended, stepped_down, transfer].into_iter().flatten().collect(),
+            chosen: chosen.map(|(order, until)| Chosen { until: *until, by_operator: !order.is_preference() }),
+            priority,
+            steering: self.version.clone(),
         }
-        if let Some((order, until)) = self.stepped_down.as_ref().filter(|(_, until)| now < *until) {
-            return Some(Ineligibility { why: IneligibleReason::SteppedDown(order.clone()), until: Some(*until) });
-        }
-        let (order, to, until) = self.transfer.as_ref().filter(|(.., until)| now < *until)?;
-        Some(Ineligibility { why: IneligibleReason::Transferring(order.clone(), to.clone()), until: Some(*until) })
     }
 
-    /// Returns the command that makes this node the target of a transfer at the time `now`, if any.
+    /// Creates the event to log when a command makes the node ineligible for `wait`. `None` if the cause is not a
+    /// command.
     #[must_use]
-    pub fn called(&self, now: Time) -> Option<&CommandOrigin> {
-        self.called.as_ref().filter(|(_, until)| now < *until).map(|(order, _)| order)
+    pub fn event(&self, ineligibility: &Ineligibility, wait: Option<Duration>) -> Option<Event> {
+        let wait_s = wait.unwrap_or_default().into();
+        let origin = |order: &CommandOrigin| (order.by.clone(), order.reason.clone());
+        Some(match &ineligibility.cause {
+            IneligibleCause::Suspended => {
+                let (by, reason) = origin(self.suspended.as_ref()?);
+                Event::Suspended { by, reason }
+            }
+            IneligibleCause::SteppedDown => {
+                let (by, reason) = origin(&self.stepped_down.as_ref()?.0);
+                Event::SteppingDown { by, reason, wait_s }
+            }
+            IneligibleCause::Transferring { to } => {
+                let (by, reason) = origin(&self.transfer.as_ref()?.0);
+                Event::Transferring { to: to.clone(), by, reason, wait_s }
+            }
+            IneligibleCause::Maintenance | IneligibleCause::CoolingOff => return None,
+        })
     }
 
     /// Identifies the steering object in the last read. `None` before the first read.
@@ -234,8 +233,7 @@ impl SteeringWatch {
 
     /// True if the last read returned this version. `None` means that there is no steering object.
     pub fn knows(&self, version: Option<&Version>) -> bool {
-        let reader = self.reader();
-        reader.latest_read > 0 && reader.version.as_ref() == version
+        self.heard.borrow().version.is(version)
     }
 
     /// Reads the commands now. Returns true if this succeeds in time; otherwise, the commands read last stay in force.
@@ -257,9 +255,10 @@ impl SteeringWatch {
         let (known, number) = {
             let mut reader = self.reader();
             reader.reads_begun += 1;
-            (reader.version.clone(), reader.reads_begun)
+            (self.heard.borrow().version.clone(), reader.reads_begun)
         };
-        let reading = self.store.read(VersionedObject::Steering, &self.election, known.as_ref()).await;
+        let known = if let SteeringVersion::Read(version) = &known { Some(version) } else { None };
+        let reading = self.store.read(VersionedObject::Steering, &self.election, known).await;
         let mut reader = self.reader();
         let reading = match reading {
             Err(error) => {
@@ -284,27 +283,26 @@ impl SteeringWatch {
         }
         reader.latest_read = number;
         let (was_known, mut is_news) = (self.heard.borrow().mark.is_some(), false);
-        let steering = match reading {
+        let (version, steering) = match reading {
             Reading::Unchanged => return Ok(()),
-            Reading::Nothing => {
-                reader.version = None;
-                Ok(Steering::default())
-            }
+            Reading::Nothing => (SteeringVersion::Absent, Ok(Steering::default())),
             Reading::Found(version, content) => {
                 is_news = was_known;
-                reader.version = Some(version);
-                Steering::decode(&content)
+                (SteeringVersion::Read(version), Steering::decode(&content))
             }
         };
+        let now = self.clock.now();
+        self.heard.send_if_modified(|heard| {
+            let before = heard.clone();
+            heard.version = version;
+            if let Ok(steering) = &steering {
+                heard.take(steering.clone(), &self.itself, &self.timing, now);
+            }
+            *heard != before
+        });
         match steering {
-            Ok(steering) => {
+            Ok(_) => {
                 reader.wrong = None;
-                let now = self.clock.now();
-                self.heard.send_if_modified(|heard| {
-                    let before = heard.clone();
-                    heard.take(steering, &self.itself, &self.timing, now);
-                    *heard != before
-                });
                 // The other nodes have already read any command that predates this node's first read.
                 if is_news {
                     self.notifier.found();
@@ -373,7 +371,13 @@ mod tests {
     }
 
     fn word(heard: &SteeringState, now: u64) -> Option<&'static str> {
-        heard.stays_out(at(now)).map(|stays_out| stays_out.why.word())
+        let applies = |one: &Ineligibility| one.until.is_none_or(|until| at(now) < until);
+        heard.eligibility(0, None).ineligible.into_iter().find(applies).map(|one| one.cause.word())
+    }
+
+    /// True if the node is the target of a transfer by an operator.
+    fn is_chosen(heard: &SteeringState, now: u64) -> bool {
+        heard.eligibility(0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
     }
 
     fn take(heard: &mut SteeringState, steering: Steering, now: u64) {
@@ -437,9 +441,9 @@ mod tests {
         take(&mut heard, transfer("3", "ab"), 300);
         assert_eq!(word(&heard, 300), None, "the node itself is the target");
         let over = 301 + longest_transfer(&timing()).as_secs();
-        assert_eq!((heard.called(at(300)), heard.called(at(over))), (Some(&order("3")), None));
+        assert_eq!((is_chosen(&heard, 300), is_chosen(&heard, over)), (true, false));
         take(&mut heard, transfer("4", "another"), 400);
-        assert_eq!(heard.called(at(400)), None);
+        assert!(!is_chosen(&heard, 400));
         let over = 401 + longest_transfer(&timing()).as_secs();
         assert_eq!((word(&heard, 400), word(&heard, over)), (Some("transferring"), None));
     }

@@ -11,7 +11,7 @@
 //! An instance counts as gone only once its lines have been written or dropped. Only then is its lease released or
 //! another instance started. Lines that are not read within [`LAST_LINES`], or before the term's deadline, are dropped.
 
-mod preference;
+mod quota;
 mod ready_modules;
 mod reporter;
 
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Hint, Input, ModuleVersion, Now, Op, Plan, Reply, Report, RequestId, Settings,
-    StopReason, StoreError, Term, Time,
+    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, ModuleVersion, Now, Op, Plan, Reply,
+    Report, RequestId, Settings, StoreError, Term, Time,
 };
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
@@ -32,17 +32,15 @@ use tokio::time::{sleep, timeout};
 use crate::links::{Candidate, LinkHandle};
 use crate::maintenance::Drained;
 use crate::random::random;
-use crate::steering::{Ineligibility, IneligibleReason, SteeringState, SteeringWatch, TAKEN_WITHIN};
+use crate::steering::{SteeringState, SteeringWatch};
 use crate::telemetry::{BEAT_EVERY, ElectionTracker, LAST_LINES, Log, StoreOp};
 use baton_modules::{Judgement, Prepared, SupervisorState, Supply, Verdict};
 use baton_runtime::{Instance, InstanceEvent, Launcher};
 use baton_store::clock::Clock;
 use baton_store::gate::{Deadline, end_this_process};
 use baton_store::state::ReadAhead;
-use baton_store::steering::CommandOrigin;
 use baton_store::{Digest, LeaseStore};
-use preference::{AcquireDecision, DeferRules};
-pub use preference::{HIGHEST_PRIORITY, LeadershipQuota, Preference};
+pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
 use reporter::Reporter;
 
@@ -84,8 +82,10 @@ pub struct Supervisor {
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The operators' steering commands.
     pub steering_watch: Arc<SteeringWatch>,
-    /// Decides whether this node lets other nodes acquire a free lease first.
-    pub preference: Preference,
+    /// The node's priority. Nodes with a higher priority take a free lease earlier.
+    pub priority: u8,
+    /// The elections that this host may lead at the same time.
+    pub quota: LeadershipQuota,
     /// Sink for this node's announcement.
     pub presence: watch::Sender<SupervisorState>,
     /// Time without progress after which an instance counts as stalled; `None` for no limit.
@@ -122,14 +122,12 @@ impl Supervisor {
             lines: None,
             stalled: false,
             hears,
-            stays_out: None,
-            completed_order: None,
-            ceded_lease: None,
-            transfer_failed: false,
-            away: None,
-            cools_off: None,
+            steering: SteeringState::default(),
+            is_drained: false,
+            eligibility: Eligibility::default(),
             has_finished: false,
         };
+        run.update_eligibility();
         run.update_plan();
         run.until_finished(shutdown).await;
         run.given.tracker.heartbeat.end();
@@ -155,27 +153,13 @@ struct Run {
     lines: Option<Deadline>,
     stalled: bool,
     hears: watch::Receiver<SteeringState>,
-    /// The operators' command that keeps this node from leading, if any.
-    stays_out: Option<Ineligibility>,
-    /// The id of the last completed step-down or transfer.
-    completed_order: Option<String>,
-    /// The lease that this node held when a command required it to stop leading.
-    ceded_lease: Option<CededLease>,
-    /// True if this node released the lease for a transfer and no node has acquired it.
-    transfer_failed: bool,
-    /// The maintenance for which this node is drained, if any.
-    away: Drained,
-    /// End of the cool-off period after this node stepped down on its own.
-    cools_off: Option<Time>,
+    /// The operators' commands in the last eligibility.
+    steering: SteeringState,
+    /// True if this node is drained for maintenance.
+    is_drained: bool,
+    /// The eligibility that the elector knows.
+    eligibility: Eligibility,
     has_finished: bool,
-}
-
-/// State of a lease that this node gives up because it must no longer lead.
-enum CededLease {
-    /// This node still holds it.
-    Holds,
-    /// This node stopped holding it at this time.
-    Since(Time),
 }
 
 struct Serving {
@@ -199,6 +183,9 @@ impl Run {
                 return;
             }
             self.publish(asked);
+            if self.elector.follows() {
+                self.given.quota.give_back(&self.given.election);
+            }
             if !self.elector.holds_lease() {
                 self.given.launcher.handover.clear();
             }
@@ -206,8 +193,8 @@ impl Run {
                 self.given.launcher.expects_none();
             }
             let input = self.next_input(&mut shutdown, &mut asked).await;
-            // Apply steering commands first: this input may be the response that makes the node acquire the lease.
-            self.steer();
+            // Pass on steering commands first: this input may be the response that makes the node acquire the lease.
+            self.update_eligibility();
             if let Some(input) = input {
                 self.elector.handle(self.given.now(), input);
             }
@@ -219,13 +206,14 @@ impl Run {
         let term = self.elector.written_term();
         self.given.tracker.record_round(self.given.clock.now(), term, self.elector.deadline());
         let is_done = self.elector.follows() && self.serving.is_none();
-        self.given.tracker.is_out(self.away.is_some() && is_done);
+        self.given.tracker.is_out(self.is_drained && is_done);
         let runs = self.serving.as_ref().map(|serving| serving.module);
-        let (steered, stays_out) = (self.hears.borrow().mark().map(str::to_owned), self.ineligible_reason());
-        let leads_enough = self.given.preference.leads_enough();
+        let steered = self.steering.mark().map(str::to_owned);
+        let stays_out = self.elector.ineligible().map(IneligibleCause::word);
+        let leads_enough = self.given.quota.is_full(&self.given.election);
         let listens = self.given.tracker.listens_to();
         let is_ready = self.elector.plan().module.is_some() && stays_out.is_none();
-        let candidate = Candidate { ready: is_ready, priority: self.given.preference.priority(), leads_enough };
+        let candidate = Candidate { ready: is_ready, priority: self.given.priority, leads_enough };
         let leader = self.elector.leader();
         let leader = leader.map(|leader| (leader, self.given.tracker.known().leader.unwrap_or_default()));
         self.given.link.wants(leader, candidate);
@@ -242,63 +230,6 @@ impl Run {
                 std::mem::replace(known, SupervisorState { runs, term, steered, stays_out, leads_enough, listens });
             before != *known
         });
-    }
-
-    /// Returns the reason that prevents this node from leading, as the word used in announcements.
-    fn ineligible_reason(&self) -> Option<&'static str> {
-        let now = self.given.clock.now();
-        let cools_off = self.cools_off.filter(|until| now < *until && !self.elector.holds_lease());
-        let cools_off = cools_off.map(|_| "cooling-off");
-        // Maintenance takes precedence, because no operator's command ends it.
-        let away = self.away.as_ref().map(|_| "maintenance");
-        away.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.word())).or(cools_off)
-    }
-
-    /// Applies the operators' steering commands.
-    fn steer(&mut self) {
-        let now = self.given.clock.now();
-        let mut stays_out = self.hears.borrow_and_update().stays_out(now);
-        if matches!(self.ceded_lease, Some(CededLease::Holds)) && !self.elector.holds_lease() {
-            self.ceded_lease = Some(CededLease::Since(now));
-        }
-        // A node that has released its lease for a transfer waits no longer than [`TAKEN_WITHIN`] for the target to
-        // acquire it.
-        if let (
-            Some(Ineligibility { why: IneligibleReason::Transferring(..), until }),
-            Some(CededLease::Since(since)),
-        ) = (&mut stays_out, &self.ceded_lease)
-        {
-            *until = until.map(|until| until.min(*since + TAKEN_WITHIN));
-        }
-        let is_over = |Ineligibility { why, until }: &Ineligibility| {
-            until.is_some_and(|until| until <= now) || self.completed_order.as_ref() == Some(&why.order().id)
-        };
-        let stays_out = stays_out.filter(|stays_out| !is_over(stays_out));
-        let why = |stays_out: &Option<Ineligibility>| stays_out.as_ref().map(|stays_out| stays_out.why.clone());
-        let before = std::mem::replace(&mut self.stays_out, stays_out);
-        let (before, next) = (why(&before), why(&self.stays_out));
-        if before == next {
-            return;
-        }
-        // A suspension is not recorded as completed: it applies whenever the store contains it, even if it was removed
-        // and then restored.
-        if let (Some(IneligibleReason::SteppedDown(order) | IneligibleReason::Transferring(order, _)), None) =
-            (&before, &next)
-        {
-            self.completed_order = Some(order.id.clone());
-        }
-        // A transfer without a successor ends. This node then acquires the lease without letting other nodes go first.
-        if matches!(
-            (&before, &next, &self.ceded_lease),
-            (Some(IneligibleReason::Transferring(..)), None, Some(CededLease::Since(_)))
-        ) {
-            self.transfer_failed = self.given.tracker.known().leader.is_none();
-        }
-        self.ceded_lease = next.is_some().then_some(CededLease::Holds).filter(|_| self.elector.holds_lease());
-        let wait = self.stays_out.as_ref().and_then(|stays_out| stays_out.until).map(|until| until.since(now));
-        self.reporter.steered(before.as_ref(), next.as_ref(), wait);
-        self.given.tracker.stays_out(next.map(|why| why.told()));
-        self.update_plan();
     }
 
     async fn next_input(&mut self, shutdown: &mut watch::Receiver<Shutdown>, asked: &mut Shutdown) -> Option<Input> {
@@ -324,10 +255,7 @@ impl Run {
                 None
             }
             Ok(()) = self.hears.changed() => None,
-            Ok(()) = self.given.away.changed() => {
-                self.update_plan();
-                None
-            }
+            Ok(()) = self.given.away.changed() => None,
             // Requests are cancelled only at shutdown, when their input is no longer needed.
             Some(answer) = self.requests.join_next() => answer.ok(),
             () = store.hint(&election) => Some(Input::Hint(Hint::Look)),
@@ -341,8 +269,7 @@ impl Run {
         let now = self.given.clock.now();
         let is_watched = self.serving.is_some();
         let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { BEAT_EVERY };
-        let eligible_at = self.stays_out.as_ref().and_then(|stays_out| stays_out.until);
-        let next = [self.elector.next_wakeup(), self.stalls_at(), eligible_at].into_iter().flatten().min();
+        let next = [self.elector.next_wakeup(), self.stalls_at()].into_iter().flatten().min();
         next.map_or(longest, |next| next.since(now).min(longest))
     }
 
@@ -356,7 +283,7 @@ impl Run {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Request { id, op, timeout } => self.request(id, op, timeout),
+            Effect::Request { id, op, timeout, within_quota } => self.request(id, op, timeout, within_quota),
             Effect::Start { term, version, deadline, abort_at } => self.start(term, &version, deadline, abort_at),
             Effect::Extend { deadline, abort_at } => {
                 if let Some(serving) = &self.serving {
@@ -367,12 +294,6 @@ impl Run {
                 }
             }
             Effect::Stop { reason, message, grace_ends, next } => {
-                let asked = self.away.as_ref().map(ToString::to_string);
-                let asked = asked.or_else(|| self.stays_out.as_ref().map(|stays_out| stays_out.why.told()));
-                let message = match asked {
-                    Some(why) if reason == StopReason::StepDown => why,
-                    _ => message,
-                };
                 if let Some(Serving { instance, module, .. }) = &mut self.serving {
                     let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
                     self.reporter.stopping(*module, reason, &message, left);
@@ -396,8 +317,8 @@ impl Run {
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
             Effect::Tell(word) => {
-                let to = match &self.stays_out {
-                    Some(Ineligibility { why: IneligibleReason::Transferring(_, to), .. }) => Some(to.as_str()),
+                let to = match self.elector.ineligible() {
+                    Some(IneligibleCause::Transferring { to }) => Some(to.as_str()),
                     _ => None,
                 };
                 self.given.link.tell(&word, self.given.clock.now(), to);
@@ -408,18 +329,13 @@ impl Run {
                 {
                     lines.end();
                 }
-                if let Report::CoolOff { wait, .. } = &report {
-                    self.cools_off = Some(self.given.clock.now() + *wait);
+                if let Report::Ineligible { ineligibility, wait } = &report {
+                    let by_operator = ineligibility.cause != IneligibleCause::Maintenance;
+                    self.given.tracker.stays_out(by_operator.then(|| ineligibility.reason.clone()));
+                    self.reporter.steered(self.steering.event(ineligibility, *wait));
                 }
-                if matches!(
-                    report,
-                    Report::Following { .. }
-                        | Report::HeldOutside { .. }
-                        | Report::Elected { .. }
-                        | Report::ElectionOver { .. }
-                ) {
-                    self.given.preference.is_taken();
-                    self.transfer_failed = false;
+                if let Report::Eligible { .. } = &report {
+                    self.given.tracker.stays_out(None);
                 }
                 self.reporter.report(report);
             }
@@ -427,23 +343,31 @@ impl Run {
         }
     }
 
-    /// Updates the elector's plan. While this node must not lead, the plan is empty, but prepared modules stay
-    /// prepared.
+    /// Passes the operators' commands and the maintenance to the elector, if they have changed.
+    fn update_eligibility(&mut self) {
+        self.steering = self.hears.borrow_and_update().clone();
+        let drained = self.given.away.borrow_and_update().clone();
+        self.is_drained = drained.is_some();
+        let eligibility = self.steering.eligibility(self.given.priority, drained.as_deref());
+        if eligibility != self.eligibility {
+            self.eligibility = eligibility.clone();
+            self.elector.handle(self.given.now(), Input::Eligibility(eligibility));
+        }
+    }
+
+    /// Updates the elector's plan.
     fn update_plan(&mut self) {
         let supply = self.given.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
         let plan = Plan { module, fallback };
         self.reporter.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
-        self.away = self.given.away.borrow_and_update().clone();
-        let is_out = self.away.is_some() || self.stays_out.is_some();
-        let serves = if is_out { Plan::default() } else { plan.clone() };
-        self.elector.handle(self.given.now(), Input::Plan(serves));
+        self.elector.handle(self.given.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.at_hand.add(new.map(|one| (one.version().digest, one)));
         // The elector processes elapsed time first, so it may have decided to start a module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
-        let Plan { module, fallback: instead } = if is_out { &plan } else { self.elector.plan() };
+        let Plan { module, fallback: instead } = self.elector.plan();
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
         self.at_hand.keep(&planned);
@@ -460,7 +384,6 @@ impl Run {
         let output = self.reporter.output(term, module.digest(), &self.given.clock, lines.clone());
         self.lines = Some(lines);
         self.stalled = false;
-        self.cools_off = None;
         let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
         self.serving = Some(Serving { instance, term, module: module.digest() });
     }
@@ -476,12 +399,14 @@ impl Run {
         let _ = self.given.judgements.send(judgement);
     }
 
-    fn request(&mut self, id: RequestId, op: Op, limit: Duration) {
-        if self.must_defer(&op) {
-            self.requests.spawn(std::future::ready(Input::NotSent { id }));
+    fn request(&mut self, id: RequestId, op: Op, limit: Duration, within_quota: bool) {
+        let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+        if matches!(op, Op::Acquire { .. } | Op::Reclaim { .. })
+            && let Err(reason) = self.given.quota.reserve(&election, !within_quota)
+        {
+            self.requests.spawn(std::future::ready(Input::NotSent { id, reason }));
             return;
         }
-        let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
         let (tracker, clock) = (Arc::clone(&self.given.tracker), self.given.clock.clone());
         let (steering_watch, is_recall) = (Arc::clone(&self.given.steering_watch), matches!(op, Op::Recall));
         // If the node gets the lease, a term begins, and the term's instance first reads its state.
@@ -493,22 +418,19 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Read steering commands before requesting the lease: during a recall, and after a survey that shows an
-            // unknown version of the steering object.
+            // Read steering commands before the elector requests the lease: during a recall, and after a survey that
+            // shows an unknown version of the steering object. The elector ignores a survey if that read fails.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;
                 }
                 let (answer, took) = request.await;
-                match &answer {
-                    Ok(Ok(Reply::Surveyed { steering, .. }))
-                        if !steering_watch.knows(steering.as_ref())
-                            && !steering_watch.read_within(limit.saturating_sub(took)).await =>
-                    {
-                        (Ok(Err(StoreError::Unknown("cannot read steering commands".to_owned()))), took)
-                    }
-                    _ => (answer, took),
+                if let Ok(Ok(Reply::Surveyed { steering, .. })) = &answer
+                    && !steering_watch.knows(steering.as_ref())
+                {
+                    steering_watch.read_within(limit.saturating_sub(took)).await;
                 }
+                (answer, took)
             };
             // The elector always needs a response. The request shares no state that a panic could leave inconsistent.
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
@@ -537,35 +459,6 @@ impl Run {
             self.given.launcher.expects(module);
         }
         self.given.launcher.read_ahead.clone()
-    }
-
-    /// True if the request for the lease must wait, so that other nodes can go first.
-    fn must_defer(&mut self, op: &Op) -> bool {
-        match op {
-            Op::Acquire { id, .. } | Op::Reclaim { id, .. } => {
-                let now = self.given.clock.now();
-                let called = self.hears.borrow().called(now).map(CommandOrigin::is_preference);
-                // Only this node can reclaim the lease, so there is no other node to wait for.
-                let is_free = matches!(op, Op::Acquire { .. });
-                let may_wait = DeferRules {
-                    for_priority: is_free && self.given.tracker.known().term > 0 && called.is_none(),
-                    at_all: called != Some(false) && !self.transfer_failed,
-                };
-                match self.given.preference.asks(*id, now, may_wait) {
-                    AcquireDecision::Now => false,
-                    AcquireDecision::Later(why) => {
-                        why.into_iter().for_each(|why| self.reporter.report(Report::Standby { reason: why }));
-                        true
-                    }
-                }
-            }
-            // Only a follower sends these reads without holding the lease.
-            Op::Read | Op::Survey if !self.elector.holds_lease() => {
-                self.given.preference.follows();
-                false
-            }
-            _ => false,
-        }
     }
 
     /// Returns the input for an instance that has exited, or delays the input until the instance's lines have been

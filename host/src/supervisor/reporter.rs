@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::{End, ModuleVersion, Report, StopReason, StoreError, Term, Time};
+use baton_election::{End, IneligibleCause, ModuleVersion, Report, StopReason, StoreError, Term, Time};
 
-use crate::steering::IneligibleReason;
 use crate::telemetry::{Event, GuestStream, Log};
 use baton_runtime::{Gone, NearLimit, Notice, Output, RefusedRequest, Stream, Usage};
 use baton_store::Digest;
@@ -80,25 +79,10 @@ impl Reporter {
         self.say(Event::ended(self.term, end, took, usage));
     }
 
-    /// Logs a change of the command that prevents this node from leading.
-    pub(super) fn steered(
-        &self,
-        before: Option<&IneligibleReason>,
-        next: Option<&IneligibleReason>,
-        wait: Option<Duration>,
-    ) {
-        match (before, next) {
-            (_, Some(why)) => self.say(why.event(wait)),
-            (Some(IneligibleReason::Suspended(_)), None) => {
-                self.say(Event::Resumed { reason: "the suspension is over".to_owned() })
-            }
-            (Some(IneligibleReason::SteppedDown(_)), None) => {
-                self.say(Event::Resumed { reason: "the step-down period is over".to_owned() });
-            }
-            (Some(IneligibleReason::Transferring(_, to)), None) => {
-                self.say(Event::Resumed { reason: format!("the time for {to} to take the lease is over") });
-            }
-            (None, None) => {}
+    /// Logs the command that prevents this node from leading, if an operator or a preferred node gave it.
+    pub(super) fn steered(&self, command: Option<Event>) {
+        if let Some(command) = command {
+            self.say(command);
         }
     }
 
@@ -108,6 +92,18 @@ impl Reporter {
                 self.say(Event::Standby { reason, leader: None });
                 self.term = None;
                 self.replaced = None;
+            }
+            Report::Deferring { reason } => self.say(Event::Standby { reason, leader: None }),
+            // Commands are logged by `steered`, maintenance by the task that watches it.
+            Report::Ineligible { .. } => {}
+            Report::Eligible { before } => {
+                let reason = match before.cause {
+                    IneligibleCause::Suspended => "the suspension is over".to_owned(),
+                    IneligibleCause::SteppedDown => "the step-down period is over".to_owned(),
+                    IneligibleCause::Transferring { to } => format!("the time for {to} to take the lease is over"),
+                    IneligibleCause::Maintenance | IneligibleCause::CoolingOff => return,
+                };
+                self.say(Event::Resumed { reason });
             }
             Report::Following { leader } => {
                 let node = leader.node.unwrap_or_default();

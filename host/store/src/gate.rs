@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton_election::timing::{Time, last_words_within};
+use baton_election::timing::{Time, last_words_within, overdue_at};
 
 use crate::clock::Clock;
 pub use watchdog::Watchdog;
@@ -164,9 +164,9 @@ impl Gate {
     /// Returns the time by which the instance must have exited.
     fn overdue_at(&self) -> Time {
         let (abort_at, deadline) = (self.abort_at.load(Ordering::Acquire), self.deadline.nanoseconds());
-        let woken = Some(self.woken.load(Ordering::Acquire)).filter(|woken| *woken >= deadline);
-        let room = abort_at.saturating_sub(deadline);
-        Time(Duration::from_nanos(woken.map_or(abort_at, |woken| abort_at.max(woken.saturating_add(room)))))
+        let woken = self.woken.load(Ordering::Acquire);
+        let [deadline, abort_at, woken] = [deadline, abort_at, woken].map(|at| Time(Duration::from_nanos(at)));
+        overdue_at(deadline, abort_at, Some(woken))
     }
 
     fn last_words_within(&self) -> Duration {

@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
+use super::eligibility::AcquireDecision;
 use super::holder::Holding;
 use super::listening::{HintEffect, LeaderHints};
 use super::record_writer::RecordWriter;
@@ -30,8 +31,8 @@ pub(super) struct Standby {
     /// The time of the next hinted reading at a rate of one per [`HINTED_POLL`]. A burst of [`HINTED_AT_ONCE`] may come
     /// earlier.
     next_hinted: Time,
-    /// True if the last reading found the holder dead while this node had no module to serve.
-    lacks_a_module: bool,
+    /// True if the last reading found the holder dead while this node was unable to lead.
+    was_unable: bool,
     /// The permitted delay of the next reading while the leader's renewals are heard.
     slack: Option<PollDelay>,
     pending: Option<Pending>,
@@ -119,7 +120,7 @@ impl Standby {
             last_poll: None,
             is_hinted: false,
             next_hinted: Time::default(),
-            lacks_a_module: false,
+            was_unable: false,
             slack: None,
             pending: None,
             asked: StandbyRequest::Reading,
@@ -172,7 +173,7 @@ impl Standby {
         if let Some(Input::Hint(hint)) = &input {
             self.hear(context, hint);
         }
-        self.is_hinted |= self.lacks_a_module && matches!(input, Some(Input::Plan(_)));
+        self.is_hinted |= self.was_unable && context.may_lead();
         if let Some(Input::Answer { id, result }) = input
             && let Some(pending) = answered(&mut self.pending, id)
         {
@@ -183,10 +184,10 @@ impl Standby {
                 self.next_hinted = self.next_hinted.max(context.time()) + HINTED_POLL;
             }
             let expects_an_opening = self.failures == 0
-                && context.versions.module().is_some()
-                && !is_in_cool_off(context)
+                && context.may_lead()
+                && !context.is_in_cool_off()
                 && self.last_poll.is_some_and(|last| context.listening.expects_an_opening(last));
-            (self.is_hinted, self.lacks_a_module) = (false, false);
+            (self.is_hinted, self.was_unable) = (false, false);
             (self.last_poll, self.slack) = (Some(context.time()), None);
             let op = if expects_an_opening {
                 self.asked = StandbyRequest::Survey;
@@ -208,7 +209,10 @@ impl Standby {
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
-            (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, .. })) => {
+            // The survey follows all commands that the host has read, and no others.
+            (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, steering }))
+                if context.knows_steering(steering.as_ref()) =>
+            {
                 // A survey takes longer than a renewal, so its duration does not matter here.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
@@ -216,7 +220,8 @@ impl Standby {
                 // Note the term even if this node does not act on the reading.
                 context.memory.note_recalled(term);
             }
-            // Fall back to a read and a recall, which report separate errors.
+            // Fall back to a read and a recall, which report separate errors. During a recall, the host also reads the
+            // operators' commands.
             (StandbyRequest::Survey, _) => self.next_poll = context.time(),
             (StandbyRequest::Recall(snapshot), Ok(Reply::Term(term))) => {
                 return self.recalled(context, snapshot, term);
@@ -265,7 +270,7 @@ impl Standby {
         context.note_death(&snapshot);
         context.listening.note(&snapshot, context.memory.silent_since.is_some());
         self.say(context, &snapshot);
-        self.lacks_a_module = context.versions.module().is_none() && is_dead(&snapshot);
+        self.was_unable = !context.may_lead() && is_dead(&snapshot);
         if may_contend(context, &snapshot) {
             if is_in_time {
                 return Some(snapshot);
@@ -328,9 +333,21 @@ impl Standby {
             return None;
         };
         let wait = longest.unwrap_or(UNKNOWN_LEASE);
-        let unclear = unclear.map(|reason| UncertainHolder { wait, reason, is_recalled });
-        let opening = AcquireBasis { version, record, unclear, way: AcquireMode::of(lease) };
-        Some(Role::Acquiring(Acquiring::new(context, opening)))
+        let way = AcquireMode::of(lease);
+        match context.decide_on_acquire(matches!(way, AcquireMode::Reclaim(_))) {
+            AcquireDecision::Now { within_quota } => {
+                let unclear = unclear.map(|reason| UncertainHolder { wait, reason, is_recalled });
+                let opening = AcquireBasis { version, record, unclear, way };
+                Some(Role::Acquiring(Acquiring::new(context, opening, within_quota)))
+            }
+            AcquireDecision::Defer(until) => {
+                if way == AcquireMode::OnceReleased {
+                    context.memory.awaits_release = Some(version);
+                }
+                self.next_poll = (context.time() + context.jittered(POLL)).min(until);
+                None
+            }
+        }
     }
 
     /// Reports the state of the lease, unless it was the last report.
@@ -371,6 +388,7 @@ impl Standby {
         };
         if self.said.as_ref() != Some(&said) {
             self.said = Some(said);
+            context.lease_is_taken();
             context.report(report);
         }
     }
@@ -426,17 +444,13 @@ fn is_dead(snapshot: &Snapshot) -> bool {
     matches!(snapshot, Snapshot::Object { lease: LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. }, .. })
 }
 
-fn is_in_cool_off(context: &Context) -> bool {
-    context.cool_off.is_some_and(|until| context.time() < until)
-}
-
 /// True if this node should request the lease or create the object.
 fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
-    if context.versions.module().is_none() {
+    if !context.may_lead() {
         return false;
     }
     let free_for = context.memory.free_since.map_or(Duration::ZERO, |since| context.time().since(since));
-    if is_in_cool_off(context) && free_for < FREE_LONG_ENOUGH {
+    if context.is_in_cool_off() && free_for < FREE_LONG_ENOUGH {
         return false;
     }
     let waits = |lease: &LeaseState| match (lease, context.memory.death) {
@@ -499,16 +513,18 @@ pub(super) struct Acquiring {
     pending: Option<Pending>,
     /// True if an attempt had an unknown outcome, so that this node may hold the lease under `id`.
     in_doubt: bool,
+    /// True until the first attempt, if the host may withhold it.
+    within_quota: bool,
 }
 
 impl Acquiring {
-    fn new(context: &mut Context, opening: AcquireBasis) -> Self {
+    fn new(context: &mut Context, opening: AcquireBasis, within_quota: bool) -> Self {
         let (shortest, longest) = context.settings.lease_range;
         let own = context.settings.timing.lease();
         // If this holder dies while it waits, its lease must not expire before the wait would have ended.
         let length = opening.unclear.map_or(own, |unclear| own.max(unclear.wait.clamp(shortest, longest)));
         let (id, now) = (context.fresh_lease_id(), context.time());
-        Self { id, opening, length, started: now, next_try: now, pending: None, in_doubt: false }
+        Self { id, opening, length, started: now, next_try: now, pending: None, in_doubt: false, within_quota }
     }
 
     pub(super) fn timers(&self) -> Timers<1> {
@@ -523,7 +539,8 @@ impl Acquiring {
                 }
             }
             // The unsent request says nothing about other nodes or the store, so this node reads again.
-            Some(Input::NotSent { id }) if answered(&mut self.pending, id).is_some() => {
+            Some(Input::NotSent { id, reason }) if answered(&mut self.pending, id).is_some() => {
+                context.report_deferral(&reason);
                 if self.opening.way == AcquireMode::OnceReleased {
                     context.memory.awaits_release = Some(self.opening.version.clone());
                 }
@@ -560,7 +577,8 @@ impl Acquiring {
                 AcquireMode::InsteadOf(holder) => Op::Acquire { id, length, version, instead_of: Some(holder) },
                 AcquireMode::Reclaim(from) => Op::Reclaim { from, id, version },
             };
-            self.pending = Some(context.urgent(op));
+            let within_quota = core::mem::take(&mut self.within_quota);
+            self.pending = Some(context.request_within_quota(op, context.settings.timing.try_timeout(), within_quota));
         }
         None
     }

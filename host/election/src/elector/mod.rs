@@ -2,9 +2,11 @@
 //!
 //! `candidate` is a node without the lease, and `listening` handles the hints that such a node receives. `holder` is a
 //! node with the lease, `record_writer` writes the record conditionally under the lease, and `releasing` gives the
-//! lease up. `versions` decides which version is served, and `timer` names all timers.
+//! lease up. `eligibility` decides whether the node may lead and which nodes go first, and `versions` which version is
+//! served. `timer` names all timers.
 
 mod candidate;
+mod eligibility;
 mod holder;
 mod listening;
 mod record_writer;
@@ -19,6 +21,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
+use crate::eligibility::IneligibleCause;
 use crate::hint::Word;
 use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
@@ -26,6 +29,7 @@ use crate::request::{Op, Reply, RequestId, StoreError};
 use crate::timing::{POLL, Time};
 
 use candidate::{Acquiring, Standby};
+use eligibility::EligibilityState;
 use holder::Holding;
 use listening::LeaderHints;
 use releasing::Releasing;
@@ -109,6 +113,7 @@ impl Elector {
             memory: Memory::default(),
             listening: LeaderHints::default(),
             versions: Versions::default(),
+            eligibility: EligibilityState::default(),
             cool_off: None,
             cool_offs: 0,
             trouble: None,
@@ -149,19 +154,28 @@ impl Elector {
 
     /// The time at which [`Input::Tick`] is due; `None` if no timer is running.
     pub fn next_wakeup(&self) -> Option<Time> {
-        match &self.role {
+        let of_role = match &self.role {
             Role::Standby(standby) => standby.timers(&self.context).next(),
             Role::Acquiring(acquiring) => acquiring.timers().next(),
             Role::Holding(holding) => holding.timers(&self.context).next(),
             Role::Releasing(releasing) => releasing.timers().next(),
-            Role::Finished => None,
-        }
+            Role::Finished => return None,
+        };
+        [of_role, self.context.eligible_at()].into_iter().flatten().min()
     }
 
     /// The versions that this node would serve now: the last plan, without the versions that this node itself has
     /// rejected.
     pub fn plan(&self) -> &Plan {
         self.context.versions.plan()
+    }
+
+    /// The reason why this node must not lead, if there is one. A cool-off counts while the node does not hold the
+    /// lease.
+    pub fn ineligible(&self) -> Option<&IneligibleCause> {
+        let is_cooling_off = self.context.is_in_cool_off() && !self.holds_lease();
+        let cool_off = is_cooling_off.then_some(&IneligibleCause::CoolingOff);
+        self.context.ineligibility().map(|one| &one.cause).or(cool_off)
     }
 
     /// The highest term that this host knows to have been written. The host passes it to other nodes, so that they do
@@ -212,9 +226,13 @@ impl Elector {
         match &input {
             Some(Input::Shutdown | Input::SkipGrace) => self.context.shutting_down = true,
             Some(Input::Plan(plan)) => self.context.take_plan(plan),
+            Some(Input::Eligibility(eligibility)) => self.context.take_eligibility(eligibility),
             _ => {}
         }
         loop {
+            if !matches!(self.role, Role::Finished) {
+                self.context.update_eligibility(self.holds_lease());
+            }
             let context = &mut self.context;
             let next = match &mut self.role {
                 Role::Standby(standby) => standby.step(context, input.take()),
@@ -252,6 +270,7 @@ struct Context {
     memory: Memory,
     listening: LeaderHints,
     versions: Versions,
+    eligibility: EligibilityState,
     /// The end of this node's cool-off.
     cool_off: Option<Time>,
     /// Cool-offs since this node was last healthy.
@@ -371,6 +390,10 @@ impl Context {
         record.outcome == Some(Outcome::Done) && self.versions.is_in(record)
     }
 
+    fn is_in_cool_off(&self) -> bool {
+        self.cool_off.is_some_and(|until| self.time() < until)
+    }
+
     fn take_plan(&mut self, plan: &Plan) {
         if self.versions.take(plan.clone()) {
             // The failures of the previous module do not count for this module.
@@ -388,10 +411,15 @@ impl Context {
     }
 
     fn request(&mut self, op: Op, timeout: Duration) -> Pending {
+        self.request_within_quota(op, timeout, false)
+    }
+
+    /// Sends a request that the host may withhold if `within_quota`: see [`Effect::Request`].
+    fn request_within_quota(&mut self, op: Op, timeout: Duration, within_quota: bool) -> Pending {
         self.last_request += 1;
         let id = RequestId(self.last_request);
         let pending = Pending { id, sent: self.time() };
-        self.effects.push_back(Effect::Request { id, op, timeout });
+        self.effects.push_back(Effect::Request { id, op, timeout, within_quota });
         pending
     }
 

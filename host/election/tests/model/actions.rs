@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use baton_election::hint::LISTENING_POLL;
 use baton_election::{
-    Effect, End, HIGHEST_TERM, Hint, Input, LeaseId, LeaseState, ModuleVersion, Op, Plan, Record, Reply, RequestId,
-    Snapshot, StoreError, Term, Time, Word,
+    Effect, Eligibility, End, HIGHEST_TERM, Hint, Ineligibility, IneligibleCause, Input, LeaseId, LeaseState,
+    ModuleVersion, Op, Plan, Record, Reply, RequestId, Snapshot, StoreError, Term, Time, Word,
 };
 
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
@@ -57,6 +57,9 @@ pub enum Action {
     Publish(usize),
     Withdraw(usize),
     StepDown(usize),
+    /// A node reads that the election is suspended, or is resumed.
+    ReadSuspended(usize),
+    ReadResumed(usize),
     Shutdown(usize),
     SkipGrace(usize),
     /// An outsider breaks the lease, at once or at its end.
@@ -132,7 +135,7 @@ impl World {
                 actions.push(Action::ArriveUnheard(place));
                 actions.push(Action::ArriveTwice(place));
             }
-            if self.left.operator > 0 && flight.may_be_put_off && self.is_awaited(flight) {
+            if self.left.operator > 0 && flight.within_quota && self.is_awaited(flight) {
                 actions.push(Action::PutOff(place));
             }
         }
@@ -219,6 +222,7 @@ impl World {
             actions.push(Action::Publish(place));
             actions.push(Action::Withdraw(place));
             actions.push(Action::StepDown(place));
+            actions.push(if process.is_suspended { Action::ReadResumed(place) } else { Action::ReadSuspended(place) });
             actions.push(Action::Shutdown(place));
             actions.push(Action::SkipGrace(place));
         }
@@ -299,7 +303,7 @@ impl World {
                 *operator -= 1;
                 let Flight { node, id, .. } = self.flights.remove(place);
                 let _unanswered = self.stop_waiting(node, id);
-                self.feed(node, Input::NotSent { id });
+                self.feed(node, Input::NotSent { id, reason: String::new() });
             }
             Action::Lie(place, lie) => {
                 self.left.links -= 1;
@@ -406,6 +410,12 @@ impl World {
                 *operator -= 1;
                 self.feed(place, Input::StepDown { reason: String::new() });
             }
+            Action::ReadSuspended(place) => {
+                *operator -= 1;
+                self.suspend(place, true);
+            }
+            // An operator who suspends can resume.
+            Action::ReadResumed(place) => self.suspend(place, false),
             Action::Shutdown(place) => {
                 *operator -= 1;
                 self.feed(place, Input::Shutdown);
@@ -513,6 +523,21 @@ impl World {
         }
     }
 
+    fn suspend(&mut self, place: usize, is_suspended: bool) {
+        let one = Ineligibility {
+            id: String::new(),
+            cause: IneligibleCause::Suspended,
+            reason: String::new(),
+            until: None,
+            after_release: None,
+        };
+        let ineligible = if is_suspended { vec![one] } else { Vec::new() };
+        if let Some(process) = &mut self.node(place).process {
+            process.is_suspended = is_suspended;
+        }
+        self.feed(place, Input::Eligibility(Eligibility { ineligible, ..Eligibility::default() }));
+    }
+
     fn plan(&mut self, place: usize, plan: Plan) {
         self.node(place).plan = plan.clone();
         self.feed(place, Input::Plan(plan));
@@ -540,6 +565,7 @@ impl World {
             | Input::Gone { .. }
             | Input::Dying
             | Input::Plan(_)
+            | Input::Eligibility(_)
             | Input::Stalled { .. }
             | Input::StepDown { .. }
             | Input::Hint(_)
@@ -576,13 +602,13 @@ impl World {
         let now = self.now;
         let incarnation = self.nodes[place].incarnation;
         match effect {
-            Effect::Request { id, op, timeout } => {
+            Effect::Request { id, op, timeout, within_quota } => {
                 // The machine checks its notes before the store is asked.
                 let record = self.store.record().cloned();
                 let is_refused = matches!(&op, Op::Reclaim { from, id, .. }
                     if !self.store.notes.take(*from, *id, record.as_ref(), &name(place, incarnation)));
                 let answer = is_refused.then_some(Err(StoreError::Held));
-                let mut may_be_put_off = matches!(op, Op::Acquire { .. } | Op::Reclaim { .. });
+                let is_acquiring = matches!(op, Op::Acquire { .. } | Op::Reclaim { .. });
                 if let (Op::Acquire { id, .. } | Op::Reclaim { id, .. }, true) = (&op, self.keeps_notes) {
                     self.store.notes.ids.insert(name(place, incarnation), vec![*id]);
                 }
@@ -591,8 +617,15 @@ impl World {
                     self.store.notes.ids.remove(&name(place, incarnation));
                 }
                 if let Some(process) = &mut self.node(place).process {
-                    let was_acquiring = std::mem::replace(&mut process.is_acquiring, may_be_put_off);
-                    may_be_put_off &= !was_acquiring && !process.elector.holds_lease();
+                    if is_acquiring && !process.is_acquiring && process.is_suspended {
+                        self.broken = Some("a suspended node requests the lease");
+                        return;
+                    }
+                    let was_acquiring = std::mem::replace(&mut process.is_acquiring, is_acquiring);
+                    if within_quota && (was_acquiring || process.elector.holds_lease()) {
+                        self.broken = Some("a request that may have been sent before may be withheld");
+                        return;
+                    }
                     if let Op::Acquire { id, .. } | Op::Reclaim { id, .. } = &op {
                         process.leases.push(*id);
                     }
@@ -601,7 +634,7 @@ impl World {
                 if answer.is_some() {
                     return;
                 }
-                self.flights.push(Flight { node: place, incarnation, id, op, is_late: false, may_be_put_off });
+                self.flights.push(Flight { node: place, incarnation, id, op, is_late: false, within_quota });
             }
             Effect::Start { term, deadline, .. } => self.start(place, term, deadline),
             Effect::Extend { deadline, .. } => {
@@ -662,6 +695,9 @@ impl World {
     fn start(&mut self, place: usize, term: Term, deadline: Time) {
         if self.instance(place).is_some() {
             self.broken = Some("an instance starts beside another of its node");
+        }
+        if self.nodes[place].process.as_ref().is_some_and(|process| process.is_suspended) {
+            self.broken = Some("a suspended node starts an instance");
         }
         if term <= self.started {
             self.broken = Some("a term starts after itself or a later one");

@@ -105,6 +105,8 @@ pub struct Process {
     pub instance: Option<Instance>,
     /// True if the last request was for the lease.
     pub is_acquiring: bool,
+    /// True if the process has read that the election is suspended.
+    pub is_suspended: bool,
     /// The lease ids that the process has requested.
     pub leases: Vec<LeaseId>,
 }
@@ -126,8 +128,8 @@ pub struct Flight {
     pub op: Op,
     /// True if time may pass before the request arrives. It may also never arrive.
     pub is_late: bool,
-    /// True if the request is the first one for a lease under its id.
-    pub may_be_put_off: bool,
+    /// True if the host may withhold the request.
+    pub within_quota: bool,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -169,6 +171,7 @@ impl Process {
             waiting: Vec::new(),
             instance: None,
             is_acquiring: false,
+            is_suspended: false,
             leases: Vec::new(),
         }
     }

@@ -34,10 +34,14 @@ pub struct Coverage {
     pub told: u64,
     pub lied_to: u64,
     pub dying: u64,
+    pub commands: u64,
+    pub ineligible: u64,
+    pub deferred: u64,
+    pub transfers_failed: u64,
 }
 
 impl Coverage {
-    fn all(&self) -> [(&'static str, u64); 32] {
+    fn all(&self) -> [(&'static str, u64); 36] {
         [
             ("instances started", self.started),
             ("instances that never begin", self.never_begun),
@@ -71,6 +75,10 @@ impl Coverage {
             ("words told to others", self.told),
             ("lies told", self.lied_to),
             ("instances that were dying for a while", self.dying),
+            ("operators' commands", self.commands),
+            ("times that a node must not lead", self.ineligible),
+            ("deferrals of a free lease", self.deferred),
+            ("transfers that no node took", self.transfers_failed),
         ]
     }
 
@@ -107,6 +115,10 @@ impl Coverage {
         self.told += other.told;
         self.lied_to += other.lied_to;
         self.dying += other.dying;
+        self.commands += other.commands;
+        self.ineligible += other.ineligible;
+        self.deferred += other.deferred;
+        self.transfers_failed += other.transfers_failed;
     }
 
     /// Returns the cases that were never met.

@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use baton_election::timing::overdue_at;
 use baton_election::{Elector, LeaseId, ModuleVersion, Now, OnDone, Plan, RequestId, Settings, Term, Time, Timing};
 
 use crate::plan::{HostPlan, Life};
 use crate::rng::Rng;
 use crate::store::Instant;
+use crate::world::Heard;
 
 /// The shortest and the longest lease of the simulated store.
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -38,6 +40,8 @@ pub struct Host {
 
 pub struct Process {
     pub elector: Elector,
+    /// The operators' commands that the process has read.
+    pub heard: Heard,
     pub instance: Option<Instance>,
     pub unanswered: BTreeSet<RequestId>,
     /// True once an answer has shown the object to the process.
@@ -99,6 +103,7 @@ pub struct Instance {
     pub is_gone: bool,
     /// True once a kill or the instance's end has closed its gate.
     pub closed: bool,
+    pub is_asked_to_stop: bool,
     /// True if the instance has ended or was killed, and is gone soon.
     pub ending: bool,
     /// The end of the last pause in which nothing could end the instance.
@@ -112,6 +117,7 @@ impl Process {
         let first = Now { time: Time::default(), least: Duration::ZERO, wall: now };
         Self {
             elector: Elector::new(settings, first, random),
+            heard: Heard::default(),
             instance: None,
             unanswered: BTreeSet::new(),
             has_read_object: false,
@@ -170,12 +176,9 @@ impl Process {
 }
 
 impl Instance {
-    /// The time from which the watchdog counts the instance as overdue. After a pause past the deadline, in which the
-    /// gate refused everything, the kill gets its usual time again, once.
+    /// The time from which the watchdog counts the instance as overdue.
     pub fn overdue_at(&self) -> Time {
-        let room = self.abort_at.since(self.deadline);
-        let woken = self.woken.filter(|woken| *woken >= self.deadline);
-        woken.map_or(self.abort_at, |woken| self.abort_at.max(woken + room))
+        overdue_at(self.deadline, self.abort_at, self.woken)
     }
 
     /// True if the system is ending the instance, however long that takes.

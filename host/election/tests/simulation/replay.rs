@@ -7,9 +7,12 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use baton_election::eligibility::HIGHEST_PRIORITY;
+
 use crate::invariants::Violation;
 use crate::plan::{
-    Aimed, Ask, CALM, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Links, Moment, Outage, Plan, Witness,
+    Aimed, Ask, CALM, Command, Details, Ending, Fate, Fault, HEALTHY, HostPlan, Key, Life, Links, Moment, Outage, Plan,
+    Witness,
 };
 use crate::world::World;
 
@@ -51,12 +54,12 @@ pub fn write(plan: &Plan) -> String {
         Links::Lie => text += "lied-to\n",
     }
     for (number, host) in plan.hosts.iter().enumerate() {
-        let HostPlan { lease, grace, pause, drift, finish, module } = host;
+        let HostPlan { lease, grace, pause, drift, finish, module, priority } = host;
         let (lease, grace, pause) = (length(*lease), length(*grace), length(*pause));
         line(
             &mut text,
             format_args!(
-                "host {number} {lease} grace {grace} pause {pause} drift {drift} finish {finish} module {module}"
+                "host {number} {lease} grace {grace} pause {pause} drift {drift} finish {finish} module {module} priority {priority}"
             ),
         );
     }
@@ -225,6 +228,13 @@ fn fault_words(fault: &Fault) -> String {
             let of = of.map_or(String::new(), |ask| format!(" of {}", word_of(&ASKS, &ask)));
             format!("outage {host} for {} {}{of}", length(*long), word_of(&OUTAGES, kind))
         }
+        Fault::Command(Command::Suspend) => "suspend".to_string(),
+        Fault::Command(Command::Resume) => "resume".to_string(),
+        Fault::Command(Command::StepDown { host, length: long }) => {
+            format!("command-step-down {host} for {}", length(*long))
+        }
+        Fault::Command(Command::Transfer { to, by_operator }) => format!("transfer {to} by-operator {by_operator}"),
+        Fault::Maintain { host, length: long } => format!("maintain {host} for {}", length(*long)),
         Fault::LetsOthersAsk { host, length: long } => format!("lets-others-ask {host} for {}", length(*long)),
         Fault::Break { period } => format!("break period {}", length(*period)),
         Fault::Delete => "delete".to_string(),
@@ -321,6 +331,7 @@ fn read_line(plan: &mut Plan, words: &mut Words<'_>) -> Result<(), String> {
                 drift: words.labelled("drift", Words::next)?,
                 finish: words.labelled("finish", Words::next)?,
                 module: words.labelled("module", Words::next)?,
+                priority: words.optional("priority", Words::next)?.unwrap_or(HIGHEST_PRIORITY),
             });
         }
         "at" => {
@@ -400,6 +411,16 @@ fn read_fault(words: &mut Words<'_>) -> Result<Fault, String> {
                 of: words.optional("of", |words| words.one_of(&ASKS))?,
             }
         }
+        "suspend" => Fault::Command(Command::Suspend),
+        "resume" => Fault::Command(Command::Resume),
+        "command-step-down" => {
+            Fault::Command(Command::StepDown { host: words.next()?, length: words.labelled("for", Words::length)? })
+        }
+        "transfer" => Fault::Command(Command::Transfer {
+            to: words.next()?,
+            by_operator: words.labelled("by-operator", Words::next)?,
+        }),
+        "maintain" => Fault::Maintain { host: words.next()?, length: words.labelled("for", Words::length)? },
         "lets-others-ask" => {
             Fault::LetsOthersAsk { host: words.next()?, length: words.labelled("for", Words::length)? }
         }

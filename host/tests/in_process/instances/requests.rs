@@ -11,7 +11,7 @@ use baton_store::clock::Clock;
 use baton::links::LinkHandle;
 use baton::node::NodeId;
 use baton::steering::{NodeIncarnation, SteeringWatch};
-use baton::supervisor::{LeadershipQuota, Preference, Shutdown, Supervisor};
+use baton::supervisor::{LeadershipQuota, Shutdown, Supervisor};
 use baton::telemetry::{ElectionTracker, Format, Log, Style};
 use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
@@ -108,7 +108,8 @@ async fn store_request_is_repeated_when_it_panics() {
         away: watch::Sender::default().subscribe(),
         judgements: mpsc::unbounded_channel().0,
         steering_watch: Arc::new(steering_watch),
-        preference: Preference::new(election.clone(), 100, LeadershipQuota::at_most(None)),
+        priority: 100,
+        quota: LeadershipQuota::at_most(None),
         presence: watch::Sender::default(),
         stall_after: None,
         clock,

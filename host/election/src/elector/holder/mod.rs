@@ -196,7 +196,8 @@ impl Holding {
                 self.hear();
                 None
             }
-            Some(Input::NotSent { .. } | Input::Hint(_) | Input::Shutdown | Input::Tick) | None => None,
+            Some(Input::NotSent { .. } | Input::Hint(_) | Input::Eligibility(_) | Input::Shutdown | Input::Tick)
+            | None => None,
         };
         if next.is_some() {
             return next;
@@ -204,7 +205,9 @@ impl Holding {
         if context.shutting_down {
             self.leave = Some(LeaveReason::Shutdown);
         }
-        if context.versions.module().is_none() {
+        if let Some(why) = context.ineligibility() {
+            self.leave.get_or_insert_with(|| LeaveReason::Ineligible(why.reason.clone()));
+        } else if context.versions.module().is_none() {
             self.leave.get_or_insert(LeaveReason::NothingToServe);
         }
         self.watch_instance(context);

@@ -57,7 +57,9 @@ impl Holding {
         }
         match self.leave.clone() {
             Some(LeaveReason::Shutdown) => self.stop(context, StopReason::Shutdown, "the host is shutting down"),
-            Some(LeaveReason::StepDown(reason)) => self.stop(context, StopReason::StepDown, &reason),
+            Some(LeaveReason::StepDown(reason) | LeaveReason::Ineligible(reason)) => {
+                self.stop(context, StopReason::StepDown, &reason);
+            }
             Some(LeaveReason::NothingToServe) => {
                 self.stop(context, StopReason::StepDown, "this node has no module that it may run");
             }

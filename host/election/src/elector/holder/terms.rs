@@ -41,6 +41,8 @@ pub(super) enum LeaveReason {
     Shutdown,
     /// The node steps down for this reason, and a cool-off follows.
     StepDown(String),
+    /// The node must not lead, for this reason.
+    Ineligible(String),
     /// No version is left that may run here.
     NothingToServe,
     Over,
@@ -218,6 +220,7 @@ impl Holding {
         (self.spent, self.has_begun) = (term, true);
         self.streak = FailureStreak { module: Some(version.digest.clone()), failures: record.failures };
         context.cool_off = None;
+        context.lease_is_taken();
         let (deadline, abort_at) = (self.deadline(context), self.renewed + context.settings.timing.abort_after());
         context.report(Report::Elected { record });
         context.effects.push_back(Effect::Start { term, version: version.clone(), deadline, abort_at });

@@ -1,7 +1,12 @@
 //! Draws a plan from a seed.
 
 use super::aim::draw_aimed;
+use baton_election::eligibility::HIGHEST_PRIORITY;
+
 use super::*;
+
+/// The time before the end of all faults at which the last command is given: all hosts have read it by then.
+const LAST_COMMAND: Duration = Duration::from_secs(6);
 
 impl Plan {
     /// The plan of a seed. Each plan omits some kinds of faults, so that the others occur in purer form.
@@ -32,6 +37,7 @@ impl Plan {
         let links = Rng::about(&[seed, 11]).pick(&[Links::None, Links::Work, Links::Lie]);
         let mut faults = faults;
         draw_letting_others_ask(&mut Rng::about(&[seed, 4]), &hosts, heal_at, &mut faults);
+        draw_commands(&mut Rng::about(&[seed, 13]), &mut hosts, heal_at, &mut faults);
         let details = Details::Drawn(weather);
         Self { seed, hosts, has_state, is_watched, witness, links, heal_at, faults, aimed, details }
     }
@@ -114,6 +120,7 @@ fn draw_hosts(rng: &mut Rng) -> Vec<HostPlan> {
                 drift: rng.below(2 * DRIFT_PPM as u64 + 1) as i64 - DRIFT_PPM,
                 finish,
                 module: u64::from(rng.per_mille(100)),
+                priority: HIGHEST_PRIORITY,
             }
         })
         .collect()
@@ -244,6 +251,34 @@ fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, 
         let at = rng.pick(&[Duration::ZERO, rng.clone().between(Duration::ZERO, heal_at - Duration::from_secs(1))]);
         let length = rng.between(Duration::from_secs(1), *lease * 2);
         faults.push((at, Fault::LetsOthersAsk { host, length }));
+    }
+    faults.sort_by_key(|(at, _)| *at);
+}
+
+/// In some plans, hosts differ in priority, and operators give commands.
+fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
+    if rng.per_mille(300) {
+        hosts.iter_mut().for_each(|host| host.priority = rng.pick(&[0, 50, 90, HIGHEST_PRIORITY]));
+    }
+    if !rng.per_mille(300) {
+        return;
+    }
+    for _ in 0..=rng.below(5) {
+        let at = rng.between(Duration::ZERO, heal_at - LAST_COMMAND);
+        let host = rng.below(hosts.len() as u64) as usize;
+        let length = rng.millis(500, 30_000);
+        let fault = match rng.below(6) {
+            0 => Fault::Command(Command::Suspend),
+            1 => Fault::Command(Command::Resume),
+            2 => Fault::Command(Command::StepDown { host, length }),
+            3 => Fault::Maintain { host, length },
+            _ => Fault::Command(Command::Transfer { to: host, by_operator: rng.per_mille(500) }),
+        };
+        faults.push((at, fault));
+        // A suspended election is usually resumed.
+        if fault == Fault::Command(Command::Suspend) && rng.per_mille(700) {
+            faults.push(((at + length).min(heal_at - LAST_COMMAND), Fault::Command(Command::Resume)));
+        }
     }
     faults.sort_by_key(|(at, _)| *at);
 }

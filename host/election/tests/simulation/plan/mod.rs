@@ -89,6 +89,24 @@ pub struct HostPlan {
     pub drift: i64,
     pub finish: bool,
     pub module: u64,
+    pub priority: u8,
+}
+
+/// An operator's command.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Command {
+    Suspend,
+    Resume,
+    /// A host steps down, if it has the incarnation of that moment when it reads the command.
+    StepDown {
+        host: usize,
+        length: Duration,
+    },
+    /// The lease is transferred to a host, by an operator or by a leader with a lower priority.
+    Transfer {
+        to: usize,
+        by_operator: bool,
+    },
 }
 
 /// A fault, or an action of a person.
@@ -132,7 +150,13 @@ pub enum Fault {
         kind: Outage,
         of: Option<Ask>,
     },
-    /// The host does not send its elector's requests for the lease: others may ask first.
+    Command(Command),
+    /// The host's machine is under maintenance for a while.
+    Maintain {
+        host: usize,
+        length: Duration,
+    },
+    /// The host leads enough other elections, and withholds its elector's requests for the lease where it may.
     LetsOthersAsk {
         host: usize,
         length: Duration,

@@ -42,6 +42,17 @@ impl World {
                 let until = (self.now + length).min(self.plan.heal_at);
                 self.outages.push(Failing { until, host, kind, of });
             }
+            Fault::Command(command) => self.command(command),
+            Fault::Maintain { host, length } => {
+                if self.now < self.resumes_at(host) {
+                    self.push(self.resumes_at(host), Event::Fault(fault));
+                    return Ok(());
+                }
+                let until = (self.now + length).min(self.plan.heal_at);
+                let incarnation = self.hosts[host].incarnation;
+                self.push(until, Event::MaintenanceEnds { host, incarnation });
+                return self.maintain(host, Some(self.queued));
+            }
             Fault::LetsOthersAsk { host, length } => {
                 self.hosts[host].lets_others_ask_until = (self.now + length).min(self.plan.heal_at);
             }
@@ -270,6 +281,7 @@ impl World {
                 self.fault(Fault::Publish { host, module: Some(0), fallback: None })?;
             }
         }
+        self.end_commands()?;
         for count in 0..40 {
             self.push(self.now + Duration::from_secs(5) * count, Event::Fault(Fault::StartAgain));
         }

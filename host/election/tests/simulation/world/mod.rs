@@ -4,6 +4,7 @@
 
 mod faults;
 mod links;
+mod steering;
 mod supervisor;
 mod watchdog;
 
@@ -25,6 +26,9 @@ use crate::plan::{
 use crate::receiver::Sent;
 use crate::rng::Rng;
 use crate::store::{Instant, Lease, Store};
+use steering::Steering;
+
+pub use steering::Heard;
 
 /// The wait before a lost announcement is repeated.
 const ANNOUNCED_AGAIN: Duration = Duration::from_secs(10);
@@ -56,6 +60,7 @@ pub struct World {
     creates_under_way: u32,
     /// True if the object was deleted, and no record was written since.
     deleted: bool,
+    steering: Steering,
     /// The id under which an outside client has acquired the lease.
     outside: Option<LeaseId>,
     pub coverage: Coverage,
@@ -152,6 +157,15 @@ enum Event {
         term: Term,
     },
     Fault(Fault),
+    /// A host reads the operators' commands.
+    ReadsCommands {
+        host: usize,
+        incarnation: u32,
+    },
+    MaintenanceEnds {
+        host: usize,
+        incarnation: u32,
+    },
     /// A plan arrives that was made before its module was rejected.
     Outdated {
         host: usize,
@@ -204,6 +218,7 @@ impl World {
             aimed: plan.aimed.clone(),
             creates_under_way: 0,
             deleted: false,
+            steering: Steering::default(),
             outside: None,
             coverage: Coverage::default(),
             fates: BTreeMap::new(),
@@ -260,9 +275,10 @@ impl World {
     /// The time after the last fault within which a node must lead. Requests under way arrive (3 D), and the lease that
     /// they may take or extend expires (60 s at most). A holder may have to wait for another instance (60 s). The rest
     /// is the longest back-off (30 s and its jitter), the 10 s for which a node in cool-off must see the lease free, a
-    /// rest or pause under the lease (75 s), three polls, and one poll of a standby that listens to its leader.
+    /// rest or pause under the lease (75 s), three polls, one poll of a standby that listens to its leader, and a deferral
+    /// (10 s and its poll).
     pub fn bound(&self) -> Duration {
-        self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13)
+        self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13 + 13)
     }
 
     fn run_until(&mut self, end: Instant, is_enough: impl Fn(&Self) -> bool) -> Result<bool, Violation> {
@@ -366,6 +382,9 @@ impl World {
                 }
                 self.feed(host, Input::Tick)
             }
+            Event::ReadsCommands { host, incarnation } | Event::MaintenanceEnds { host, incarnation } => {
+                self.happen_once(self.resumes_at(host), (host, incarnation), event)
+            }
             Event::Answer { key: (host, incarnation, _), .. }
             | Event::NotSent { key: (host, incarnation, _) }
             | Event::Timeout { key: (host, incarnation, _) }
@@ -431,6 +450,9 @@ impl World {
         self.note(|| format!("host {host} starts"));
         let plan = self.hosts[host].serves.clone();
         self.feed(host, Input::Plan(plan))?;
+        let eligibility = Heard::default().eligibility(self.plan.hosts[host].priority);
+        self.feed(host, Input::Eligibility(eligibility))?;
+        self.reads_commands_within(host, Duration::from_secs(1));
         let first_poll = self.hosts[host].process.as_ref().and_then(|process| process.elector.next_wakeup());
         self.history.first_polls_are_spread(first_poll.unwrap_or_default())
     }
@@ -493,6 +515,9 @@ impl World {
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
         let local = process.local(now);
         let least = process.least(now);
+        if let Input::Answer { result: Ok(reply), .. } = &input {
+            process.heard.answered(reply);
+        }
         let (is_hint, known) = (matches!(input, Input::Hint(_)), process.elector.written_term());
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{now:10.3?} host {host} at {local:?} <- {input:?}"));
@@ -529,6 +554,7 @@ impl World {
                 self.push(now, Event::Answer { key, result: Err(StoreError::Held), is_stale: false });
                 continue;
             }
+            self.commands_are_obeyed(host, &effect)?;
             self.execute(host, incarnation, effect)?;
         }
         Ok(())
@@ -653,9 +679,9 @@ impl World {
         let result = match self.store.execute(self.now, op) {
             Ok(Reply::Term(recorded)) => Ok(Reply::Term(recorded.max(self.witnessed()))),
             Ok(Reply::Read(snapshot)) => Ok(Reply::Read(self.judged(snapshot, &name(host, incarnation)))),
-            Ok(Reply::Surveyed { read, term, steering }) => {
+            Ok(Reply::Surveyed { read, term, .. }) => {
                 let read = self.judged(read, &name(host, incarnation));
-                Ok(Reply::Surveyed { read, term: term.max(self.witnessed()), steering })
+                Ok(Reply::Surveyed { read, term: term.max(self.witnessed()), steering: self.steering.version() })
             }
             result => result,
         };

@@ -1,11 +1,15 @@
 //! The supervisor: carries out the elector's effects and reports the results.
 
+use baton_election::IneligibleCause;
+
 use super::*;
 
 impl World {
     pub(super) fn execute(&mut self, host: usize, incarnation: u32, effect: Effect) -> Checked {
         match effect {
-            Effect::Request { id, op, timeout } => self.send(host, incarnation, id, op, timeout),
+            Effect::Request { id, op, timeout, within_quota } => {
+                self.send(host, incarnation, id, op, timeout, within_quota)
+            }
             Effect::Start { term, version, deadline, abort_at } => {
                 let running = self.running();
                 self.history.start(host, incarnation, term, &running)?;
@@ -31,6 +35,7 @@ impl World {
                     looks: 0,
                     is_gone: false,
                     closed: false,
+                    is_asked_to_stop: false,
                     ending: false,
                     was_frozen_until: Duration::ZERO,
                 });
@@ -57,6 +62,9 @@ impl World {
             }
             Effect::Stop { reason, .. } => {
                 self.coverage.replaced += u64::from(reason == StopReason::Replaced);
+                if let Some(instance) = self.instance(host) {
+                    instance.is_asked_to_stop = true;
+                }
                 let now = self.now;
                 if let Some(instance) = self.instance(host)
                     && let Some(stops) = instance.life.stops
@@ -112,6 +120,15 @@ impl World {
                     Report::Lost { .. } => self.coverage.lost += 1,
                     Report::Released => self.coverage.released += 1,
                     Report::ElectionOver { .. } => self.coverage.over += 1,
+                    Report::Deferring { .. } => self.coverage.deferred += 1,
+                    Report::Eligible { before } => {
+                        let now = self.now;
+                        let process = self.hosts[host].process.as_ref();
+                        let local = process.map_or(Time::default(), |process| process.local(now));
+                        let ended_early = before.until.is_some_and(|until| local < until);
+                        let is_transfer = matches!(before.cause, IneligibleCause::Transferring { .. });
+                        self.coverage.transfers_failed += u64::from(is_transfer && ended_early);
+                    }
                     _ => {}
                 }
                 Ok(())
@@ -176,15 +193,26 @@ impl World {
         Ok(())
     }
 
-    fn send(&mut self, host: usize, incarnation: u32, id: RequestId, op: Op, timeout: Duration) -> Checked {
+    fn send(
+        &mut self,
+        host: usize,
+        incarnation: u32,
+        id: RequestId,
+        op: Op,
+        timeout: Duration,
+        within_quota: bool,
+    ) -> Checked {
         let key = (host, incarnation, id.0);
         let lets_others_ask = self.now < self.hosts[host].lets_others_ask_until;
         let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
-        // The lease may be held under an id that was requested before.
-        if let Op::Acquire { id: lease, .. } | Op::Reclaim { id: lease, .. } = &op
-            && lets_others_ask
-            && process.lease != Some(*lease)
-        {
+        let was_sent = match &op {
+            Op::Acquire { id, .. } | Op::Reclaim { id, .. } => process.lease == Some(*id),
+            _ => true,
+        };
+        if within_quota && was_sent {
+            return broken("sent_requests_are_not_withheld", format!("{op:?}"));
+        }
+        if within_quota && lets_others_ask {
             self.coverage.not_sent += 1;
             self.push(self.now, Event::NotSent { key });
             return Ok(());
@@ -254,11 +282,18 @@ impl World {
                     process.has_read_object |= *read != Snapshot::Nothing;
                 }
                 if is_awaited || is_stale {
+                    if let Ok(reply) = &result {
+                        self.reads_commands_with(host, reply)?;
+                    }
                     return self.feed(host, Input::Answer { id: RequestId(id), result });
                 }
                 Ok(())
             }
-            Event::NotSent { key: (.., id) } => self.feed(host, Input::NotSent { id: RequestId(id) }),
+            Event::NotSent { key: (.., id) } => {
+                self.feed(host, Input::NotSent { id: RequestId(id), reason: "it leads enough".to_string() })
+            }
+            Event::ReadsCommands { .. } => self.reads_commands(host),
+            Event::MaintenanceEnds { .. } => self.maintain(host, None),
             Event::Timeout { key: (.., id) } => {
                 let Some(process) = &mut self.hosts[host].process else { return Ok(()) };
                 if process.unanswered.remove(&RequestId(id)) {

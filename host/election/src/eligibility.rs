@@ -1,0 +1,132 @@
+//! The conditions under which this node may lead, apart from the lease: operators' commands, maintenance and priority.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::record::Version;
+use crate::timing::{LONGEST_POLL, Time};
+
+/// The highest priority. A node with this priority never lets other nodes take a free lease first.
+pub const HIGHEST_PRIORITY: u8 = 100;
+
+/// Deferral by a node with priority 0: longer than other nodes need to read the lease and request it.
+const MAX_DEFERRAL: Duration = Duration::from_secs(2);
+
+/// Time after which a node takes a free lease even if its host leads enough other elections.
+pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
+
+/// The conditions under which this node may lead. They only prevent or end a term: no promise depends on them.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Eligibility {
+    /// The reasons why this node must not lead, most important first. The first one that has not ended applies.
+    pub ineligible: Vec<Ineligibility>,
+    /// The command that chooses this node as the next leader, if any.
+    pub chosen: Option<Chosen>,
+    /// This node's priority, from 0 to [`HIGHEST_PRIORITY`]. Nodes with a higher priority take a free lease earlier.
+    pub priority: u8,
+    /// The version of the steering object from which these conditions follow.
+    pub steering: SteeringVersion,
+}
+
+impl Default for Eligibility {
+    /// Nothing prevents this node from leading, and there is no steering object.
+    fn default() -> Self {
+        Self { ineligible: Vec::new(), chosen: None, priority: HIGHEST_PRIORITY, steering: SteeringVersion::Absent }
+    }
+}
+
+/// The version of the steering object that the host has read.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum SteeringVersion {
+    /// The host has not read the object yet.
+    Unread,
+    /// There is no such object.
+    Absent,
+    /// This version of the object.
+    Read(Version),
+}
+
+impl SteeringVersion {
+    /// True if the host has read exactly this version. `None` means that there is no steering object.
+    #[must_use]
+    pub fn is(&self, version: Option<&Version>) -> bool {
+        match self {
+            Self::Unread => false,
+            Self::Absent => version.is_none(),
+            Self::Read(known) => version == Some(known),
+        }
+    }
+}
+
+/// A reason why this node must not lead.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub struct Ineligibility {
+    /// The id of the command or event. Once the ineligibility has ended, the same id does not begin another one.
+    pub id: String,
+    /// The cause.
+    pub cause: IneligibleCause,
+    /// Human-readable reason. The guest receives it with the request to stop.
+    pub reason: String,
+    /// The end; `None` if only a later input ends the ineligibility.
+    pub until: Option<Time>,
+    /// The ineligibility ends this long after the node has given up the lease, if that is earlier than `until`. It
+    /// applies only if the node held the lease when the ineligibility began.
+    pub after_release: Option<Duration>,
+}
+
+/// The cause of an ineligibility.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+pub enum IneligibleCause {
+    /// The machine is about to be frozen, rebooted or removed.
+    Maintenance,
+    /// The election is suspended.
+    Suspended,
+    /// An operator asked this node to step down.
+    SteppedDown,
+    /// The lease is transferred to another node.
+    Transferring {
+        /// That node's id.
+        to: String,
+    },
+    /// This node stepped down on its own. The elector sets this cause itself.
+    CoolingOff,
+}
+
+impl IneligibleCause {
+    /// The word for the cause in announcements.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Maintenance => "maintenance",
+            Self::Suspended => "suspended",
+            Self::SteppedDown => "stepped-down",
+            Self::Transferring { .. } => "transferring",
+            Self::CoolingOff => "cooling-off",
+        }
+    }
+}
+
+/// A command that chooses this node as the next leader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Chosen {
+    /// The end of the command.
+    pub until: Time,
+    /// True if an operator gave the command. Then the node takes a free lease even if its host leads enough other
+    /// elections. False if another node gave it because of its own lower priority.
+    pub by_operator: bool,
+}
+
+/// Returns the longest time by which priority and the host's leadership quota delay a takeover if no other node is
+/// available. `has_quota` is true if the host may lead fewer elections than it takes part in.
+#[must_use]
+pub fn longest_deferral(priority: u8, has_quota: bool) -> Duration {
+    let longest = deferral(priority).max(if has_quota { TAKE_ANYWAY_AFTER } else { Duration::ZERO });
+    // The deferral ends between two polls.
+    if longest.is_zero() { longest } else { longest + LONGEST_POLL }
+}
+
+/// The time for which a node with this priority lets other nodes take a free lease first.
+pub(crate) fn deferral(priority: u8) -> Duration {
+    MAX_DEFERRAL * u32::from(HIGHEST_PRIORITY.saturating_sub(priority)) / u32::from(HIGHEST_PRIORITY)
+}
