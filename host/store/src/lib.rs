@@ -13,6 +13,7 @@
 //!   lease, for stores that implement leases themselves.
 //! - [`state`] is a coordinator's state. [`ModuleStore`] keeps modules under their [`Digest`]s, the control object of
 //!   each election, and the nodes' announcements ([`Announcement`]). Every read of a module checks its digest.
+//! - [`Intercept`] passes the calls of a store to an [`Interceptor`], which may delay, fail, count or change them.
 //! - `witness` detects that a host on this machine is dead. `reclaiming` reclaims a dead host's leases in a store that
 //!   is shared with other machines.
 //! - [`steering`] contains operators' commands to an election's nodes.
@@ -36,6 +37,7 @@ mod file_events;
 mod file_system;
 pub mod gate;
 mod history;
+mod intercept;
 pub mod jitter;
 pub mod lease;
 pub mod memory;
@@ -74,6 +76,7 @@ pub use digest::{Digest, DigestPrefix, InvalidDigest, InvalidPrefix};
 pub use file_events::no_file_events;
 pub use file_system::foreign_file_system;
 pub use history::{History, HistoryError, KEPT_TERMS, LONGEST_TEXT, PastTerm, read_history, report_terms};
+pub use intercept::{Intercept, Interceptor, StoreAnswer, StoreCall};
 pub use memory::MemoryStore;
 pub use modules::{ANNOUNCEMENTS_AT_ONCE, ModuleStore, StoredModule};
 pub use objects::{Listed, Listing, ObjectStore, PlainObject, Reading, VersionedObject};

@@ -46,13 +46,13 @@ async fn rejection_applies_at_once_and_is_recorded_after_an_outage() {
     node.supplied(Some((second, 2)), Some((first, 1))).await;
     other.supplied(Some((second, 2)), Some((first, 1))).await;
 
-    fleet.store.is_down.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.is_down.store(true, Ordering::Relaxed);
     node.says("Unreachable").await;
     node.judge(second, 2, rejected("it trapped"));
     node.supplied(Some((first, 1)), None).await;
     node.says("cannot record a verdict").await;
     node.judge(first, 1, Verdict::Good);
-    fleet.store.is_down.store(false, Ordering::Relaxed);
+    fleet.store.interceptor.is_down.store(false, Ordering::Relaxed);
     other.supplied(Some((first, 1)), None).await;
     let said = other.says("it trapped").await;
     assert!(said.contains(&format!("instead: Some({first})")), "{said}");
@@ -90,7 +90,7 @@ async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
     fleet.name(missing, 1).await;
     node.says("the store does not have the module").await;
     let damaged = Digest::of(&component(8));
-    fleet.store.inner.put_module(&damaged, component(9)).await.unwrap();
+    fleet.store.store.put_module(&damaged, component(9)).await.unwrap();
     fleet.name(damaged, 1).await;
     node.says("has different content").await;
     // A node that has nothing ready does not wait for damaged versions either.
@@ -100,7 +100,7 @@ async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
     fresh.supplied(Some((first, 1)), None).await;
     assert_eq!(node.supply.borrow().current.as_ref().unwrap().version(), version(first, 1));
 
-    fleet.store.inner.put_module(&missing, component(7)).await.unwrap();
+    fleet.store.store.put_module(&missing, component(7)).await.unwrap();
     for node in [&mut node, &mut fresh] {
         node.supplied(Some((missing, 3)), Some((first, 1))).await;
     }
@@ -112,11 +112,11 @@ async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
 async fn follower_waits_when_the_store_cannot_read_modules() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
-    fleet.store.has_no_modules.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.has_no_modules.store(true, Ordering::Relaxed);
     let mut node = fleet.node("a");
     node.says("Unreachable").await;
     let second = fleet.push(2).await;
-    fleet.store.has_no_modules.store(false, Ordering::Relaxed);
+    fleet.store.interceptor.has_no_modules.store(false, Ordering::Relaxed);
     node.supplied(Some((second, 2)), Some((first, 1))).await;
     let log = node.end().await;
     assert_eq!((log.matches("Unreachable").count(), log.matches("Reachable").count()), (1, 1), "{log}");
@@ -132,9 +132,9 @@ async fn hint_during_a_read_causes_another_read() {
     follower.given.pace.poll = (hour, hour);
     node.running = Some(tokio::spawn(follower.run()));
     node.supplied(Some((first, 1)), None).await;
-    fleet.store.answers_late.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.answers_late.store(true, Ordering::Relaxed);
     notifier.look();
-    while !fleet.store.has_read.load(Ordering::Relaxed) {
+    while !fleet.store.interceptor.has_read.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let second = fleet.push(2).await;
@@ -143,7 +143,7 @@ async fn hint_during_a_read_causes_another_read() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    fleet.store.answers_late.store(false, Ordering::Relaxed);
+    fleet.store.interceptor.answers_late.store(false, Ordering::Relaxed);
     node.supplied(Some((second, 2)), Some((first, 1))).await;
     node.end().await;
 }
@@ -151,12 +151,12 @@ async fn hint_during_a_read_causes_another_read() {
 #[tokio::test]
 async fn module_is_reported_when_it_takes_long_to_fetch() {
     let fleet = Fleet::new();
-    fleet.store.modules_are_slow.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.modules_are_slow.store(true, Ordering::Relaxed);
     let first = fleet.push(1).await;
     let mut node = fleet.node("a");
     let said = node.says("Pulling").await;
     assert!(said.contains(&first.to_string()), "{said}");
-    fleet.store.modules_are_slow.store(false, Ordering::Relaxed);
+    fleet.store.interceptor.modules_are_slow.store(false, Ordering::Relaxed);
     node.supplied(Some((first, 1)), None).await;
     let log = node.end().await;
     assert_eq!(log.matches("Pulling").count(), 1, "{log}");
@@ -187,11 +187,11 @@ async fn damaged_control_object_is_reported_and_changes_nothing() {
     let first = fleet.push(1).await;
     let mut node = fleet.node("a");
     node.supplied(Some((first, 1)), None).await;
-    let Reading::Found(version, good) = fleet.store.inner.read_control(&fleet.election, None).await.unwrap() else {
+    let Reading::Found(version, good) = fleet.store.store.read_control(&fleet.election, None).await.unwrap() else {
         panic!("it was pushed");
     };
     let write = |version, content: Bytes| {
-        let store = fleet.store.inner.clone();
+        let store = Arc::clone(&fleet.store.store);
         async move { store.write_control(&name(), Some(&version), content).await.unwrap() }
     };
     let version = write(version, Bytes::from_static(b"{}")).await;
@@ -269,7 +269,7 @@ async fn load_succeeds_when_the_machine_is_too_busy_to_compile() {
 #[tokio::test]
 async fn file_is_supplied_when_the_store_is_down() {
     let fleet = Fleet::new();
-    fleet.store.is_down.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.is_down.store(true, Ordering::Relaxed);
     let (mut node, _file) = fleet.node_with_file("a", component(1)).await;
     node.supplied(Some((Digest::of(&component(1)), 1)), None).await;
     node.end().await;
@@ -293,7 +293,7 @@ async fn node_announces_its_modules_and_withdraws_at_its_end() {
     node.judge(second, 2, Verdict::Good);
     fleet.announced("a", |said| said.holds == [second]).await;
     node.end().await;
-    assert!(fleet.store.inner.announcements(&fleet.election).await.unwrap().is_empty());
+    assert!(fleet.store.store.announcements(&fleet.election).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -315,13 +315,13 @@ async fn node_never_announces_a_lower_term_than_before() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
-    fleet.store.inner.announce(&fleet.election, "a", before.encode()).await.unwrap();
+    fleet.store.store.announce(&fleet.election, "a", before.encode()).await.unwrap();
     // As long as the previous announcement cannot be read, it is not overwritten.
-    fleet.store.is_down.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.is_down.store(true, Ordering::Relaxed);
     let mut node = fleet.node("a");
     node.says("Unreachable").await;
     fleet.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
-    fleet.store.is_down.store(false, Ordering::Relaxed);
+    fleet.store.interceptor.is_down.store(false, Ordering::Relaxed);
     // The new incarnation has not yet seen a term of this election.
     fleet.announced("a", |said| said.incarnation == "1").await;
     fleet.announced("a", |said| said.term == 7).await;
@@ -349,7 +349,7 @@ async fn last_judgement_is_written_unless_the_store_hangs() {
 
     let mut hung = fleet.node("b");
     hung.supply.changed().await.unwrap();
-    fleet.store.hangs.store(true, Ordering::Relaxed);
+    fleet.store.interceptor.hangs.store(true, Ordering::Relaxed);
     let current = hung.supply.borrow().current.as_ref().unwrap().version();
     let judgement = Judgement { version: current, term: 1, verdict: Verdict::Good };
     hung.judge.as_ref().unwrap().send(judgement).unwrap();

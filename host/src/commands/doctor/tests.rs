@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
-use bytes::Bytes;
-use time::OffsetDateTime;
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
 use tokio::sync::mpsc;
 
 use super::expiry;
@@ -21,7 +19,7 @@ use crate::cli::{Finding, Level};
 use baton_store::azure::MAY_NOT;
 use baton_store::clock::Clock;
 use baton_store::{
-    LeaseStore, Listed, Listing, MemoryStore, ObjectStore, OperatorStore, PlainObject, Reading, VersionedObject,
+    Intercept, Interceptor, LeaseStore, Listing, MemoryStore, ObjectStore, Reading, StoreAnswer, StoreCall,
 };
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -57,53 +55,75 @@ enum Fault {
     PausesMachine(Duration),
 }
 
-struct FaultyStore {
+/// Makes a store in memory misbehave.
+struct Faults {
     fault: Fault,
-    inner: MemoryStore,
     held: Mutex<HashSet<LeaseId>>,
     /// True after a fault that occurs only once has occurred.
     once: AtomicBool,
 }
 
-impl FaultyStore {
-    fn new(fault: Fault) -> Arc<Self> {
-        let clock = Clock::default();
-        let percent = match fault {
-            Fault::ClockRuns(percent) => percent,
-            _ => 100,
-        };
-        let inner = MemoryStore::new(Arc::new(move || clock.now().0 * percent / 100));
-        Arc::new(Self { fault, inner, held: Mutex::default(), once: AtomicBool::default() })
-    }
+type FaultyStore = Intercept<MemoryStore, Faults>;
 
-    async fn lease(&self, election: &ElectionName) -> Option<(LeaseState, Version)> {
-        match self.inner.request(election, Op::Read).await {
-            Ok(Reply::Read(Snapshot::Object { lease, version, .. })) => Some((lease, version)),
-            _ => None,
-        }
-    }
+fn faulty(fault: Fault) -> Arc<FaultyStore> {
+    let clock = Clock::default();
+    let percent = match fault {
+        Fault::ClockRuns(percent) => percent,
+        _ => 100,
+    };
+    let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0 * percent / 100)));
+    Arc::new(Intercept { store, interceptor: Faults { fault, held: Mutex::default(), once: AtomicBool::default() } })
+}
 
-    fn may_not(&self, what: &str) -> Result<(), StoreError> {
-        match self.fault {
-            Fault::Denies(right) if right == what => Err(StoreError::Misconfigured(format!("{MAY_NOT} leases (403)"))),
-            _ => Ok(()),
+#[async_trait]
+impl Interceptor<MemoryStore> for Faults {
+    async fn intercept(&self, call: StoreCall, store: &MemoryStore) -> Result<StoreAnswer, StoreError> {
+        self.check_right(&call)?;
+        match (self.fault, call) {
+            (_, StoreCall::Request(election, op)) => self.request(&election, op, store).await.map(StoreAnswer::Reply),
+            (Fault::OverwritesObjects, StoreCall::Write { object, election, version: Some(_), content }) => {
+                let version = match store.read(object, &election, None).await? {
+                    Reading::Found(version, _) => Some(version),
+                    _ => None,
+                };
+                StoreCall::Write { object, election, version, content }.send(store).await
+            }
+            (Fault::ListsNothing, StoreCall::List(_)) => Ok(StoreAnswer::Listed(Vec::new())),
+            (Fault::KeepsObjects, StoreCall::Remove(..)) => Ok(StoreAnswer::IsAbsent(false)),
+            (Fault::WritesWithoutLease, call @ StoreCall::Overwrite(..)) => match call.send(store).await {
+                Err(StoreError::Lost(_)) => Ok(StoreAnswer::Version(Version("any".to_owned()))),
+                answer => answer,
+            },
+            (_, call) => call.send(store).await,
         }
     }
 }
 
-#[async_trait]
-impl LeaseStore for FaultyStore {
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
-        let before = self.lease(election).await;
+impl Faults {
+    fn check_right(&self, call: &StoreCall) -> Result<(), StoreError> {
+        let needed = match call {
+            StoreCall::Request(_, Op::Read | Op::Recall | Op::Survey) => "read",
+            StoreCall::Request(_, Op::Create { .. }) => "create",
+            StoreCall::Request(..) => "write",
+            StoreCall::Elections | StoreCall::List(_) => "list",
+            StoreCall::Remove(..) => "remove",
+            _ => "",
+        };
+        match self.fault {
+            Fault::Denies(right) if right == needed => {
+                Err(StoreError::Misconfigured(format!("{MAY_NOT} leases (403)")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn request(&self, election: &ElectionName, op: Op, store: &MemoryStore) -> Result<Reply, StoreError> {
+        let before = match store.request(election, Op::Read).await {
+            Ok(Reply::Read(Snapshot::Object { lease, version, .. })) => Some((lease, version)),
+            _ => None,
+        };
         let state = before.as_ref().map(|(lease, _)| *lease);
         let any_version = || before.as_ref().map(|(_, version)| version.clone()).expect("the record exists");
-        self.may_not(match op {
-            Op::Read | Op::Recall | Op::Survey => "read",
-            Op::Create { .. } => "create",
-            Op::Acquire { .. } | Op::Reclaim { .. } | Op::Renew { .. } | Op::Write { .. } | Op::Release { .. } => {
-                "write"
-            }
-        })?;
         let op = match (self.fault, op) {
             (Fault::Hangs, Op::Renew { .. }) => std::future::pending().await,
             (Fault::IsSlow, op @ Op::Renew { .. }) => {
@@ -124,7 +144,7 @@ impl LeaseStore for FaultyStore {
             (Fault::IgnoresIfMatch, Op::Write { id, record, .. }) => Op::Write { id, version: any_version(), record },
             (_, op) => op,
         };
-        let answer = self.inner.request(election, op.clone()).await;
+        let answer = store.request(election, op.clone()).await;
         match (self.fault, &op, &answer) {
             (Fault::LosesAnswer(what), _, _) if op.to_string() == what && self.is_first() => {
                 return Err(StoreError::Unknown("the connection was cut".to_owned()));
@@ -135,12 +155,12 @@ impl LeaseStore for FaultyStore {
             (_, Op::Acquire { id, .. }, Ok(_)) => {
                 self.held.lock().unwrap().insert(*id);
                 if self.fault == Fault::ForgetsLeases {
-                    self.inner.request(election, Op::Release { id: *id }).await?;
+                    store.request(election, Op::Release { id: *id }).await?;
                 }
             }
             (Fault::LetsTwoHold, Op::Acquire { .. }, Err(StoreError::Held)) => return Ok(Reply::Done),
             (Fault::ReleasesForAnyId, Op::Release { .. }, Err(StoreError::Lost(_))) => {
-                let _ = self.inner.break_lease(election, Duration::ZERO);
+                let _ = store.break_lease(election, Duration::ZERO);
             }
             (Fault::RenewsBrokenLeases, Op::Renew { .. }, Err(_)) if state == Some(LeaseState::Broken) => {
                 return Ok(Reply::Done);
@@ -167,25 +187,6 @@ impl LeaseStore for FaultyStore {
         answer
     }
 
-    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
-        self.inner.break_now(election).await
-    }
-
-    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
-        self.may_not("list")?;
-        self.inner.elections().await
-    }
-
-    async fn create(&self) -> Result<(), StoreError> {
-        LeaseStore::create(&self.inner).await
-    }
-
-    fn lease_range(&self) -> (Duration, Duration) {
-        self.inner.lease_range()
-    }
-}
-
-impl FaultyStore {
     fn is_first(&self) -> bool {
         !self.once.swap(true, Ordering::Relaxed)
     }
@@ -195,85 +196,13 @@ impl FaultyStore {
     }
 }
 
-#[async_trait]
-impl ObjectStore for FaultyStore {
-    async fn read(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        known: Option<&Version>,
-    ) -> Result<Reading, StoreError> {
-        self.inner.read(object, election, known).await
-    }
-
-    async fn write(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        version: Option<&Version>,
-        content: Bytes,
-    ) -> Result<Version, StoreError> {
-        let found = self.inner.read(object, election, None).await?;
-        let version = match (&found, self.fault) {
-            (Reading::Found(current, _), Fault::OverwritesObjects) if version.is_some() => Some(current),
-            _ => version,
-        };
-        self.inner.write(object, election, version, content).await
-    }
-
-    async fn delete(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        version: &Version,
-    ) -> Result<(), StoreError> {
-        ObjectStore::delete(&self.inner, object, election, version).await
-    }
-
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
-        self.inner.elections_with(object).await
-    }
-
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
-        self.inner.put(object, content).await
-    }
-
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
-        self.inner.get(object, limit).await
-    }
-
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
-        self.may_not("list")?;
-        if self.fault == Fault::ListsNothing { Ok(Vec::new()) } else { self.inner.list(listing).await }
-    }
-
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
-        self.may_not("remove")?;
-        if self.fault == Fault::KeepsObjects { Ok(false) } else { self.inner.remove(object, put_until).await }
-    }
-}
-
-#[async_trait]
-impl OperatorStore for FaultyStore {
-    async fn overwrite(&self, election: &ElectionName, record: Record) -> Result<Version, StoreError> {
-        match self.inner.overwrite(election, record).await {
-            Err(StoreError::Lost(_)) if self.fault == Fault::WritesWithoutLease => Ok(Version("any".to_owned())),
-            answer => answer,
-        }
-    }
-
-    async fn remove_election(&self, election: &ElectionName) -> Result<(), StoreError> {
-        self.inner.remove_election(election).await
-    }
-}
-
 /// Runs the trial on an Azure store with this fault, and checks that nothing is left in the store.
 async fn found(fault: Fault, quick: bool) -> Vec<Finding> {
     found_on("azurite", fault, quick).await
 }
 
 async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
-    let store = FaultyStore::new(fault);
+    let store = faulty(fault);
     let scratch = Scratch::new(Arc::clone(&store) as _).unwrap();
     let advice = Advice::on(&place.parse().unwrap());
     let plan = Plan { create: true, advice, lease: Duration::from_secs(3), quick };
@@ -287,8 +216,8 @@ async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
     }
     if !matches!(fault, Fault::Denies("remove") | Fault::KeepsObjects) {
         scratch.remove().await.unwrap();
-        assert_eq!(store.inner.elections().await, Ok(Vec::new()));
-        assert!(store.inner.list(&Listing::Announcements(scratch.election.clone())).await.unwrap().is_empty());
+        assert_eq!(store.store.elections().await, Ok(Vec::new()));
+        assert!(store.store.list(&Listing::Announcements(scratch.election.clone())).await.unwrap().is_empty());
     }
     findings
 }
@@ -362,7 +291,7 @@ async fn lost_response_is_requested_again() {
 #[tokio::test]
 async fn store_is_not_blamed_when_the_machine_pauses() {
     let length = Duration::from_secs(3);
-    let store = FaultyStore::new(Fault::PausesMachine(length * 3 / 2));
+    let store = faulty(Fault::PausesMachine(length * 3 / 2));
     let mut scratch = Scratch::new(Arc::clone(&store) as _).unwrap();
     scratch.length = length;
     scratch.ask(Op::Create { record: scratch.record(0) }).await.unwrap();
@@ -430,7 +359,7 @@ async fn sqlite_remedies_do_not_mention_azure() {
 
 #[tokio::test]
 async fn ended_trial_sends_no_more_requests() {
-    let store = FaultyStore::new(Fault::Nothing);
+    let store = faulty(Fault::Nothing);
     let scratch = Scratch::new(Arc::clone(&store) as _).unwrap();
     scratch.end();
     let (news, mut news_receiver) = mpsc::unbounded_channel();
@@ -440,7 +369,7 @@ async fn ended_trial_sends_no_more_requests() {
     while let Some(news) = news_receiver.recv().await {
         assert!(matches!(news, News::Trying(_)));
     }
-    assert_eq!(store.inner.elections().await, Ok(Vec::new()));
+    assert_eq!(store.store.elections().await, Ok(Vec::new()));
 }
 
 #[test]

@@ -13,9 +13,9 @@ use baton::node::NodeId;
 use baton::steering::{NodeIncarnation, SteeringWatch};
 use baton::supervisor::{LeadershipQuota, Shutdown, Supervisor};
 use baton::telemetry::{ElectionTracker, Format, Log, Style};
-use baton_election::{ElectionName, OnDone, Op, Reply, Settings, StoreError, Timing};
+use baton_election::{ElectionName, OnDone, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
-use baton_store::{ChangeNotifier, LeaseStore, MemoryStore, memory};
+use baton_store::{ChangeNotifier, Intercept, Interceptor, MemoryStore, StoreAnswer, StoreCall, memory};
 use tokio::sync::{mpsc, watch};
 
 use super::patience::Patience;
@@ -24,40 +24,24 @@ use super::{GUARD, launcher, module};
 /// The length of the lease. It is far longer than a busy machine delays a renewal.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// A store on which the first request of each kind panics.
+/// Panics at the first request of each kind.
 struct Panics {
-    store: MemoryStore,
     seen: Mutex<HashSet<String>>,
     answered: watch::Sender<HashSet<String>>,
 }
 
 #[async_trait]
-impl LeaseStore for Panics {
-    async fn request(&self, election: &ElectionName, op: Op) -> Result<Reply, StoreError> {
+impl Interceptor<MemoryStore> for Panics {
+    async fn intercept(&self, call: StoreCall, store: &MemoryStore) -> Result<StoreAnswer, StoreError> {
+        let StoreCall::Request(_, op) = &call else { return call.send(store).await };
         let kind = op.to_string();
         let first = self.seen.lock().unwrap().insert(kind.clone());
         assert!(!first, "the first {kind} panics on purpose");
-        let answer = self.store.request(election, op).await;
+        let answer = call.send(store).await;
         self.answered.send_modify(|answered| {
             answered.insert(kind);
         });
         answer
-    }
-
-    async fn break_now(&self, election: &ElectionName) -> Result<(), StoreError> {
-        self.store.break_now(election).await
-    }
-
-    async fn elections(&self) -> Result<Vec<ElectionName>, StoreError> {
-        self.store.elections().await
-    }
-
-    async fn create(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn lease_range(&self) -> (Duration, Duration) {
-        memory::LEASE_RANGE
     }
 }
 
@@ -68,19 +52,18 @@ async fn store_request_is_repeated_when_it_panics() {
     let supply = Supply { current: Some(Prepared { serial: 1, module }), fallback: None };
     let clock: Clock = launcher.clock.clone();
     let time = clock.clone();
-    let store = Arc::new(Panics {
-        store: MemoryStore::new(Arc::new(move || time.now().0)),
-        seen: Mutex::default(),
-        answered: watch::Sender::default(),
+    let store = Arc::new(Intercept {
+        store: Arc::new(MemoryStore::new(Arc::new(move || time.now().0))),
+        interceptor: Panics { seen: Mutex::default(), answered: watch::Sender::default() },
     });
-    let mut answered = store.answered.subscribe();
+    let mut answered = store.interceptor.answered.subscribe();
     let style = Style { format: Format::Json, terminal: false, colours: false };
     let nowhere = File::create("/dev/null").unwrap();
     let (log, writer) = Log::start(style, &NodeId::new("alpha").unwrap(), Box::new(nowhere)).unwrap();
     let election = ElectionName::new("fleet").unwrap();
     let timing = Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(1), 64 << 20).unwrap();
     let itself = NodeIncarnation { node: "alpha".to_owned(), incarnation: "1".to_owned() };
-    let objects = Arc::new(store.store.clone());
+    let objects = Arc::clone(&store.store);
     let steering_watch = SteeringWatch::new(
         election.clone(),
         (itself, timing),

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use baton_election::ModuleVersion;
 use bytes::Bytes;
-use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -14,7 +13,7 @@ use super::super::*;
 use crate::{EditError, Publication, edit_versions};
 use baton_runtime::{Engine, Module};
 use baton_store::MemoryStore;
-use baton_store::{Announcement, Listed, Listing, PlainObject, VersionedObject};
+use baton_store::{Announcement, Intercept, Interceptor, PlainObject, StoreAnswer, StoreCall};
 
 /// Guards against hangs; no measurement depends on it.
 const GUARD: Duration = Duration::from_secs(60);
@@ -52,7 +51,7 @@ pub fn component(number: u32) -> Bytes {
 
 /// A store with the followers that use it.
 pub struct Fleet {
-    pub store: Arc<Faulty>,
+    pub store: Arc<Intercept<MemoryStore, Faults>>,
     pub election: ElectionName,
     pub engine: Engine,
     pub slow: Arc<Mutex<Option<Digest>>>,
@@ -63,15 +62,7 @@ pub struct Fleet {
 impl Fleet {
     pub fn new() -> Self {
         let inner = MemoryStore::new(Arc::new(|| Duration::ZERO));
-        let store = Faulty {
-            inner,
-            is_down: AtomicBool::default(),
-            has_no_modules: AtomicBool::default(),
-            modules_are_slow: AtomicBool::default(),
-            hangs: AtomicBool::default(),
-            answers_late: AtomicBool::default(),
-            has_read: AtomicBool::default(),
-        };
+        let store = Intercept { store: Arc::new(inner), interceptor: Faults::default() };
         let (slow, is_busy) = Default::default();
         Self { store: Arc::new(store), election: name(), engine: Engine::new().unwrap(), slow, is_busy }
     }
@@ -82,7 +73,7 @@ impl Fleet {
 
     pub async fn push_bytes(&self, bytes: Bytes) -> Digest {
         let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
-        self.store.inner.put_module(&digest, bytes).await.unwrap();
+        self.store.store.put_module(&digest, bytes).await.unwrap();
         self.name(digest, size).await;
         digest
     }
@@ -96,9 +87,9 @@ impl Fleet {
     /// Makes a module the current version, even if the store does not have the module. Serials count from 1 here.
     pub async fn name(&self, digest: Digest, size: u64) {
         // The store refuses this write if the list exists.
-        let _ = self.store.inner.write_control(&self.election, None, VersionList::default().encode()).await;
+        let _ = self.store.store.write_control(&self.election, None, VersionList::default().encode()).await;
         let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
-        edit_versions(&self.store.inner, &self.election, |control| {
+        edit_versions(&*self.store.store, &self.election, |control| {
             Ok::<_, EditError>(control.push(publication.clone())?)
         })
         .await
@@ -108,7 +99,7 @@ impl Fleet {
     /// Waits until the control object satisfies `test`.
     pub async fn control(&self, test: impl Fn(&VersionList) -> bool) {
         until("the control object", async || {
-            match self.store.inner.read_control(&self.election, None).await.unwrap() {
+            match self.store.store.read_control(&self.election, None).await.unwrap() {
                 Reading::Found(_, content) => test(&VersionList::decode(&content).unwrap()),
                 _ => false,
             }
@@ -120,7 +111,7 @@ impl Fleet {
     pub async fn announced(&self, node: &str, test: impl Fn(&Announcement) -> bool) {
         until("the announcement", async || {
             let said: BTreeMap<_, _> =
-                self.store.inner.announcements(&self.election).await.unwrap().into_iter().collect();
+                self.store.store.announcements(&self.election).await.unwrap().into_iter().collect();
             said.get(node).is_some_and(|said| test(&Announcement::decode(said).unwrap()))
         })
         .await;
@@ -150,7 +141,7 @@ impl Fleet {
             },
             source,
             store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
-            leases: Arc::new(self.store.inner.clone()),
+            leases: Arc::clone(&self.store.store) as _,
             preparer: Arc::new(preparer),
             presence: seen,
             reports: Arc::new(said.clone()),
@@ -287,87 +278,40 @@ impl Prepare for InProcess {
     }
 }
 
-pub struct Faulty {
-    pub inner: MemoryStore,
+/// Faults of a store, each of which lasts while it is true.
+#[derive(Default)]
+pub struct Faults {
     pub is_down: AtomicBool,
     pub has_no_modules: AtomicBool,
     pub modules_are_slow: AtomicBool,
     pub hangs: AtomicBool,
-    /// While true, responses to reads are delayed, and `has_read` is set once one is ready.
+    /// Delays responses to reads, and sets `has_read` once one is ready.
     pub answers_late: AtomicBool,
     pub has_read: AtomicBool,
 }
 
-impl Faulty {
-    async fn meet(&self, faults: &[&AtomicBool]) -> Result<&MemoryStore, StoreError> {
-        if self.hangs.load(Ordering::Relaxed) {
+#[async_trait]
+impl Interceptor<MemoryStore> for Faults {
+    async fn intercept(&self, call: StoreCall, store: &MemoryStore) -> Result<StoreAnswer, StoreError> {
+        let is = |fault: &AtomicBool| fault.load(Ordering::Relaxed);
+        let pause = || tokio::time::sleep(Duration::from_millis(1));
+        let gets_module = matches!(call, StoreCall::Get(PlainObject::Module(_), _));
+        let reads = matches!(call, StoreCall::Read { .. });
+        while gets_module && is(&self.modules_are_slow) {
+            pause().await;
+        }
+        if is(&self.hangs) {
             std::future::pending::<()>().await;
         }
-        if faults.iter().chain([&&self.is_down]).any(|fault| fault.load(Ordering::Relaxed)) {
+        if is(&self.is_down) || gets_module && is(&self.has_no_modules) {
             return Err(StoreError::Unknown("an outage".to_owned()));
         }
-        Ok(&self.inner)
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Faulty {
-    async fn read(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        known: Option<&Version>,
-    ) -> Result<Reading, StoreError> {
-        let answer = self.meet(&[]).await?.read(object, election, known).await;
-        while self.answers_late.load(Ordering::Relaxed) {
+        let answer = call.send(store).await;
+        while reads && is(&self.answers_late) {
             self.has_read.store(true, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            pause().await;
         }
         answer
-    }
-
-    async fn write(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        version: Option<&Version>,
-        content: Bytes,
-    ) -> Result<Version, StoreError> {
-        self.meet(&[]).await?.write(object, election, version, content).await
-    }
-
-    async fn delete(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        version: &Version,
-    ) -> Result<(), StoreError> {
-        ObjectStore::delete(self.meet(&[]).await?, object, election, version).await
-    }
-
-    async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
-        self.meet(&[]).await?.elections_with(object).await
-    }
-
-    async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError> {
-        self.meet(&[]).await?.put(object, content).await
-    }
-
-    async fn get(&self, object: &PlainObject, limit: u64) -> Result<Option<Bytes>, StoreError> {
-        let is_module = matches!(object, PlainObject::Module(_));
-        while is_module && self.modules_are_slow.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let faults: &[_] = if is_module { &[&self.has_no_modules] } else { &[] };
-        self.meet(faults).await?.get(object, limit).await
-    }
-
-    async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError> {
-        self.meet(&[]).await?.list(listing).await
-    }
-
-    async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError> {
-        self.meet(&[]).await?.remove(object, put_until).await
     }
 }
 

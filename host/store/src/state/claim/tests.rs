@@ -7,70 +7,30 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use time::OffsetDateTime;
 
 use super::*;
 use crate::clock::Clock;
 use crate::memory::{Fault, MemoryStore};
 use crate::state::EditError;
-use crate::{Listed, Listing, PlainObject};
+use crate::{Intercept, Interceptor, StoreAnswer, StoreCall};
 
-/// A store that counts its requests.
-#[derive(Clone)]
-struct Counted {
-    store: MemoryStore,
+/// Counts a store's calls, and makes the store unreadable on demand.
+#[derive(Clone, Default)]
+struct Counter {
     requests: Arc<AtomicU32>,
     is_unreadable: Arc<AtomicBool>,
 }
 
 #[async_trait]
-impl ObjectStore for Counted {
-    async fn read(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        known: Option<&Version>,
-    ) -> Result<Reading, StoreError> {
+impl Interceptor<MemoryStore> for Counter {
+    async fn intercept(&self, call: StoreCall, store: &MemoryStore) -> Result<StoreAnswer, StoreError> {
         self.requests.fetch_add(1, Ordering::SeqCst);
-        if self.is_unreadable.load(Ordering::SeqCst) {
-            return Err(StoreError::Unknown("no answer".to_owned()));
+        match call {
+            StoreCall::Read { .. } if self.is_unreadable.load(Ordering::SeqCst) => {
+                Err(StoreError::Unknown("no answer".to_owned()))
+            }
+            call => call.send(store).await,
         }
-        self.store.read(object, election, known).await
-    }
-
-    async fn write(
-        &self,
-        object: VersionedObject,
-        election: &ElectionName,
-        version: Option<&Version>,
-        content: Bytes,
-    ) -> Result<Version, StoreError> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        self.store.write(object, election, version, content).await
-    }
-
-    async fn delete(&self, _: VersionedObject, _: &ElectionName, _: &Version) -> Result<(), StoreError> {
-        unreachable!("claims delete nothing")
-    }
-
-    async fn elections_with(&self, _: VersionedObject) -> Result<Vec<ElectionName>, StoreError> {
-        unreachable!("claims know their election")
-    }
-
-    async fn put(&self, _: &PlainObject, _: Bytes) -> Result<(), StoreError> {
-        unreachable!("state is versioned")
-    }
-
-    async fn get(&self, _: &PlainObject, _: u64) -> Result<Option<Bytes>, StoreError> {
-        unreachable!("state is versioned")
-    }
-
-    async fn list(&self, _: &Listing) -> Result<Vec<Listed>, StoreError> {
-        unreachable!("state is versioned")
-    }
-
-    async fn remove(&self, _: &PlainObject, _: Option<OffsetDateTime>) -> Result<bool, StoreError> {
-        unreachable!("state is versioned")
     }
 }
 
@@ -84,8 +44,7 @@ async fn stored(store: &MemoryStore) -> Option<(Version, Bytes)> {
 
 struct ClaimBench {
     store: MemoryStore,
-    requests: Arc<AtomicU32>,
-    is_unreadable: Arc<AtomicBool>,
+    counter: Counter,
     delays: Arc<AtomicU32>,
     handover: Handover,
     read_ahead: ReadAhead,
@@ -95,8 +54,7 @@ impl ClaimBench {
     fn new() -> Self {
         Self {
             store: MemoryStore::new(Arc::new(|| Duration::ZERO)),
-            requests: Arc::default(),
-            is_unreadable: Arc::default(),
+            counter: Counter::default(),
             delays: Arc::default(),
             handover: Handover::default(),
             read_ahead: ReadAhead::default(),
@@ -106,11 +64,7 @@ impl ClaimBench {
     fn claimant(&self) -> Claimant {
         let delays = Arc::clone(&self.delays);
         Claimant {
-            store: Arc::new(Counted {
-                store: self.store.clone(),
-                requests: Arc::clone(&self.requests),
-                is_unreadable: Arc::clone(&self.is_unreadable),
-            }),
+            store: Arc::new(Intercept { store: Arc::new(self.store.clone()), interceptor: self.counter.clone() }),
             election: job(),
             limits: Limits { total: 100 },
             handover: self.handover.clone(),
@@ -134,19 +88,19 @@ impl ClaimBench {
     async fn read(&self) {
         self.requests();
         self.begin_to_read();
-        while self.requests.load(Ordering::SeqCst) == 0 {
+        while self.counter.requests.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
     }
 
     /// Returns the number of requests since the last call.
     fn requests(&self) -> u32 {
-        self.requests.swap(0, Ordering::SeqCst)
+        self.counter.requests.swap(0, Ordering::SeqCst)
     }
 
     /// Ends the gate's term once the store has received this number of requests.
     async fn ends(&self, gate: &Gate, requests: u32) {
-        while self.requests.load(Ordering::SeqCst) < requests {
+        while self.counter.requests.load(Ordering::SeqCst) < requests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         gate.extend(gate.now(), gate.now() + Duration::from_secs(3600));
@@ -315,11 +269,11 @@ async fn claim_made_ahead_sends_no_request() {
     assert_eq!(bench.stored().await.term, 2);
     // The old instance is still running, and the next instance reads what the old one saves now.
     first.commit(n(2)).await.unwrap();
-    let requests = bench.requests.load(Ordering::SeqCst);
+    let requests = bench.counter.requests.load(Ordering::SeqCst);
     drop(first);
     let mut second = bench.claim(2).await.unwrap();
     assert_eq!(second.entries().get("n").unwrap()[..], [2]);
-    assert_eq!(bench.requests.load(Ordering::SeqCst), requests);
+    assert_eq!(bench.counter.requests.load(Ordering::SeqCst), requests);
     second.commit(n(3)).await.unwrap();
     assert_eq!(bench.n().await, Some(3));
     // The offer to the next term in this process has already been used.
@@ -377,12 +331,12 @@ async fn handover_is_void_when_the_document_has_changed() {
     let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
     // The commit hits a conflict, and cannot read who changed the document before its term ends.
-    bench.is_unreadable.store(true, Ordering::SeqCst);
+    bench.counter.is_unreadable.store(true, Ordering::SeqCst);
     bench.requests();
     let (committed, ()) = futures::join!(first.commit(n(1)), bench.ends(&term, 3));
     assert_eq!(committed, Err(CommitError::Refused));
     drop(first);
-    bench.is_unreadable.store(false, Ordering::SeqCst);
+    bench.counter.is_unreadable.store(false, Ordering::SeqCst);
     assert_eq!(bench.claim(2).await.err(), Some(ClaimError::Superseded(5)));
 }
 
@@ -540,9 +494,9 @@ async fn claim_reads_again_when_the_state_changed_since_read_ahead() {
 #[tokio::test]
 async fn failed_read_ahead_counts_as_a_first_try() {
     let bench = ClaimBench::new();
-    bench.is_unreadable.store(true, Ordering::SeqCst);
+    bench.counter.is_unreadable.store(true, Ordering::SeqCst);
     bench.read().await;
-    bench.is_unreadable.store(false, Ordering::SeqCst);
+    bench.counter.is_unreadable.store(false, Ordering::SeqCst);
     bench.claim(1).await.unwrap();
     assert_eq!((bench.requests(), bench.delays.load(Ordering::SeqCst)), (3, 1));
 }
