@@ -14,10 +14,10 @@ use baton_runtime::escape::escape;
 
 /// Check whether store and machine behave as Baton requires
 ///
-/// Uses an election of its own with a random name, and removes it at the end. Checks that the store answers, what the
+/// Uses elections of its own with random names, and removes them at the end. Checks that the store answers, what the
 /// credentials may do, that leases, conditional writes and expiry behave, and how long renewals take. Then checks this
 /// machine (clocks, folders, descriptors, isolation) and, if you name a module, the module, as `baton check` does.
-/// Takes about three lease durations: 45 s on Azure. Exits with 1 if a problem would break one of Baton's promises.
+/// Takes two to three lease durations: 40 s on Azure. Exits with 1 if a problem would break one of Baton's promises.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

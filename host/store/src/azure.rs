@@ -42,7 +42,7 @@ use tokens::{KeptToken, TokenWatch};
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
 /// The message if the answer to a renewal names another id, as the emulator's answer may. The lease is then lost.
-pub const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
+const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
 const LEASE_BLOB: &str = "/lease";
 

@@ -13,6 +13,7 @@
 //!   lease, for stores that implement leases themselves.
 //! - [`state`] is a coordinator's state. [`ModuleStore`] keeps modules under their [`Digest`]s, the control object of
 //!   each election, and the nodes' announcements ([`Announcement`]). Every read of a module checks its digest.
+//! - [`conformance`] lists the guarantees of a store as cases, which `baton doctor` and the tests of stores run.
 //! - [`Intercept`] passes the calls of a store to an [`Interceptor`], which may delay, fail, count or change them.
 //! - `witness` detects that a host on this machine is dead. `reclaiming` reclaims a dead host's leases in a store that
 //!   is shared with other machines.
@@ -27,7 +28,6 @@ mod announcement;
 pub mod azure;
 mod change_notifier;
 pub mod clock;
-#[cfg(feature = "conformance")]
 pub mod conformance;
 mod digest;
 mod doorbell;

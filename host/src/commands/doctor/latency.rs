@@ -2,36 +2,27 @@
 
 use std::time::Duration;
 
-use baton_election::{StoreError, Timing};
+use baton_election::Timing;
+use baton_store::conformance::{Bench, Expect as _, Passage as _, Verdict};
 
-use super::scratch::{Held, NoVerdict, Scratch, describe};
+use super::scratch::Scratch;
 use crate::cli::{Finding, Latency};
 
 const RENEWALS: u32 = 48;
 
-pub(super) struct Renewed {
-    /// Duration of each renewal, shortest first.
-    pub took: Vec<Duration>,
-    pub held: Held,
-}
-
-pub(super) async fn renew(scratch: &Scratch, over: Duration) -> Result<Renewed, NoVerdict> {
-    let mut held = scratch.held().await?;
+/// Returns the duration of each renewal, including any failed attempts, shortest first.
+pub(super) async fn renew(bench: &Bench, scratch: &Scratch, over: Duration) -> Verdict<Vec<Duration>> {
+    let [id, ..] = bench.ids;
+    bench.held_by(id).await?;
     let mut took = Vec::new();
     for _ in 0..RENEWALS {
-        scratch.sleep(over / RENEWALS).await?;
-        // Include the time spent on failed attempts.
-        let began = scratch.clock.now();
-        match scratch.renew(&mut held).await? {
-            Ok(_) => took.push(held.answered.since(began)),
-            Err(StoreError::Lost(_)) if scratch.clock.now().since(held.sent) >= scratch.length => {
-                return Err(NoVerdict::Slow);
-            }
-            other => return Err(NoVerdict::Odd(format!("the holder cannot renew the lease: {}", describe(&other)))),
-        }
+        scratch.wait_out(over / RENEWALS).await;
+        let began = bench.now();
+        bench.renew(id).await.accepted("a renewal by the holder")?;
+        took.push(bench.now().since(began));
     }
     took.sort_unstable();
-    Ok(Renewed { took, held })
+    Ok(took)
 }
 
 pub(super) fn latency(took: &[Duration]) -> Latency {

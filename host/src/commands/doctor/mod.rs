@@ -1,16 +1,13 @@
 //! `baton doctor`: checks that the store and this machine have the properties on which Baton's guarantees depend. The
-//! store's checks use a [`Scratch`] election. It is removed before the command ends, even after an error or a signal.
+//! store's checks are cases of [`baton_store::conformance`] that run in [`Scratch`] elections. These are removed before
+//! the command ends, even after an error or a signal.
 
-mod expiry;
 mod latency;
-mod leases;
 mod machine;
-mod objects;
 mod scratch;
 #[cfg(test)]
 mod tests;
 mod trial;
-mod verdict;
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::process::ExitCode;
@@ -70,7 +67,7 @@ async fn examine(
     signals: &mut AllSignals,
 ) -> anyhow::Result<Diagnosis> {
     let place = &command.examined.store;
-    let scratch = Scratch::new(store).context("cannot get random numbers from the system")?;
+    let scratch = Scratch::new(store, trial::elections()).context("cannot get random numbers from the system")?;
     let plan = Plan {
         create: command.examined.create || is_new_folder(place).await,
         advice: Advice::on(place),
@@ -107,7 +104,7 @@ async fn examine(
     }
     let TrialState { mut diagnosis, may_exist, .. } = state;
     if may_exist {
-        progress.show(&format!("{place}: removing the test election"));
+        progress.show(&format!("{place}: removing the test elections"));
         diagnosis.findings.push(tokio::select! {
             finding = remove(&scratch) => finding,
             () = signals.next() => left(&scratch, "the removal was interrupted"),
@@ -141,7 +138,7 @@ impl AllSignals {
 
 struct TrialState {
     diagnosis: Diagnosis,
-    /// True if the test election may exist and so must be removed.
+    /// True if a test election may exist and so must be removed.
     may_exist: bool,
     place: String,
 }
@@ -177,18 +174,18 @@ impl TrialState {
 
 async fn remove(scratch: &Scratch) -> Finding {
     match scratch.remove().await {
-        Ok(()) => Finding::ok("removed", format!("removed the test election {}", scratch.election)),
+        Ok(()) => Finding::ok("removed", format!("removed the test elections ({}…)", scratch.elections[0])),
         Err(error) => left(scratch, &error.to_string()),
     }
 }
 
 fn left(scratch: &Scratch, why: &str) -> Finding {
-    let election = &scratch.election;
+    let election = &scratch.elections[0];
     Finding::warning(
         "removed",
-        format!("the test election {election} may still exist: {why}"),
-        "`baton status` lists the test election, which does no harm",
-        format!("once its lease has expired, remove everything under {election}/ from the store"),
+        format!("the test elections ({election}…) may still exist: {why}"),
+        "`baton status` lists the test elections, which do no harm",
+        format!("once their leases have expired, remove everything whose name begins with {election} from the store"),
     )
 }
 

@@ -1,83 +1,64 @@
-//! The test election. Its name is random, so nobody else uses it, and it is removed at the end.
-//!
-//! A verdict about a lease must be right on any machine, however busy. So the checks measure the holder's time with the
-//! same clock as holders ([`Clock::now`]), starting before the last renewal was sent. If the lease may have expired by
-//! that clock, the check gives no verdict and starts over.
+//! The test elections. Their names are random, so no other client uses them, and they are removed at the end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Time, Version};
+use async_trait::async_trait;
+use baton_election::{ElectionName, LeaseId, Op, Record, StoreError, Time};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use baton_store::clock::{Clock, wall};
-use baton_store::{PlainObject, Store};
+use baton_store::conformance::{Bench, NODE, Passage};
+use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, StoreCall};
 
 /// Timeout for one response. The elector itself gives up after 2 s at most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Number of attempts at a request while its outcome is unknown, and the pause between attempts.
-const TRIES: u32 = 2;
+/// Timeout for the list of a store's elections.
+const LISTED_WITHIN: Duration = Duration::from_secs(60);
+/// Pause before a request whose outcome is unknown is repeated.
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
+/// Number of attempts at the removal of the elections, and the timeout for all of them.
+const REMOVAL_TRIES: u32 = 2;
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 /// Shortest lease for a test, even if the store permits shorter ones. Several requests must fit into the lease.
 const SHORTEST: Duration = Duration::from_secs(3);
-const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+/// Limits for all checks together, several times what they need on a slow store.
+const MOST_REQUESTS: u32 = 5_000;
+const LONGEST: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
 pub(super) struct Scratch {
+    /// The store. Its requests are repeated, and fail once the command ends or a limit is reached.
     pub store: Arc<dyn Store>,
-    pub election: ElectionName,
+    pub elections: Vec<ElectionName>,
     pub length: Duration,
-    pub clock: Clock,
+    raw: Arc<dyn Store>,
     since: Duration,
     ended: Arc<watch::Sender<bool>>,
 }
 
-/// Reason why a check has no verdict.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum NoVerdict {
-    /// The store does not respond, or refuses the request.
-    Store(StoreError),
-    /// The store does not meet a precondition of the check.
-    Odd(String),
-    /// The lease may have expired during the check, by the holder's clock.
-    Slow,
-    /// A signal ended the command.
-    Ended,
-}
-
-/// A response, with the times at which the request was sent and the response arrived.
-pub(super) struct Answer<T> {
-    pub result: Result<T, StoreError>,
-    pub sent: Time,
-    pub answered: Time,
-}
-
-#[derive(Clone)]
-pub(super) struct Held {
-    pub id: LeaseId,
-    pub version: Version,
-    /// The times at which the last acquisition or renewal was sent and its response arrived.
-    pub sent: Time,
-    pub answered: Time,
-}
-
-pub(super) struct ObjectState {
-    pub lease: LeaseState,
-    pub version: Version,
-    pub record: Option<Record>,
-    pub answered: Time,
-}
-
 impl Scratch {
-    pub fn new(store: Arc<dyn Store>) -> Result<Self, getrandom::Error> {
+    /// Creates the names of `count` elections.
+    pub fn new(store: Arc<dyn Store>, count: usize) -> Result<Self, getrandom::Error> {
         let mut bits = [0; 8];
         getrandom::fill(&mut bits)?;
         let name = format!("doctor-{:016x}", u64::from_le_bytes(bits));
-        let election = ElectionName::new(&name).map_err(|_| getrandom::Error::UNEXPECTED)?;
-        let length = store.lease_range().0.max(SHORTEST);
-        let since = Duration::from_secs(wall().as_secs());
-        Ok(Self { store, election, length, clock: Clock::default(), since, ended: Arc::default() })
+        let names = (0..count).map(|n| if n == 0 { name.clone() } else { format!("{name}-{n}") });
+        let elections = names.map(|name| ElectionName::new(&name).map_err(|_| getrandom::Error::UNEXPECTED));
+        let ended: Arc<watch::Sender<bool>> = Arc::default();
+        let clock = Clock::default();
+        let began = clock.now();
+        let patience = Patience { ended: Arc::clone(&ended), requests: AtomicU32::new(0), clock, began };
+        Ok(Self {
+            store: Arc::new(Intercept { store: Arc::clone(&store), interceptor: patience }),
+            elections: elections.collect::<Result<_, _>>()?,
+            length: store.lease_range().0.max(SHORTEST),
+            raw: store,
+            since: Duration::from_secs(wall().as_secs()),
+            ended,
+        })
     }
 
     /// Makes new requests fail, except for the removal. Requests in flight continue.
@@ -85,109 +66,29 @@ impl Scratch {
         self.ended.send_replace(true);
     }
 
-    /// Sleeps. Returns an error if the command ends in the meantime.
-    pub async fn sleep(&self, time: Duration) -> Result<(), NoVerdict> {
-        // The sender cannot be dropped while `self` is borrowed.
-        match timeout(time, self.ended.subscribe().wait_for(|ended| *ended)).await {
-            Ok(_) => Err(NoVerdict::Ended),
-            Err(_) => Ok(()),
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Creates a bench for one of the elections, with new lease ids.
+    pub fn bench(&self, election: &ElectionName) -> Result<Bench, getrandom::Error> {
+        let mut ids = [LeaseId::from_random(0); 3];
+        for id in &mut ids {
+            let mut bits = [0; 16];
+            getrandom::fill(&mut bits)?;
+            *id = LeaseId::from_random(u128::from_le_bytes(bits));
         }
+        let (store, passage) = (Arc::clone(&self.store), Arc::new(self.clone()));
+        let mut bench = Bench::new(store, election.clone(), self.length, ids, self.record(), passage);
+        bench.patience = self.length * 2;
+        Ok(bench)
     }
 
-    /// Sends a request. Retries it while its outcome is unknown, except for writes and releases, which may already have
-    /// taken effect.
-    pub async fn ask(&self, op: Op) -> Result<Answer<Reply>, NoVerdict> {
-        let once = matches!(op, Op::Write { .. } | Op::Create { .. } | Op::Release { .. });
-        let tries = if once { 1 } else { TRIES };
-        self.attempt(tries, async || self.store.request(&self.election, op.clone()).await).await
-    }
-
-    pub async fn attempt<T>(
-        &self,
-        tries: u32,
-        request: impl AsyncFn() -> Result<T, StoreError>,
-    ) -> Result<Answer<T>, NoVerdict> {
-        self.attempt_within(ANSWER_WITHIN, tries, request).await
-    }
-
-    pub async fn attempt_within<T>(
-        &self,
-        within: Duration,
-        tries: u32,
-        request: impl AsyncFn() -> Result<T, StoreError>,
-    ) -> Result<Answer<T>, NoVerdict> {
-        let mut left = tries;
-        loop {
-            if *self.ended.borrow() {
-                return Err(NoVerdict::Ended);
-            }
-            left -= 1;
-            let sent = self.clock.now();
-            let late = || Err(StoreError::Unknown(format!("no response within {within:?}")));
-            let result = timeout(within, request()).await.unwrap_or_else(|_| late());
-            let answered = self.clock.now();
-            match result {
-                Err(StoreError::Unknown(_)) if left > 0 => self.sleep(BETWEEN_TRIES).await?,
-                Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
-                    return Err(NoVerdict::Store(error));
-                }
-                result => return Ok(Answer { result, sent, answered }),
-            }
-        }
-    }
-
-    /// Reads the lease and the record. The record must exist.
-    pub async fn read_object(&self) -> Result<ObjectState, NoVerdict> {
-        let Answer { result, answered, .. } = self.ask(Op::Read).await?;
-        match result {
-            Ok(Reply::Read(Snapshot::Object { lease, version, record })) => {
-                Ok(ObjectState { lease, version, record, answered })
-            }
-            other => Err(NoVerdict::Odd(format!("cannot read the record that was created: {}", describe(&other)))),
-        }
-    }
-
-    /// Acquires the lease under a new id. If the lease is held, breaks it first.
-    pub async fn held(&self) -> Result<Held, NoVerdict> {
-        self.free().await?;
-        let version = self.read_object().await?.version;
-        let id = random_id()?;
-        let Answer { result, sent, answered } = self.acquire(id, &version).await?;
-        match result {
-            Ok(_) => Ok(Held { id, version, sent, answered }),
-            other => Err(NoVerdict::Odd(format!("a broken lease cannot be acquired: {}", describe(&other)))),
-        }
-    }
-
-    pub async fn free(&self) -> Result<(), NoVerdict> {
-        let broken = self.attempt(TRIES, async || self.store.break_now(&self.election).await).await?;
-        match broken.result {
-            Ok(()) | Err(StoreError::Lost(_)) => Ok(()),
-            other => Err(NoVerdict::Odd(format!("the lease cannot be broken: {}", describe(&other)))),
-        }
-    }
-
-    pub async fn acquire(&self, id: LeaseId, version: &Version) -> Result<Answer<Reply>, NoVerdict> {
-        self.ask(Op::Acquire { id, length: self.length, version: version.clone(), instead_of: None }).await
-    }
-
-    pub async fn renew(&self, held: &mut Held) -> Result<Result<Reply, StoreError>, NoVerdict> {
-        let Answer { result, sent, answered } = self.ask(Op::Renew { id: held.id }).await?;
-        if result.is_ok() {
-            (held.sent, held.answered) = (sent, answered);
-        }
-        Ok(result)
-    }
-
-    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Answer<Reply>, NoVerdict> {
-        self.ask(Op::Write { id, version: version.clone(), record: self.record(term) }).await
-    }
-
-    pub fn record(&self, term: u64) -> Record {
+    pub fn record(&self) -> Record {
         Record {
-            term,
+            term: 0,
             node: Some("doctor".to_owned()),
-            incarnation: format!("doctor-{term}"),
+            incarnation: "doctor".to_owned(),
             since: self.since,
             lease: self.length,
             module: None,
@@ -198,50 +99,85 @@ impl Scratch {
         }
     }
 
-    pub fn announcement(&self) -> PlainObject {
-        PlainObject::Announcement(self.election.clone(), "doctor".to_owned())
-    }
-
-    /// Fails unless the lease was certainly held at `answered`. Allows 1% for differences between the clocks.
-    pub fn ensure_held(&self, held: &Held, answered: Time) -> Result<(), NoVerdict> {
-        if answered.since(held.sent) < self.length * 99 / 100 { Ok(()) } else { Err(NoVerdict::Slow) }
-    }
-
-    /// Removes all objects of the election. Takes a limited time.
+    /// Removes all objects of the elections. Takes a limited time.
     pub async fn remove(&self) -> Result<(), StoreError> {
         let attempts = async {
-            let mut answer = self.try_remove().await;
-            for _ in 1..TRIES {
-                match answer {
-                    Err(StoreError::Unknown(_) | StoreError::Lost(_)) => tokio::time::sleep(BETWEEN_TRIES).await,
-                    answer => return answer,
+            let mut left = REMOVAL_TRIES;
+            loop {
+                left -= 1;
+                match futures::future::try_join_all(self.elections.iter().map(|name| self.try_remove(name))).await {
+                    Err(StoreError::Unknown(_) | StoreError::Lost(_)) if left > 0 => {
+                        tokio::time::sleep(BETWEEN_TRIES).await;
+                    }
+                    answer => return answer.map(drop),
                 }
-                answer = self.try_remove().await;
             }
-            answer
         };
         let late = || StoreError::Unknown(format!("no response within {REMOVED_WITHIN:?}"));
         timeout(REMOVED_WITHIN, attempts).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn try_remove(&self) -> Result<(), StoreError> {
+    async fn try_remove(&self, election: &ElectionName) -> Result<(), StoreError> {
         // Breaking the lease fails if nobody holds it, which is fine.
-        let _ = self.store.break_now(&self.election).await;
-        self.store.remove_election(&self.election).await?;
-        self.store.remove(&self.announcement(), None).await.map(drop)
+        let _ = self.raw.break_now(election).await;
+        self.raw.remove_election(election).await?;
+        let announcement = PlainObject::Announcement(election.clone(), NODE.to_owned());
+        self.raw.remove(&announcement, None).await.map(drop)
     }
 }
 
-pub(super) fn random_id() -> Result<LeaseId, NoVerdict> {
-    let mut bits = [0; 16];
-    getrandom::fill(&mut bits)
-        .map_err(|error| NoVerdict::Odd(format!("cannot get random numbers from the system: {error}")))?;
-    Ok(LeaseId::from_random(u128::from_le_bytes(bits)))
+#[async_trait]
+impl Passage for Scratch {
+    /// Sleeps. Ends early if the command ends.
+    async fn wait_out(&self, time: Duration) {
+        sleep(&self.ended, time).await;
+    }
 }
 
-pub(super) fn describe<T>(answer: &Result<T, StoreError>) -> String {
-    match answer {
-        Ok(_) => "the store accepts the request".to_owned(),
-        Err(error) => format!("the store reports: {error}"),
+async fn sleep(ended: &watch::Sender<bool>, time: Duration) {
+    // If the timeout elapses, the command has not ended.
+    let _ = timeout(time, ended.subscribe().wait_for(|ended| *ended)).await;
+}
+
+/// Limits each request and all requests together. Repeats a request once while its outcome is unknown, unless the
+/// request may already have taken effect.
+struct Patience {
+    ended: Arc<watch::Sender<bool>>,
+    requests: AtomicU32,
+    clock: Clock,
+    began: Time,
+}
+
+#[async_trait]
+impl Interceptor<dyn Store> for Patience {
+    async fn intercept(&self, call: StoreCall, store: &dyn Store) -> Result<StoreAnswer, StoreError> {
+        let within = if call == StoreCall::Elections { LISTED_WITHIN } else { ANSWER_WITHIN };
+        let mut tries = match &call {
+            StoreCall::Request(_, Op::Write { .. } | Op::Create { .. } | Op::Release { .. })
+            | StoreCall::Elections
+            | StoreCall::Write { .. }
+            | StoreCall::Delete { .. }
+            | StoreCall::Overwrite(..)
+            | StoreCall::RemoveElection(_) => 1,
+            _ => 2,
+        };
+        loop {
+            if *self.ended.borrow() {
+                return Err(StoreError::Unknown("the command was interrupted".to_owned()));
+            }
+            let requests = self.requests.fetch_add(1, Ordering::Relaxed);
+            let elapsed = self.clock.now().since(self.began);
+            if requests >= MOST_REQUESTS || elapsed > LONGEST {
+                return Err(StoreError::Unknown(format!(
+                    "the checks have not ended after {requests} requests and {elapsed:.0?}"
+                )));
+            }
+            tries -= 1;
+            match timeout(within, call.clone().send(store)).await {
+                Ok(Err(StoreError::Unknown(_))) | Err(_) if tries > 0 => sleep(&self.ended, BETWEEN_TRIES).await,
+                Ok(answer) => return answer,
+                Err(_) => return Err(StoreError::Unknown(format!("no response within {within:?}"))),
+            }
+        }
     }
 }

@@ -1,22 +1,23 @@
 //! The order of the store's checks, and the consequences if a check fails.
 
-use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{Op, Reply, Snapshot, StoreError};
+use baton_store::conformance::{Bench, CHECKS, Case, Check, Finding as StoreFinding, LeaseEnd, Run, Running, Verdict};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::latency::{self, Renewed};
-use super::scratch::{Answer, NoVerdict, Scratch, describe};
-use super::verdict::{Outcome, Verdict, broken, kept, may_not_list};
-use super::{expiry, leases, objects};
+use super::latency;
+use super::scratch::Scratch;
 use crate::cli::{Finding, Latency};
 use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
+use baton_store::clock::Clock;
 
-const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// Number of attempts at a check if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
+/// If a lease ends later than this after its expiry, report a finding, because each takeover is delayed as much.
+const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Plan {
     /// True to create the store's folder or container first.
@@ -35,6 +36,8 @@ pub(super) struct Advice {
     other: &'static str,
     /// True if a request is refused only for lack of rights that can be granted.
     grants_rights: bool,
+    /// Remark for a store whose expired leases behave differently from Azure's.
+    expired: &'static str,
 }
 
 impl Advice {
@@ -45,6 +48,12 @@ impl Advice {
         other: "do not run hosts on this store: it is not Azure Storage, or a proxy answers for it; if it is Azure \
                 itself, report this as a Baton bug",
         grants_rights: true,
+        expired: "",
+    };
+    const AZURITE: Self = Self {
+        expired: "; the emulator renews an expired lease for its last holder, whichever id asks, and Baton treats that \
+                  answer as a lost lease",
+        ..Self::AZURE
     };
     const SQLITE: Self = Self {
         silent: "find any process that is stopped in the middle of a request (state T in `ps`), and check whether the \
@@ -53,11 +62,13 @@ impl Advice {
         other: "do not run hosts on this store: its file system loses writes or locks; use a folder on another file \
                 system, and if this one is on a local disk, report this as a Baton bug",
         grants_rights: false,
+        expired: "",
     };
 
     pub fn on(place: &StoreUrl) -> &'static Self {
         match place {
-            StoreUrl::Azure { .. } | StoreUrl::Azurite { .. } => &Self::AZURE,
+            StoreUrl::Azure { .. } => &Self::AZURE,
+            StoreUrl::Azurite { .. } => &Self::AZURITE,
             StoreUrl::Sqlite(_) | StoreUrl::Memory => &Self::SQLITE,
         }
     }
@@ -74,43 +85,44 @@ pub(super) enum News {
     FreeAfter(Duration),
 }
 
-type CheckFuture = Pin<Box<dyn Future<Output = Verdict>>>;
-
-struct Check {
-    name: &'static str,
-    run: fn(Scratch) -> CheckFuture,
-    /// The consequence if the store fails this check.
-    means: &'static str,
+/// The result of a check.
+enum Outcome {
+    Kept(String),
+    /// The store keeps its promises, but delays takeovers.
+    Costs(String),
+    Broken(String),
+    /// The store does not respond, or refuses the request.
+    NoAnswer(StoreError),
+    /// The lease may have expired during the check, by the holder's clock.
+    Slow,
 }
 
-macro_rules! checks {
-    ($($name:literal, $run:path, $means:literal);* $(;)?) => {
-        &[$(Check { name: $name, run: |scratch| Box::pin($run(scratch)), means: $means }),*]
-    };
+impl From<StoreFinding> for Outcome {
+    fn from(StoreFinding { found, no_answer, .. }: StoreFinding) -> Self {
+        no_answer.map_or(Self::Broken(found), Self::NoAnswer)
+    }
 }
 
-const TWO: &str = "two nodes could lead at once";
-const LEADERLESS: &str = "a lease would become free late or never, and no node would lead";
+type CaseRun = fn(Arc<Bench>) -> Running;
 
-/// The checks that need an existing record. Each starts with a newly acquired lease.
-const CHECKS: &[Check] = checks![
-    "lease-kept", leases::lease_kept, "a leader would lose its term although nothing failed, and another node could lead at the same time";
-    "lease-exclusive", leases::lease_exclusive, "two nodes could lead at once";
-    "lease-own-id", leases::lease_own_id, "a node that did not receive the store's response could not find out that it \
-                                           is the leader";
-    "lease-wrong-id", leases::lease_wrong_id, "a former leader could renew or end its successor's lease";
-    "lease-reclaim", leases::lease_reclaim, "a host that only seems dead would keep leading next to the host that reclaims its lease";
-    "lease-release", leases::lease_release, "a hand-off would take one full lease duration, or a former leader could \
-                                             lead again";
-    "lease-break", leases::lease_break, "an operator could not break a lease, or its holder would keep leading";
-    "create-once", leases::create_once, "two nodes could both create one election, and a term number could repeat";
-    "acquire-version", leases::acquire_version, "a node could lead on a record that it has not read, and a term number could repeat";
-    "write-lease", leases::write_lease, "a node that does not lead could begin a term, and term numbers could fall";
-    "write-version", leases::write_version, "a delayed write could undo a newer one, and a term number could repeat";
-    "object-version", objects::object_version, "a former leader could overwrite the state of its successor, and a push could undo another";
-    "announcements", objects::announcements, "a node that takes over would not learn the highest term that other nodes have seen";
-    "removal", objects::removal, "removed objects would come back";
-];
+fn at_once(case: &Case) -> Option<CaseRun> {
+    if let Run::AtOnce(run) = case.run { Some(run) } else { None }
+}
+
+fn after_expiry(case: &Case) -> Option<CaseRun> {
+    if let Run::AfterExpiry(run) = case.run { Some(run) } else { None }
+}
+
+/// Returns the checks that have cases of this kind.
+fn checks_with(kind: fn(&Case) -> Option<CaseRun>) -> impl Iterator<Item = &'static Check> {
+    CHECKS.iter().filter(move |check| check.cases.iter().any(|case| kind(case).is_some()))
+}
+
+/// The number of elections that the checks need: one for the checks that run one after another, and one for each of the
+/// checks that wait at the same time.
+pub(super) fn elections() -> usize {
+    1 + checks_with(after_expiry).count()
+}
 
 pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSender<News>) {
     // The trial ends early if the command drops the receiver.
@@ -118,7 +130,7 @@ pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSende
     let _ = trial.run().await;
 }
 
-/// The trial ended early, because the store did not respond or the receiver was dropped.
+/// The trial ended early, because the store did not respond, the command ended or the receiver was dropped.
 struct TrialEnded;
 
 struct Trial {
@@ -134,81 +146,68 @@ impl Trial {
         self.send(News::Trying("what the credentials may do"))?;
         self.list().await?;
         self.create().await?;
-        for check in CHECKS {
+        for check in checks_with(at_once) {
             self.send(News::Trying(check.name))?;
-            let verdict = self.run_check(async || (check.run)(self.scratch.clone()).await).await;
-            self.conclude(check.name, check.means, verdict)?;
+            let outcome = self.run_check(check, at_once, 0).await;
+            self.conclude(check.name, check.means, outcome)?;
         }
         self.over_time().await
     }
 
     async fn reach(&self) -> Result<(), TrialEnded> {
-        const NAME: &str = "reachable";
-        const MEANS: &str = "no node can lead";
-        let store = &self.scratch.store;
-        if self.plan.create {
-            let created = self.scratch.attempt(2, async || store.create().await).await;
-            if let Err(no_verdict) = created {
-                return self.conclude(NAME, MEANS, Err(no_verdict)).and(Err(TrialEnded));
-            }
-        }
-        let verdict = match self.scratch.ask(Op::Read).await {
-            Ok(Answer { result: Ok(Reply::Read(Snapshot::Nothing)), sent, answered }) => {
-                kept(format!("the store responds; its first response took {:.0?}", answered.since(sent)))
-            }
-            Ok(Answer { result, .. }) => broken(format!(
-                "the store did not report a new, random election name as unknown: {}",
-                describe(&result)
-            )),
-            Err(no_verdict) => Err(no_verdict),
+        let Scratch { store, elections, .. } = &self.scratch;
+        let created = if self.plan.create { store.create().await } else { Ok(()) };
+        let clock = Clock::default();
+        let sent = clock.now();
+        let outcome = match created {
+            Err(error) => Outcome::NoAnswer(error),
+            Ok(()) => match store.request(&elections[0], Op::Read).await {
+                Ok(Reply::Read(Snapshot::Nothing)) => Outcome::Kept(format!(
+                    "the store responds; its first response took {:.0?}",
+                    clock.now().since(sent)
+                )),
+                Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => Outcome::NoAnswer(error),
+                other => Outcome::Broken(format!(
+                    "the store did not report a new, random election name as unknown: {other:?}"
+                )),
+            },
         };
-        let is_reached = matches!(verdict, Ok(Outcome::Kept(_)));
-        self.conclude(NAME, MEANS, verdict)?;
-        if is_reached { Ok(()) } else { Err(TrialEnded) }
+        self.require("reachable", "no node can lead", outcome)
     }
 
     async fn list(&self) -> Result<(), TrialEnded> {
-        let store = &self.scratch.store;
-        let verdict = match self.scratch.attempt_within(LISTED_WITHIN, 1, async || store.elections().await).await {
-            Ok(Answer { result: Ok(elections), .. }) => {
-                kept(format!("the store lists its elections: {}", elections.len()))
-            }
-            Ok(Answer { result, .. }) => broken(format!("cannot list the elections: {}", describe(&result))),
-            Err(NoVerdict::Store(StoreError::Misconfigured(found))) => may_not_list(found),
-            Err(no_verdict) => Err(no_verdict),
+        let outcome = match self.scratch.store.elections().await {
+            Ok(elections) => Outcome::Kept(format!("the store lists its elections: {}", elections.len())),
+            Err(error) => Outcome::NoAnswer(error),
         };
-        self.conclude("list", "nodes could not read earlier terms", verdict)
+        self.conclude("list", "nodes could not read earlier terms", outcome)
     }
 
     async fn create(&self) -> Result<(), TrialEnded> {
         self.send(News::Making(true))?;
-        let verdict = match self.scratch.ask(Op::Create { record: self.scratch.record(0) }).await {
-            Ok(Answer { result: Ok(Reply::Version(_)), .. }) => kept("an election can be created"),
-            Ok(Answer { result, .. }) => broken(format!("cannot create an election: {}", describe(&result))),
-            Err(no_verdict) => Err(no_verdict),
+        let Scratch { store, elections, .. } = &self.scratch;
+        let outcome = match store.request(&elections[0], Op::Create { record: self.scratch.record() }).await {
+            Ok(_) => Outcome::Kept("an election can be created".to_owned()),
+            Err(error) => {
+                // The store refused the request, so there is nothing to remove.
+                if !matches!(error, StoreError::Unknown(_)) {
+                    self.send(News::Making(false))?;
+                }
+                Outcome::NoAnswer(error)
+            }
         };
-        let is_created = matches!(verdict, Ok(Outcome::Kept(_)));
-        // The store refused the request, or the request was never sent, so there is nothing to remove.
-        if matches!(
-            verdict,
-            Ok(Outcome::Broken(_)) | Err(NoVerdict::Store(StoreError::Misconfigured(_)) | NoVerdict::Ended)
-        ) {
-            self.send(News::Making(false))?;
-        }
-        self.conclude("create", "no election can begin", verdict)?;
-        if is_created { Ok(()) } else { Err(TrialEnded) }
+        self.require("create", "no election can begin", outcome)
     }
 
-    /// Measures renewals, then checks what happens once a lease is no longer renewed.
+    /// Measures renewals, then checks what happens once leases are no longer renewed.
     async fn over_time(&self) -> Result<(), TrialEnded> {
         let scratch = &self.scratch;
         let (range, advice, quick) = (scratch.store.lease_range(), self.plan.advice, self.plan.quick);
         self.send(News::Trying("how long renewals take"))?;
         let over = if quick { Duration::ZERO } else { scratch.length * 3 / 5 };
-        let renewed = self.retry(async || latency::renew(scratch, over).await).await;
-        let Renewed { took, held } = match renewed {
-            Ok(renewed) => renewed,
-            Err(no_verdict) => return self.conclude("latency", "a leader would lose its term", Err(no_verdict)),
+        let took = match self.attempt(0, async |bench| latency::renew(&bench, scratch, over).await).await {
+            Ok((took, _)) => took,
+            Err(outcome) => return self.conclude("latency", "a leader would lose its term", outcome),
         };
         self.send(News::Renewed(latency::latency(&took), latency::recommended(&took, range)))?;
         self.send(News::Found(latency::judge(&took, self.plan.lease, range, advice.quicker)))?;
@@ -216,73 +215,107 @@ impl Trial {
             return Ok(());
         }
         self.send(News::Trying(
-            "when a lease that is not renewed becomes free (this check takes one full lease \
-                                duration)",
+            "what happens to leases that are not renewed (these checks take one full lease duration)",
         ))?;
-        let ended = expiry::lease_length(scratch, held).await;
-        self.conclude("lease-length", if ended.is_late { LEADERLESS } else { TWO }, ended.verdict)?;
-        if let Some(taken_over) = ended.taken_over {
-            if let Some(free_after) = taken_over.free_after {
-                self.send(News::FreeAfter(free_after))?;
-            }
-            let verdict = expiry::lease_taken_over(scratch, &taken_over).await;
-            self.conclude(
-                "lease-taken-over",
-                "a former leader could end its successor's term, or overwrite its record",
-                verdict,
-            )?;
+        let waiting = checks_with(after_expiry).zip(1..);
+        let run = async |(check, election)| (check, self.run_check(check, after_expiry, election).await);
+        for (check, outcome) in futures::future::join_all(waiting.map(run)).await {
+            self.conclude(check.name, check.means, outcome)?;
         }
-        self.send(News::Trying("what can be done with an expired lease (this check takes one full lease duration)"))?;
-        let verdict = self.run_check(async || expiry::lease_expired(scratch).await).await;
-        self.conclude("lease-expired", "a delayed leader could begin a term while another leader's term runs", verdict)
+        Ok(())
     }
 
-    /// Retries a check if this machine was too slow for a verdict, and once if the store did not respond.
-    async fn retry<T>(&self, run: impl AsyncFn() -> Result<T, NoVerdict>) -> Result<T, NoVerdict> {
-        let mut is_silent = false;
-        for _ in 1..TRIES {
-            match run().await {
-                Err(NoVerdict::Slow) => {}
-                Err(NoVerdict::Store(StoreError::Unknown(_))) if !is_silent => is_silent = true,
-                end => return end,
+    /// Runs the cases of a check in one of the elections, one after another, until one does not pass.
+    async fn run_check(&self, check: &Check, kind: fn(&Case) -> Option<CaseRun>, election: usize) -> Outcome {
+        let mut proves = Vec::new();
+        for case in check.cases {
+            let Some(run) = kind(case) else { continue };
+            match self.attempt(election, async |bench| run(bench).await).await {
+                Ok(((), bench)) => match bench.lease_end() {
+                    Some(end) => return self.measured(end),
+                    None => proves.push(case.proves),
+                },
+                Err(outcome) => return outcome,
             }
         }
-        run().await
+        Outcome::Kept(proves.join("; "))
     }
 
-    async fn run_check(&self, run: impl AsyncFn() -> Verdict) -> Verdict {
-        self.retry(run).await
+    /// Retries a case if this machine was too slow for a verdict, and once if the store did not respond.
+    async fn attempt<T>(
+        &self,
+        election: usize,
+        run: impl AsyncFn(Arc<Bench>) -> Verdict<T>,
+    ) -> Result<(T, Arc<Bench>), Outcome> {
+        let (mut left, mut is_silent) = (TRIES, false);
+        loop {
+            left -= 1;
+            let bench = self.scratch.bench(&self.scratch.elections[election]);
+            let bench = Arc::new(bench.map_err(|error| {
+                Outcome::NoAnswer(StoreError::Unknown(format!("cannot get random numbers from the system: {error}")))
+            })?);
+            let verdict = run(Arc::clone(&bench)).await;
+            let is_unknown = |error: &StoreError| matches!(error, StoreError::Unknown(_));
+            match verdict {
+                Err(finding) if finding.no_answer.is_some() => {
+                    if is_silent || left == 0 || !finding.no_answer.as_ref().is_some_and(is_unknown) {
+                        return Err(finding.into());
+                    }
+                    is_silent = true;
+                }
+                // A case that was too slow proves nothing, even if it passed.
+                _ if bench.is_late() && left > 0 => {}
+                _ if bench.is_late() => return Err(Outcome::Slow),
+                verdict => return Ok((verdict?, bench)),
+            }
+        }
     }
 
-    fn conclude(&self, name: &'static str, means: &'static str, verdict: Verdict) -> Result<(), TrialEnded> {
-        const DO_IT: &str = "fix what the finding names, then run `baton doctor` again";
-        let (mut is_ended, advice) = (false, self.plan.advice);
-        let finding = match verdict {
-            Ok(Outcome::Kept(found)) => Finding::ok(name, found),
-            Ok(Outcome::Costs { found, means, remedy }) => Finding::warning(name, found, means, remedy),
-            Ok(Outcome::Refused { found, means, right }) if advice.grants_rights => {
-                let remedy = format!("grant the right {right}, or the role Storage Blob Data Contributor");
-                Finding::warning(name, found, means, remedy)
-            }
-            Ok(Outcome::Refused { found, means, .. }) => Finding::warning(name, found, means, DO_IT),
-            Ok(Outcome::Broken(found)) | Err(NoVerdict::Odd(found)) => {
-                Finding::problem(name, found, means, advice.other)
-            }
-            Err(NoVerdict::Store(StoreError::Misconfigured(why))) => {
-                let remedy = if advice.grants_rights { missing_right(name, &why) } else { None };
-                let remedy = remedy.unwrap_or_else(|| DO_IT.to_owned());
-                Finding::problem(name, why, "the store would refuse hosts, too: no node could lead", remedy)
-            }
-            Err(NoVerdict::Store(error)) => {
-                is_ended = true;
-                Finding::problem(
-                    name,
-                    format!("the check could not run: {error}"),
-                    "while the store does not answer, no node can lead; the remaining checks were skipped",
-                    advice.silent,
-                )
-            }
-            Err(NoVerdict::Slow) => Finding::problem(
+    fn measured(&self, end: &LeaseEnd) -> Outcome {
+        if end.is_precise {
+            // If the receiver was dropped, the next finding ends the trial.
+            let _ = self.send(News::FreeAfter(end.free_within));
+        }
+        let found = format!(
+            "a lease of {:?} is free at most {} ms after it expired, by the holder's clock",
+            self.scratch.length,
+            end.free_within.as_millis()
+        );
+        if end.held_for > LATE { Outcome::Costs(found) } else { Outcome::Kept(found) }
+    }
+
+    /// Reports a check that the others depend on.
+    fn require(&self, name: &'static str, means: &'static str, outcome: Outcome) -> Result<(), TrialEnded> {
+        let is_kept = matches!(outcome, Outcome::Kept(_));
+        self.conclude(name, means, outcome)?;
+        if is_kept { Ok(()) } else { Err(TrialEnded) }
+    }
+
+    fn conclude(&self, name: &'static str, means: &'static str, outcome: Outcome) -> Result<(), TrialEnded> {
+        if self.scratch.has_ended() {
+            return Err(TrialEnded);
+        }
+        let advice = self.plan.advice;
+        let is_ended = matches!(outcome, Outcome::NoAnswer(StoreError::Unknown(_)));
+        let finding = match outcome {
+            Outcome::Kept(found) if name == "lease-expired" => Finding::ok(name, found + advice.expired),
+            Outcome::Kept(found) => Finding::ok(name, found),
+            Outcome::Costs(found) => Finding::warning(
+                name,
+                found,
+                "a takeover after a crash takes that much longer",
+                "no action is needed if this delay is acceptable; otherwise find out what keeps the store busy or \
+                 delays requests to it",
+            ),
+            Outcome::Broken(found) => Finding::problem(name, found, means, advice.other),
+            Outcome::NoAnswer(StoreError::Misconfigured(why)) => refused(name, why, advice),
+            Outcome::NoAnswer(error) => Finding::problem(
+                name,
+                format!("the check could not run: {error}"),
+                "while the store does not answer, no node can lead; the remaining checks were skipped",
+                advice.silent,
+            ),
+            Outcome::Slow => Finding::problem(
                 name,
                 format!(
                     "the check was inconclusive: a lease of {:?} may have expired in the meantime",
@@ -291,7 +324,6 @@ impl Trial {
                 "the store is too slow, or this machine too busy, to keep a lease",
                 format!("run `baton doctor` again when the machine is less busy; for the hosts, {}", advice.quicker),
             ),
-            Err(NoVerdict::Ended) => return Err(TrialEnded),
         };
         self.send(News::Found(finding))?;
         if is_ended { Err(TrialEnded) } else { Ok(()) }
@@ -300,6 +332,32 @@ impl Trial {
     fn send(&self, news: News) -> Result<(), TrialEnded> {
         self.news.send(news).map_err(|_| TrialEnded)
     }
+}
+
+/// Returns the finding if the store refuses the requests of a check.
+fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
+    const DO_IT: &str = "fix what the finding names, then run `baton doctor` again";
+    // Hosts do not strictly need these rights.
+    let optional = match name {
+        "list" | "announcements" => Some((
+            "a node that takes over cannot read earlier terms, and first waits for the longest possible lease: one \
+             minute",
+            "to list (l)",
+        )),
+        "removal" => Some((
+            "`baton prune` removes nothing, `baton push` cannot replace a damaged module, stopped nodes stay listed, \
+             and the test elections stay in the store",
+            "to delete (d)",
+        )),
+        _ => None,
+    };
+    if let Some((means, right)) = optional {
+        let grant = || format!("grant the right {right}, or the role Storage Blob Data Contributor");
+        return Finding::warning(name, why, means, if advice.grants_rights { grant() } else { DO_IT.to_owned() });
+    }
+    let remedy = if advice.grants_rights { missing_right(name, &why) } else { None };
+    let remedy = remedy.unwrap_or_else(|| DO_IT.to_owned());
+    Finding::problem(name, why, "the store would refuse hosts, too: no node could lead", remedy)
 }
 
 /// Returns advice for requests that Azure refuses because a right is missing.
@@ -319,7 +377,6 @@ fn missing_right(name: &str, why: &str) -> Option<String> {
 
 #[cfg(test)]
 pub(super) fn names() -> Vec<&'static str> {
-    let alone =
-        ["reachable", "list", "create", "latency", "lease-length", "lease-taken-over", "lease-expired", "removed"];
-    CHECKS.iter().map(|check| check.name).chain(alone).collect()
+    let cases = checks_with(at_once).chain(checks_with(after_expiry)).map(|check| check.name);
+    cases.chain(["reachable", "list", "create", "latency", "removed"]).collect()
 }

@@ -1,19 +1,18 @@
-//! The cases for lease stores: one for each guarantee, each on its own store.
-//!
-//! No request in a case has two reasons to fail. Otherwise, stores could report different reasons.
+//! The conformance suite: all cases, each on a store of its own.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{LeaseStore, Store};
 use async_trait::async_trait;
-use baton_election::{ElectionName, LeaseId, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Version};
+use baton_election::{ElectionName, LeaseId, Op, Outcome, Record, Reply, Snapshot, StoreError};
 use tokio::task::JoinSet;
 
-use super::leases::*;
-use super::terms::*;
+use super::bench::{Bench, Finding, Passage, Verdict, ensure, ensure_eq};
+pub use super::modules::large;
+pub use super::versioned::text;
+use super::{CHECKS, Run};
+use crate::{Intercept, Interceptor, Store, StoreAnswer, StoreCall};
 
 /// A store under test, with the operations of an operator and the passage of time.
 #[async_trait]
@@ -26,85 +25,142 @@ pub trait Backend: Send + Sync {
     async fn delete(&self);
     /// Waits until `time` has passed on the store's clock.
     async fn wait_out(&self, time: Duration);
+    /// The time on the store's clock, if that clock moves only in [`Backend::wait_out`].
+    fn set_time(&self) -> Option<Duration> {
+        None
+    }
 }
 
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Runs all cases at the same time, each on a store created by `make`. See [`findings`].
+///
+/// # Panics
+/// With the findings, if a case has not passed.
+pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
+    let findings = findings(make, |_| true).await;
+    assert!(findings.is_empty(), "{} cases failed:\n{}", findings.len(), findings.join("\n"));
+}
 
-/// A case and its name.
-pub type Case = (&'static str, fn(CaseBench) -> Running);
+/// Runs the cases of the checks that `takes` accepts by name, each on a store created by `make`. Returns a line for
+/// each case that has not passed.
+pub async fn findings<B: Backend + 'static>(make: impl AsyncFn() -> B, takes: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut running = JoinSet::new();
+    for check in CHECKS.iter().filter(|check| takes(check.name)) {
+        for case in check.cases {
+            let bench = StoreBench::new(make().await);
+            running.spawn(async move {
+                let election = Arc::clone(&bench.bench);
+                let verdict = match case.run {
+                    Run::AtOnce(run) | Run::AfterExpiry(run) => run(Arc::clone(&election)).await,
+                    Run::OnOwnStore(run) => run(bench).await,
+                };
+                verdict.err().map(|finding| {
+                    let late = if election.is_late() { ", on a machine that was too slow" } else { "" };
+                    format!("{} ({}{late}): {finding}; {}", case.name, finding.at, check.means)
+                })
+            });
+        }
+    }
+    running.join_all().await.into_iter().flatten().collect()
+}
 
-macro_rules! cases {
-    ($($name:ident),* $(,)?) => {
-        /// All cases.
-        pub const CASES: &[Case] = &[$((stringify!($name), |bench| Box::pin($name(bench)))),*];
+/// A store of its own for a case. Dereferences to the [`Bench`] of the election `job`.
+pub struct StoreBench {
+    /// The store.
+    pub backend: Arc<dyn Backend>,
+    bench: Arc<Bench>,
+}
+
+impl StoreBench {
+    /// Creates the bench of a store.
+    pub fn new(backend: impl Backend + 'static) -> Self {
+        let store = backend.open();
+        Self::with_handle(store, Arc::new(backend))
+    }
+
+    /// Creates the bench of a store that the cases use through this handle.
+    pub fn with_handle(store: Arc<dyn Store>, backend: Arc<dyn Backend>) -> Self {
+        // The shortest lease that does not expire by itself on a slow machine.
+        let length = store.lease_range().0.max(Duration::from_secs(6));
+        let passage = Arc::new(BackendTime(Arc::clone(&backend)));
+        let bench = Bench::new(persistent(store), job(), length, [a(), b(), c()], record(0), passage);
+        Self { backend, bench: Arc::new(bench) }
+    }
+
+    /// Opens a handle to the store for another host.
+    pub fn open(&self) -> Arc<dyn Store> {
+        persistent(self.backend.open())
+    }
+
+    /// Waits for slightly more than half of a case's lease. Two of these waits are longer than the lease. After one
+    /// wait, the lease is still held, even on a slow machine.
+    pub async fn most_of_it(&self) {
+        self.wait_out(self.length / 2 + Duration::from_millis(500)).await;
+    }
+}
+
+impl Deref for StoreBench {
+    type Target = Bench;
+
+    fn deref(&self) -> &Bench {
+        &self.bench
+    }
+}
+
+struct BackendTime(Arc<dyn Backend>);
+
+#[async_trait]
+impl Passage for BackendTime {
+    async fn wait_out(&self, time: Duration) {
+        self.0.wait_out(time).await;
+    }
+
+    fn set_time(&self) -> Option<Duration> {
+        self.0.set_time()
+    }
+}
+
+/// Returns a handle that repeats a request while the store is busy. A busy store has not carried out the request.
+pub fn persistent(store: Arc<dyn Store>) -> Arc<dyn Store> {
+    Arc::new(Intercept { store, interceptor: WhileLocked })
+}
+
+struct WhileLocked;
+
+#[async_trait]
+impl Interceptor<dyn Store> for WhileLocked {
+    async fn intercept(&self, call: StoreCall, store: &dyn Store) -> Result<StoreAnswer, StoreError> {
+        for _ in 0..100 {
+            match call.clone().send(store).await {
+                Err(StoreError::Unknown(why)) if why.contains(crate::LOCKED) => {}
+                answer => return answer,
+            }
+        }
+        call.send(store).await
+    }
+}
+
+/// Fails the case unless the lease is lost.
+macro_rules! ensure_lost {
+    ($answer:expr) => {
+        $crate::conformance::Expect::lost($answer, concat!("`", stringify!($answer), "`"))?
     };
 }
 
-cases![
-    one_of_many_candidates_wins,
-    record_is_created_once,
-    one_of_many_creators_succeeds,
-    elections_are_listed_sorted,
-    record_is_read_as_it_was_written,
-    acquire_is_idempotent_for_its_id_and_held_for_others,
-    lease_expires_sooner_when_reacquired_for_less_time,
-    acquire_on_an_old_version_conflicts,
-    lease_is_refused_when_its_length_is_out_of_range,
-    lease_requests_leave_the_version_alone,
-    write_changes_the_version,
-    write_needs_the_id,
-    write_needs_the_version,
-    renewal_and_release_with_a_wrong_id_are_lost,
-    renewal_of_an_untouched_expired_lease_succeeds,
-    renewal_of_an_expired_lease_with_a_wrong_id_is_lost,
-    renewal_restarts_the_lease,
-    late_renewal_is_lost_when_another_has_acquired,
-    reclaimed_lease_has_an_id_unknown_to_the_old_holder,
-    reclaim_is_lost_when_the_lease_ended_or_changed_hands,
-    write_under_an_expired_lease_is_lost,
-    lease_broken_at_once_is_free_for_others,
-    breaking_lease_is_free_after_the_period,
-    host_breaks_a_lease_without_its_id,
-    break_of_an_expired_lease_takes_effect_at_once,
-    break_of_a_broken_lease_changes_nothing,
-    second_break_never_takes_longer,
-    release_frees_the_lease_at_once,
-    client_without_an_id_changes_only_what_is_not_held,
-    deleted_record_leaves_nothing_behind,
-    lost_answer_is_recovered_by_repeating_the_request,
-    late_requests_do_no_harm,
-    mark_stays_until_a_write_without_it,
-    recreated_record_has_no_mark,
-    recall_names_the_highest_term_in_the_store,
-    recall_fails_when_the_state_is_unreadable,
-];
-
-/// Runs all cases at the same time, each on a store created by `make`, and reports all failed cases.
-pub async fn run<B: Backend + 'static>(make: impl AsyncFn() -> B) {
-    let mut running = JoinSet::new();
-    let mut names = Vec::new();
-    for (name, case) in CASES {
-        let backend = make().await;
-        let case = case(CaseBench { store: backend.open(), backend: Arc::new(backend) });
-        names.push((running.spawn(case).id(), *name));
-    }
-    let mut failed = Vec::new();
-    while let Some(done) = running.join_next().await {
-        if let Err(error) = done {
-            let name = names.iter().find(|(id, _)| *id == error.id()).map_or("?", |(_, name)| name);
-            failed.push(format!("{name}: {error}"));
-        }
-    }
-    assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), CASES.len(), failed.join("\n"));
+/// Returns the value of an answer. If the answer is an error, fails the case.
+macro_rules! accepted {
+    ($answer:expr) => {
+        $crate::conformance::Expect::accepted($answer, concat!("`", stringify!($answer), "`"))?
+    };
 }
 
-/// A case's store and a handle to it.
-pub struct CaseBench {
-    /// The store.
-    pub backend: Arc<dyn Backend>,
-    /// The handle.
-    pub store: Arc<dyn Store>,
+/// Returns the version in an answer. If the answer contains no version, fails the case.
+macro_rules! version_in {
+    ($answer:expr) => {
+        $crate::conformance::bench::version_of(concat!("`", stringify!($answer), "`"), $answer)?
+    };
 }
+
+pub(super) use {accepted, ensure_lost, version_in};
 
 /// The lease id of one host.
 pub fn a() -> LeaseId {
@@ -142,186 +198,61 @@ pub fn record(term: u64) -> Record {
     }
 }
 
-/// The object, as a read returned it.
-pub struct Seen {
-    /// The state of the lease.
-    pub lease: LeaseState,
-    /// The version of the record.
-    pub version: Version,
-    /// The record; `None` if another client created the object.
-    pub record: Option<Record>,
-}
-
-/// Repeats a request until the store is not busy. A busy store has not carried out the request.
-pub async fn ask(store: &dyn LeaseStore, op: Op) -> Result<Reply, StoreError> {
-    let mut answer = store.request(&job(), op.clone()).await;
-    for _ in 0..100 {
-        match &answer {
-            Err(StoreError::Unknown(why)) if why.contains(crate::LOCKED) => {
-                answer = store.request(&job(), op.clone()).await
-            }
-            _ => break,
-        }
-    }
-    answer
-}
-
-impl CaseBench {
-    /// Returns the length of a case's lease: short enough to expire during the test, but long enough for a slow machine
-    /// to send its requests first.
-    pub fn brief(&self) -> Duration {
-        self.store.lease_range().0.max(Duration::from_secs(6))
-    }
-
-    /// Waits for slightly more than half of a case's lease. Two of these waits are longer than the lease. After one
-    /// wait, the lease is still held, even on a slow machine.
-    pub async fn most_of_it(&self) {
-        self.backend.wait_out(self.brief() / 2 + Duration::from_millis(500)).await;
-    }
-
-    /// Repeats a request until the store is not busy.
-    pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
-        ask(self.store.as_ref(), op).await
-    }
-
-    /// Reads the object, which must exist. A survey must return the same object, unless the survey cannot read the
-    /// other terms.
-    pub async fn see(&self) -> Seen {
-        let read = self.ask(Op::Read).await;
-        let surveyed = self.ask(Op::Survey).await;
-        // The lease may have expired meanwhile.
-        if self.ask(Op::Read).await == read {
-            match surveyed {
-                Ok(Reply::Surveyed { read: surveyed, .. }) => assert_eq!(Ok(Reply::Read(surveyed)), read),
-                Err(StoreError::Misconfigured(_)) => {}
-                other => panic!("it cannot be surveyed: {other:?}"),
-            }
-        }
-        match read {
-            Ok(Reply::Read(Snapshot::Object { lease, version, record })) => Seen { lease, version, record },
-            other => panic!("the record cannot be read: {other:?}"),
-        }
-    }
-
-    /// Creates the record.
-    pub async fn create(&self) -> Version {
-        version_of(self.ask(Op::Create { record: record(0) }).await)
-    }
-
-    /// Acquires the lease for [`Self::brief`], on the current version.
-    pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
-        let version = self.see().await.version;
-        self.ask(Op::Acquire { id, length: self.brief(), version, instead_of: None }).await
-    }
-
-    /// Renews the lease.
-    pub async fn renew(&self, id: LeaseId) -> Result<Reply, StoreError> {
-        self.ask(Op::Renew { id }).await
-    }
-
-    /// Reclaims the lease that is held under the id `from`.
-    pub async fn reclaim(&self, from: LeaseId, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
-        self.ask(Op::Reclaim { from, id, version: version.clone() }).await
-    }
-
-    /// Releases the lease.
-    pub async fn release(&self, id: LeaseId) -> Result<Reply, StoreError> {
-        self.ask(Op::Release { id }).await
-    }
-
-    /// Replaces this version of the record with a record of the term.
-    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
-        self.ask(Op::Write { id, version: version.clone(), record: record(term) }).await
-    }
-
-    /// Creates the record and acquires its lease.
-    pub async fn held_by(&self, id: LeaseId) -> Version {
-        let version = self.create().await;
-        assert_eq!(self.acquire(id).await, Ok(Reply::Done));
-        version
-    }
-
-    /// Waits until a lease that was just acquired or renewed has expired.
-    pub async fn outlive(&self) {
-        self.backend.wait_out(self.brief()).await;
-        assert_eq!(self.see().await.lease, LeaseState::Expired);
-    }
-}
-
-/// Returns the version in an answer, which must contain a version.
-#[track_caller]
-pub fn version_of(answer: Result<Reply, StoreError>) -> Version {
-    match answer {
-        Ok(Reply::Version(version)) => version,
-        other => panic!("a version was expected: {other:?}"),
-    }
-}
-
-#[track_caller]
-/// Asserts that the lease is lost.
-pub fn assert_lost(answer: &Result<Reply, StoreError>) {
-    assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");
-}
-
-pub(super) async fn one_of_many_candidates_wins(bench: CaseBench) {
-    let version = bench.create().await;
+pub(super) async fn one_of_many_candidates_wins(bench: StoreBench) -> Verdict {
+    let version = bench.create().await?;
     let mut candidates = JoinSet::new();
     for n in 0..12 {
-        let store = bench.backend.open();
+        let store = bench.open();
         let op = Op::Acquire {
             id: LeaseId::from_random(n),
-            length: bench.brief(),
+            length: bench.length,
             version: version.clone(),
             instead_of: None,
         };
-        candidates.spawn(async move { (n, ask(store.as_ref(), op).await) });
+        candidates.spawn(async move { (n, store.request(&job(), op).await) });
     }
     let answers = candidates.join_all().await;
     let winners: Vec<_> = answers.iter().filter(|(_, answer)| *answer == Ok(Reply::Done)).collect();
-    assert_eq!(winners.len(), 1, "{answers:?}");
-    assert!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Reply::Done) | Err(StoreError::Held))), "{answers:?}");
-    assert_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
+    ensure_eq!(winners.len(), 1, "{answers:?}");
+    ensure!(answers.iter().all(|(_, answer)| matches!(answer, Ok(Reply::Done) | Err(StoreError::Held))), "{answers:?}");
+    ensure_eq!(bench.renew(LeaseId::from_random(winners[0].0)).await, Ok(Reply::Done));
+    Ok(())
 }
 
-pub(super) async fn one_of_many_creators_succeeds(bench: CaseBench) {
+pub(super) async fn one_of_many_creators_succeeds(bench: StoreBench) -> Verdict {
+    ensure_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
     let mut creators = JoinSet::new();
     for term in 0..8 {
-        let store = bench.backend.open();
-        creators.spawn(async move { (term, ask(store.as_ref(), Op::Create { record: record(term) }).await) });
+        let store = bench.open();
+        creators.spawn(async move { (term, store.request(&job(), Op::Create { record: record(term) }).await) });
     }
     let answers = creators.join_all().await;
-    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(_, answer)| answer.is_ok());
-    assert!(refused.iter().all(|(_, answer)| *answer == Err(StoreError::Conflict)), "{refused:?}");
-    let [(term, answer)] = made.try_into().unwrap();
-    let seen = bench.see().await;
-    assert_eq!((seen.version, seen.record), (version_of(answer), Some(record(term))));
+    let (made, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|(_, answer)| answer.is_ok());
+    ensure!(refused.iter().all(|(_, answer)| *answer == Err(StoreError::Conflict)), "{refused:?}");
+    let [(term, Ok(Reply::Version(version)))] = made[..] else {
+        return Err(Finding::broken(format!("not exactly one creation succeeded: {answers:?}")));
+    };
+    let seen = bench.see().await?;
+    ensure_eq!((&seen.version, seen.record), (version, Some(record(*term))));
+    Ok(())
 }
 
-pub(super) async fn record_is_created_once(bench: CaseBench) {
-    assert_eq!(bench.ask(Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
-    let version = bench.create().await;
-    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict));
-    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
-    assert_eq!(bench.ask(Op::Create { record: record(9) }).await, Err(StoreError::Conflict), "while it is held");
-    let seen = bench.see().await;
-    assert_eq!((seen.version, seen.record), (version, Some(record(0))));
-}
-
-pub(super) async fn elections_are_listed_sorted(bench: CaseBench) {
-    assert_eq!(bench.store.elections().await, Ok(vec![]));
+pub(super) async fn elections_are_listed_sorted(bench: StoreBench) -> Verdict {
+    ensure_eq!(bench.store.elections().await, Ok(vec![]));
     let names: Vec<_> = ["backup", "job", "a-report"].iter().map(|name| ElectionName::new(name).unwrap()).collect();
     for name in &names {
-        version_of(bench.store.request(name, Op::Create { record: record(0) }).await);
+        version_in!(bench.store.request(name, Op::Create { record: record(0) }).await);
     }
     let sorted = [&names[2], &names[0], &names[1]].map(ElectionName::clone).to_vec();
-    assert_eq!(bench.backend.open().elections().await, Ok(sorted));
+    ensure_eq!(bench.open().elections().await, Ok(sorted));
     // Elections do not share a lease.
-    assert_eq!(bench.acquire(a()).await, Ok(Reply::Done));
-    assert_lost(&bench.store.request(&names[0], Op::Renew { id: a() }).await);
+    ensure_eq!(bench.acquire(a()).await, Ok(Reply::Done));
+    ensure_lost!(bench.store.request(&names[0], Op::Renew { id: a() }).await);
+    Ok(())
 }
 
-pub(super) async fn record_is_read_as_it_was_written(bench: CaseBench) {
-    let version = bench.held_by(a()).await;
+pub(super) async fn record_is_read_as_it_was_written(bench: StoreBench) -> Verdict {
+    let version = bench.held_by(a()).await?;
     let full = Record {
         node: Some("Knoten-1".to_owned()),
         failures: u32::MAX,
@@ -332,7 +263,8 @@ pub(super) async fn record_is_read_as_it_was_written(bench: CaseBench) {
     let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };
     let mut version = version;
     for record in [full, bare] {
-        version = version_of(bench.ask(Op::Write { id: a(), version, record: record.clone() }).await);
-        assert_eq!(bench.see().await.record, Some(record));
+        version = version_in!(bench.ask(Op::Write { id: a(), version, record: record.clone() }).await);
+        ensure_eq!(bench.see().await?.record, Some(record));
     }
+    Ok(())
 }

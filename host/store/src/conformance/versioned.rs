@@ -1,64 +1,47 @@
-//! The cases for versioned objects: one for each guarantee and each kind of object, each in its own election.
+//! The suite's cases about versioned objects. Each applies to each kind of object.
 
-use std::sync::Arc;
-
-use crate::{ObjectStore, Reading, VersionedObject};
 use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
+use super::bench::{Finding, Verdict, ensure, ensure_eq};
+use super::suite::{StoreBench, accepted, job};
+use crate::{Reading, VersionedObject};
+
 /// The default limit for a coordinator's state, in bytes.
 const LARGE: usize = 4 << 20;
 
-/// Runs all cases on a store. `open` opens a handle to the store for another host.
-pub async fn run(open: impl Fn() -> Arc<dyn ObjectStore>) {
+pub(super) async fn object_is_absent_until_written(bench: StoreBench) -> Verdict {
+    let (store, job) = (&bench.store, job());
+    let stale = Version("\"0x0\"".to_owned());
     for object in VersionedObject::ALL {
-        object_is_sent_only_if_it_has_changed(&*open(), object).await;
-        write_needs_the_version(&*open(), object).await;
-        one_of_many_writers_succeeds_in_each_round(&open, object).await;
-        large_object_is_kept_whole(&*open(), object).await;
-        versions_are_never_reused(&*open(), object).await;
-        object_is_deleted_only_if_unchanged(&*open(), object).await;
+        ensure_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
+        ensure_eq!(store.read(object, &job, Some(&stale)).await, Ok(Reading::Nothing));
+        ensure_eq!(store.write(object, &job, Some(&stale), text("a")).await, Err(StoreError::Conflict));
+        ensure_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
+        let first = accepted!(store.write(object, &job, None, text("a")).await);
+        ensure_eq!(store.read(object, &job, Some(&stale)).await, found(&first, "a"));
+        for _ in 0..3 {
+            ensure_eq!(store.read(object, &job, Some(&first)).await, Ok(Reading::Unchanged));
+        }
     }
-    elections_and_objects_are_separate(&*open()).await;
+    Ok(())
 }
 
-async fn object_is_sent_only_if_it_has_changed(store: &dyn ObjectStore, object: VersionedObject) {
-    let job = election("conditional");
-    let stale = Version("\"0x0\"".to_owned());
-    assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
-    assert_eq!(store.read(object, &job, Some(&stale)).await, Ok(Reading::Nothing));
-    let first = store.write(object, &job, None, text("a")).await.unwrap();
-    assert_eq!(store.read(object, &job, None).await, found(&first, "a"));
-    assert_eq!(store.read(object, &job, Some(&stale)).await, found(&first, "a"));
-    for _ in 0..3 {
-        assert_eq!(store.read(object, &job, Some(&first)).await, Ok(Reading::Unchanged));
+pub(super) async fn one_of_many_writers_succeeds_in_each_round(bench: StoreBench) -> Verdict {
+    for object in VersionedObject::ALL {
+        race(&bench, object).await?;
     }
-    let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
-    assert_eq!(store.read(object, &job, Some(&first)).await, found(&second, "b"));
-    assert_eq!(store.read(object, &job, Some(&second)).await, Ok(Reading::Unchanged));
+    Ok(())
 }
 
-async fn write_needs_the_version(store: &dyn ObjectStore, object: VersionedObject) {
-    let job = election("version");
-    let stale = Version("\"0x0\"".to_owned());
-    assert_eq!(store.write(object, &job, Some(&stale), text("a")).await, Err(StoreError::Conflict));
-    assert_eq!(store.read(object, &job, None).await, Ok(Reading::Nothing));
-    let first = store.write(object, &job, None, text("a")).await.unwrap();
-    assert_eq!(store.write(object, &job, None, text("b")).await, Err(StoreError::Conflict));
-    let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
-    assert_ne!(first, second);
-    assert_eq!(store.write(object, &job, Some(&first), text("c")).await, Err(StoreError::Conflict));
-    assert_eq!(store.read(object, &job, None).await, found(&second, "b"));
-}
-
-async fn one_of_many_writers_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn ObjectStore>, object: VersionedObject) {
-    let job = election("race");
+async fn race(bench: &StoreBench, object: VersionedObject) -> Verdict {
+    let job = job();
     let mut expected = None;
     for round in 0..5 {
         let mut writers = JoinSet::new();
         for writer in 0..16 {
-            let (store, job, expected) = (open(), job.clone(), expected.clone());
+            let (store, job, expected) = (bench.open(), job.clone(), expected.clone());
             writers.spawn(async move {
                 let content = text(&format!("{round} {writer}"));
                 loop {
@@ -74,73 +57,90 @@ async fn one_of_many_writers_succeeds_in_each_round(open: &impl Fn() -> Arc<dyn 
         let won: Vec<_> =
             answers.iter().filter_map(|(content, answer)| Some((content, answer.as_ref().ok()?))).collect();
         let lost = answers.iter().filter(|(_, answer)| *answer == Err(StoreError::Conflict)).count();
-        let [(content, version)] = won[..] else { panic!("not one has won round {round}: {answers:?}") };
-        assert_eq!(lost, 15, "{answers:?}");
-        let read = open().read(object, &job, expected.as_ref()).await;
-        assert_eq!(read, Ok(Reading::Found(version.clone(), content.clone())));
+        let [(content, version)] = won[..] else {
+            return Err(Finding::broken(format!("round {round} has no single winner: {answers:?}")));
+        };
+        ensure_eq!(lost, 15, "{answers:?}");
+        let read = bench.open().read(object, &job, expected.as_ref()).await;
+        ensure_eq!(read, Ok(Reading::Found(version.clone(), content.clone())));
         expected = Some(version.clone());
     }
+    Ok(())
 }
 
-async fn large_object_is_kept_whole(store: &dyn ObjectStore, object: VersionedObject) {
-    let job = election("large");
-    let content: Bytes = (0..LARGE).map(|n| (n % 251) as u8).collect();
-    let version = store.write(object, &job, None, content.clone()).await.unwrap();
-    let Ok(Reading::Found(read, found)) = store.read(object, &job, None).await else { panic!("it is not there") };
-    assert!(read == version && found == content, "{} bytes came back", found.len());
-    let empty = store.write(object, &job, Some(&version), Bytes::new()).await.unwrap();
-    assert_eq!(store.read(object, &job, None).await, Ok(Reading::Found(empty, Bytes::new())));
-}
-
-async fn versions_are_never_reused(store: &dyn ObjectStore, object: VersionedObject) {
-    let job = election("versions");
-    let mut seen = vec![store.write(object, &job, None, text("same")).await.unwrap()];
-    for _ in 0..20 {
-        let next = store.write(object, &job, seen.last(), text("same")).await.unwrap();
-        assert!(!seen.contains(&next), "{next:?} was there before");
-        seen.push(next);
+pub(super) async fn large_object_is_kept_whole(bench: StoreBench) -> Verdict {
+    let (store, job) = (&bench.store, job());
+    for object in VersionedObject::ALL {
+        let content: Bytes = (0..LARGE).map(|n| (n % 251) as u8).collect();
+        let version = accepted!(store.write(object, &job, None, content.clone()).await);
+        let Reading::Found(read, found) = accepted!(store.read(object, &job, None).await) else {
+            return Err(Finding::broken("an object that was written does not exist"));
+        };
+        ensure!(read == version && found == content, "{} bytes came back", found.len());
+        let empty = accepted!(store.write(object, &job, Some(&version), Bytes::new()).await);
+        ensure_eq!(store.read(object, &job, None).await, Ok(Reading::Found(empty, Bytes::new())));
     }
+    Ok(())
 }
 
-async fn object_is_deleted_only_if_unchanged(store: &dyn ObjectStore, object: VersionedObject) {
-    let job = election("deleted");
-    let stale = Version("\"0x0\"".to_owned());
-    assert_eq!(store.delete(object, &job, &stale).await, Ok(()), "there is none");
-    let first = store.write(object, &job, None, text("a")).await.unwrap();
-    let second = store.write(object, &job, Some(&first), text("b")).await.unwrap();
-    assert_eq!(store.delete(object, &job, &first).await, Err(StoreError::Conflict));
-    assert_eq!(store.read(object, &job, None).await, found(&second, "b"));
-    assert_eq!(store.delete(object, &job, &second).await, Ok(()));
-    assert_eq!(store.read(object, &job, Some(&second)).await, Ok(Reading::Nothing));
-    assert!(!store.elections_with(object).await.unwrap().contains(&job));
-    let third = store.write(object, &job, None, text("a")).await.unwrap();
-    assert!(third != first && third != second, "{third:?} was there before");
+pub(super) async fn versions_are_never_reused(bench: StoreBench) -> Verdict {
+    let (store, job) = (&bench.store, job());
+    for object in VersionedObject::ALL {
+        let mut seen = vec![accepted!(store.write(object, &job, None, text("same")).await)];
+        for _ in 0..20 {
+            let next = accepted!(store.write(object, &job, seen.last(), text("same")).await);
+            ensure!(!seen.contains(&next), "{next:?} was there before");
+            seen.push(next);
+        }
+    }
+    Ok(())
 }
 
-async fn elections_and_objects_are_separate(store: &dyn ObjectStore) {
+pub(super) async fn object_is_deleted_only_if_unchanged(bench: StoreBench) -> Verdict {
+    let (store, job) = (&bench.store, job());
+    for object in VersionedObject::ALL {
+        let stale = Version("\"0x0\"".to_owned());
+        ensure_eq!(store.delete(object, &job, &stale).await, Ok(()), "there is none");
+        let first = accepted!(store.write(object, &job, None, text("a")).await);
+        let second = accepted!(store.write(object, &job, Some(&first), text("b")).await);
+        ensure_eq!(store.delete(object, &job, &first).await, Err(StoreError::Conflict));
+        ensure_eq!(store.read(object, &job, None).await, found(&second, "b"));
+        ensure_eq!(store.delete(object, &job, &second).await, Ok(()));
+        ensure_eq!(store.read(object, &job, Some(&second)).await, Ok(Reading::Nothing));
+        let with = accepted!(store.elections_with(object).await);
+        ensure!(!with.contains(&job), "{with:?}");
+        let third = accepted!(store.write(object, &job, None, text("a")).await);
+        ensure!(third != first && third != second, "{third:?} was there before");
+    }
+    Ok(())
+}
+
+pub(super) async fn elections_and_objects_are_separate(bench: StoreBench) -> Verdict {
+    let store = &bench.store;
     let objects = VersionedObject::ALL;
     // The first name is also the name of a folder, and the other two share a prefix.
     let names = ["modules", "one", "one-more"].map(election);
     let mut written = Vec::new();
     for (name, object) in names.iter().flat_map(|name| objects.map(|object| (name, object))) {
         let content = format!("{name} {object:?}");
-        let version = store.write(object, name, None, text(&content)).await.unwrap();
+        let version = accepted!(store.write(object, name, None, text(&content)).await);
         written.push((name, object, version, content));
     }
     for (at, (name, object, ..)) in written.iter().enumerate() {
         let (_, _, of_another, _) = &written[(at + 1) % written.len()];
-        assert_eq!(store.write(*object, name, Some(of_another), text("x")).await, Err(StoreError::Conflict));
+        ensure_eq!(store.write(*object, name, Some(of_another), text("x")).await, Err(StoreError::Conflict));
     }
     for (name, object, version, content) in &written {
-        assert_eq!(store.read(*object, name, None).await, found(version, content));
+        ensure_eq!(store.read(*object, name, None).await, found(version, content));
     }
     let alone = election("alone");
-    store.write(VersionedObject::State, &alone, None, text("x")).await.unwrap();
+    accepted!(store.write(VersionedObject::State, &alone, None, text("x")).await);
     for object in objects {
-        let with = store.elections_with(object).await.unwrap();
-        assert!(with.is_sorted() && names.iter().all(|name| with.contains(name)), "{with:?}");
-        assert_eq!(with.contains(&alone), object == VersionedObject::State, "{with:?}");
+        let with = accepted!(store.elections_with(object).await);
+        ensure!(with.is_sorted() && names.iter().all(|name| with.contains(name)), "{with:?}");
+        ensure_eq!(with.contains(&alone), object == VersionedObject::State, "{with:?}");
     }
+    Ok(())
 }
 
 fn found(version: &Version, content: &str) -> Result<Reading, StoreError> {
@@ -148,7 +148,7 @@ fn found(version: &Version, content: &str) -> Result<Reading, StoreError> {
 }
 
 /// Returns the election of a case.
-pub fn election(name: &str) -> ElectionName {
+pub(super) fn election(name: &str) -> ElectionName {
     ElectionName::new(name).unwrap()
 }
 

@@ -17,8 +17,8 @@ use baton_store::{AzureStore, LeaseStore, ObjectStore as _, Reading, Store, Vers
 use super::azurite::Azurite;
 use super::patience::Patience;
 use super::proxy::{Mode, Proxy};
-use super::suite::{self, Backend, CaseBench, a, assert_lost, b, job, record, version_of};
-use super::versioned;
+use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
+use super::{assert_lost, version_of};
 
 /// The time that a caller waits: much shorter than a lease, longer than any answer on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
@@ -93,45 +93,35 @@ async fn passes_the_suite() {
 }
 
 #[tokio::test]
-async fn keeps_state() {
-    let azurite = Azurite::start();
-    let container = container(&azurite, "state").await;
-    versioned::run(|| Arc::new(container.handle())).await;
-}
-
-#[tokio::test]
 async fn state_write_with_a_lost_answer_conflicts_when_repeated() {
     let azurite = Azurite::start();
     let direct = container(&azurite, "lost").await.handle();
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "lost");
-    let job = versioned::election("job");
-    let version = direct.write(VersionedObject::State, &job, None, versioned::text("a")).await.unwrap();
+    let job = job();
+    let version = direct.write(VersionedObject::State, &job, None, text("a")).await.unwrap();
     proxy.set(Mode::Down);
-    let answer = far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await;
+    let answer = far.write(VersionedObject::State, &job, Some(&version), text("b")).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     proxy.set(Mode::CutAfterRequest);
-    let answer = far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await;
+    let answer = far.write(VersionedObject::State, &job, Some(&version), text("b")).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     proxy.set(Mode::Pass);
-    assert_eq!(
-        far.write(VersionedObject::State, &job, Some(&version), versioned::text("b")).await,
-        Err(StoreError::Conflict)
-    );
+    assert_eq!(far.write(VersionedObject::State, &job, Some(&version), text("b")).await, Err(StoreError::Conflict));
     let Ok(Reading::Found(found, content)) = far.read(VersionedObject::State, &job, None).await else {
         panic!("it is there")
     };
-    assert!(found != version && content == versioned::text("b"));
+    assert!(found != version && content == text("b"));
 }
 
 #[tokio::test]
 async fn state_requests_are_misconfigured_without_a_container() {
     let azurite = Azurite::start();
     let store = handle(azurite.address(), "missing");
-    let job = versioned::election("job");
+    let job = job();
     let read = store.read(VersionedObject::State, &job, None).await;
     assert!(matches!(read, Err(StoreError::Misconfigured(_))), "{read:?}");
-    let written = store.write(VersionedObject::State, &job, None, versioned::text("a")).await;
+    let written = store.write(VersionedObject::State, &job, None, text("a")).await;
     assert!(matches!(written, Err(StoreError::Misconfigured(_))), "{written:?}");
 }
 
@@ -141,19 +131,19 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
     let direct = container(&azurite, "network").await;
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "network");
-    let bench = CaseBench { store: direct.open(), backend: Arc::new(direct) };
-    let version = bench.create().await;
+    let bench = StoreBench::new(direct);
+    let version = bench.create().await.unwrap();
     let unknown =
         |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
-    let acquire = Op::Acquire { id: a(), length: bench.brief(), version: version.clone(), instead_of: None };
+    let acquire = Op::Acquire { id: a(), length: bench.length, version: version.clone(), instead_of: None };
 
     proxy.set(Mode::Down);
     unknown(Patience::of_future(far.request(&job(), acquire.clone())).await.expect("a server that is down is noticed"));
-    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_eq!(bench.see().await.unwrap().lease, LeaseState::Free);
     proxy.set(Mode::Hang);
     let answer = tokio::time::timeout(CALLER_WAITS, far.request(&job(), acquire.clone())).await;
     assert!(answer.is_err(), "a hung server answers nothing: {answer:?}");
-    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_eq!(bench.see().await.unwrap().lease, LeaseState::Free);
 
     // Each answer is lost, but each request was carried out.
     proxy.set(Mode::CutAfterRequest);
@@ -162,15 +152,15 @@ async fn lost_request_or_answer_is_unknown_until_repeated() {
     assert_eq!(bench.ask(acquire.clone()).await, Ok(Reply::Done), "asking again finds it out");
     unknown(far.request(&job(), Op::Write { id: a(), version: version.clone(), record: record(1) }).await);
     assert_eq!(bench.write(a(), &version, 1).await, Err(StoreError::Conflict));
-    assert_eq!(bench.see().await.record, Some(record(1)));
+    assert_eq!(bench.see().await.unwrap().record, Some(record(1)));
     unknown(far.request(&job(), Op::Release { id: a() }).await);
-    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_eq!(bench.see().await.unwrap().lease, LeaseState::Free);
     assert_lost(&bench.release(a()).await);
 }
 
 /// Requests that the network delays until the state has changed.
 struct Late {
-    bench: CaseBench,
+    bench: StoreBench,
     far: Arc<dyn LeaseStore>,
     proxy: Proxy,
 }
@@ -180,11 +170,11 @@ impl Late {
         let direct = container(azurite, name).await;
         let proxy = Proxy::start(azurite.address());
         let far = Arc::new(handle(proxy.address(), name));
-        Self { bench: CaseBench { store: direct.open(), backend: Arc::new(direct) }, far, proxy }
+        Self { bench: StoreBench::new(direct), far, proxy }
     }
 
     /// Sends a request that gets stuck, gives it up, runs `after`, and then delivers the request.
-    async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&CaseBench)) {
+    async fn arrives(&self, op: Op, after: impl AsyncFnOnce(&StoreBench)) {
         self.proxy.set(Mode::HoldRequest);
         let far = Arc::clone(&self.far);
         let sent = tokio::spawn(async move { far.request(&job(), op).await });
@@ -197,7 +187,7 @@ impl Late {
     }
 
     async fn assert_unharmed(&self, lease: LeaseState, version: &Version, term: u64) {
-        let seen = self.bench.see().await;
+        let seen = self.bench.see().await.unwrap();
         assert_eq!((seen.lease, &seen.version, seen.record), (lease, version, Some(record(term))));
     }
 }
@@ -206,8 +196,8 @@ impl Late {
 async fn late_create_changes_nothing() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-create").await;
-    late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await)).await;
-    let version = late.bench.see().await.version;
+    late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await.unwrap())).await;
+    let version = late.bench.see().await.unwrap().version;
     late.assert_unharmed(LeaseState::Free, &version, 0).await;
     // The same while another client holds the lease.
     let create = Op::Create { record: record(7) };
@@ -220,8 +210,8 @@ async fn late_create_changes_nothing() {
 async fn late_acquire_takes_nothing_once_a_term_has_begun() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-acquire").await;
-    let version = late.bench.create().await;
-    let acquire = Op::Acquire { id: a(), length: late.bench.brief(), version: version.clone(), instead_of: None };
+    let version = late.bench.create().await.unwrap();
+    let acquire = Op::Acquire { id: a(), length: late.bench.length, version: version.clone(), instead_of: None };
     let begun = Cell::new(None);
     late.arrives(acquire, async |bench| {
         assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
@@ -236,7 +226,7 @@ async fn late_acquire_takes_nothing_once_a_term_has_begun() {
 async fn late_renewal_takes_nothing_from_the_next_holder() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-renew").await;
-    let version = late.bench.held_by(a()).await;
+    let version = late.bench.held_by(a()).await.unwrap();
     let renew = || Op::Renew { id: a() };
     late.arrives(renew(), async |bench| assert_eq!(bench.release(a()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Free, &version, 0).await;
@@ -254,7 +244,7 @@ async fn late_renewal_takes_nothing_from_the_next_holder() {
 async fn late_release_frees_nothing_of_the_next_holder() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-release").await;
-    let version = late.bench.held_by(a()).await;
+    let version = late.bench.held_by(a()).await.unwrap();
     late.arrives(Op::Release { id: a() }, async |bench| {
         assert_eq!(bench.release(a()).await, Ok(Reply::Done), "the second try was faster");
         assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
@@ -268,7 +258,7 @@ async fn late_release_frees_nothing_of_the_next_holder() {
 async fn late_write_changes_nothing_after_a_write_or_a_takeover() {
     let azurite = Azurite::start();
     let late = Late::new(&azurite, "late-write").await;
-    let first = late.bench.held_by(a()).await;
+    let first = late.bench.held_by(a()).await.unwrap();
     let write = |version: &Version| Op::Write { id: a(), version: version.clone(), record: record(7) };
     let second = Cell::new(None);
     late.arrives(write(&first), async |bench| {
@@ -337,13 +327,13 @@ async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     let azurite = Azurite::start();
     for (name, breaks) in [("broken", true), ("expired", false)] {
         let container = container(&azurite, name).await;
-        let bench = CaseBench { store: container.open(), backend: Arc::new(container) };
-        let version = bench.held_by(a()).await;
+        let bench = StoreBench::new(container);
+        let version = bench.held_by(a()).await.unwrap();
         let version = version_of(bench.write(a(), &version, 1).await);
         if breaks {
             assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));
         } else {
-            bench.outlive().await;
+            bench.outlive().await.unwrap();
         }
         let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
         let blob =
@@ -354,7 +344,7 @@ async fn lease_freed_by_a_write_without_its_id_is_not_released() {
             metadata.insert(name, value);
         }
         blob.set_metadata().metadata(metadata).into_future().await.unwrap();
-        let seen = bench.see().await;
+        let seen = bench.see().await.unwrap();
         assert_eq!((seen.lease, seen.record), (LeaseState::Free, Some(record(1))), "{name}");
         assert_ne!(seen.version, version);
         assert_lost(&bench.renew(a()).await);

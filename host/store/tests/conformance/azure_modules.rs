@@ -1,25 +1,14 @@
 //! Modules in the Azure store on a real emulator: the suite, and faults of a network and a server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::StoreError;
-use baton_store::LeaseStore;
 use baton_store::{Digest, ModuleStore as _, Reading};
 
 use super::azure::{answer, container, handle};
 use super::azurite::Azurite;
-use super::modules::{self, next_second};
 use super::proxy::{Mode, Proxy};
-use super::versioned;
-
-#[tokio::test]
-async fn keeps_modules() {
-    let azurite = Azurite::start();
-    let container = container(&azurite, "modules").await;
-    modules::run(|| Arc::new(container.handle()), next_second).await;
-    assert_eq!(container.handle().elections().await, Ok(vec![]), "nothing of theirs looks like an election");
-}
+use super::suite::{self, job, text};
 
 #[tokio::test]
 async fn control_write_with_a_lost_answer_conflicts_when_repeated() {
@@ -27,19 +16,19 @@ async fn control_write_with_a_lost_answer_conflicts_when_repeated() {
     let direct = container(&azurite, "lost-control").await.handle();
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "lost-control");
-    let job = versioned::election("job");
-    let version = direct.write_control(&job, None, versioned::text("a")).await.unwrap();
+    let job = job();
+    let version = direct.write_control(&job, None, text("a")).await.unwrap();
     for mode in [Mode::Down, Mode::CutAfterRequest] {
         proxy.set(mode);
-        let answer = far.write_control(&job, Some(&version), versioned::text("b")).await;
+        let answer = far.write_control(&job, Some(&version), text("b")).await;
         assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
         let unread = far.read_control(&job, Some(&version)).await;
         assert!(matches!(unread, Err(StoreError::Unknown(_))), "{unread:?}");
     }
     proxy.set(Mode::Pass);
-    assert_eq!(far.write_control(&job, Some(&version), versioned::text("b")).await, Err(StoreError::Conflict));
+    assert_eq!(far.write_control(&job, Some(&version), text("b")).await, Err(StoreError::Conflict));
     let read = far.read_control(&job, Some(&version)).await;
-    assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == versioned::text("b")), "{read:?}");
+    assert!(matches!(&read, Ok(Reading::Found(_, content)) if *content == text("b")), "{read:?}");
 }
 
 #[tokio::test]
@@ -48,7 +37,7 @@ async fn module_transfer_that_is_cut_succeeds_when_repeated() {
     let _container = container(&azurite, "cut").await;
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "cut");
-    let content = modules::large(251);
+    let content = suite::large(251);
     let digest = Digest::of(&content);
     let unknown = |answer: Result<(), StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     proxy.set(Mode::CutAfterRequest);
@@ -66,16 +55,16 @@ async fn module_transfer_that_is_cut_succeeds_when_repeated() {
 async fn module_requests_are_misconfigured_without_a_container() {
     let azurite = Azurite::start();
     let store = handle(azurite.address(), "missing");
-    let (job, digest) = (versioned::election("job"), Digest::of(b"x"));
+    let (job, digest) = (job(), Digest::of(b"x"));
     for answer in [
         store.read_control(&job, None).await.map(drop),
-        store.write_control(&job, None, versioned::text("x")).await.map(drop),
-        store.put_module(&digest, versioned::text("x")).await,
+        store.write_control(&job, None, text("x")).await.map(drop),
+        store.put_module(&digest, text("x")).await,
         store.get_module(&digest, 10).await.map(drop),
         store.modules().await.map(drop),
         store.remove_module(&digest, None).await.map(drop),
         store.controlled().await.map(drop),
-        store.announce(&job, "node", versioned::text("x")).await,
+        store.announce(&job, "node", text("x")).await,
         store.announcements(&job).await.map(drop),
         store.withdraw(&job, "node").await,
     ] {
@@ -90,7 +79,7 @@ async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     let direct = container(&azurite, "slow").await.handle();
     let proxy = Proxy::start(azurite.address());
     let far = handle(proxy.address(), "slow");
-    let content = modules::large(17);
+    let content = suite::large(17);
     let digest = Digest::of(&content);
     direct.put_module(&digest, content.clone()).await.unwrap();
     proxy.set(Mode::HoldRequest);
@@ -129,12 +118,12 @@ async fn module_is_assembled_from_parts_of_one_version() {
     };
     let first = || part("0-9", "0123456789");
     let (answer, asked) = read(u64::MAX, vec![first(), part("10-19", "abcdefghij")]).await;
-    assert_eq!(answer, Ok(Some(versioned::text("0123456789abcdefghij"))));
+    assert_eq!(answer, Ok(Some(text("0123456789abcdefghij"))));
     assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
     assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
     // The store requests no more than what the caller wants.
     for limit in [7, 10] {
-        assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(versioned::text(&"0123456789"[..limit as usize]))));
+        assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(text(&"0123456789"[..limit as usize]))));
     }
     for (second, why) in [
         (ends("412 Precondition Failed", "ConditionNotMet"), "removed or replaced"),
@@ -152,7 +141,7 @@ async fn module_is_assembled_from_parts_of_one_version() {
 async fn existing_module_is_neither_sent_nor_replaced() {
     let put = async |answers| {
         let (address, server) = answer(answers);
-        let answer = handle(address, "leases").put_module(&Digest::of(b"x"), versioned::text("x")).await;
+        let answer = handle(address, "leases").put_module(&Digest::of(b"x"), text("x")).await;
         (answer, server.join().unwrap())
     };
     let missing = || ends("404 Not Found", "BlobNotFound");
@@ -175,10 +164,10 @@ async fn existing_module_is_neither_sent_nor_replaced() {
 #[tokio::test]
 async fn blob_leased_by_another_client_is_unknown() {
     let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);
-    let (store, job) = (handle(address, "leases"), versioned::election("job"));
+    let (store, job) = (handle(address, "leases"), job());
     for answer in [
         store.remove_module(&Digest::of(b""), None).await.map(drop),
-        store.announce(&job, "node", versioned::text("x")).await,
+        store.announce(&job, "node", text("x")).await,
         store.withdraw(&job, "node").await,
     ] {
         assert!(matches!(&answer, Err(StoreError::Unknown(why)) if why.contains("LeaseIdMissing")), "{answer:?}");

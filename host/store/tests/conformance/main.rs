@@ -11,5 +11,21 @@ mod processes;
 mod recovery;
 mod sqlite;
 
-use baton_store::conformance::{modules, suite, versioned};
+use baton_election::{Reply, StoreError, Version};
+use baton_store::conformance::suite;
 use baton_test_support::{azurite, fuse, patience, proxy, skipped};
+
+/// Returns the version in an answer, which must contain a version.
+#[track_caller]
+fn version_of(answer: Result<Reply, StoreError>) -> Version {
+    match answer {
+        Ok(Reply::Version(version)) => version,
+        other => panic!("a version was expected: {other:?}"),
+    }
+}
+
+/// Asserts that the lease is lost.
+#[track_caller]
+fn assert_lost(answer: &Result<Reply, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::Lost(_))), "Lost was expected: {answer:?}");
+}

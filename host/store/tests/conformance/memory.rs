@@ -10,8 +10,7 @@ use baton_store::Store;
 use baton_store::memory::{Fault, MemoryStore};
 use baton_store::{ModuleStore as _, Reading};
 
-use super::suite::{self, Backend, CaseBench, a, b, job, record};
-use super::{modules, versioned};
+use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
 
 struct Memory {
     store: MemoryStore,
@@ -44,6 +43,10 @@ impl Backend for Memory {
     async fn wait_out(&self, time: Duration) {
         self.milliseconds.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
     }
+
+    fn set_time(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.milliseconds.load(Ordering::SeqCst)))
+    }
 }
 
 #[tokio::test]
@@ -52,38 +55,23 @@ async fn passes_the_suite() {
 }
 
 #[tokio::test]
-async fn keeps_state() {
-    let memory = memory();
-    versioned::run(|| Arc::new(memory.store.clone())).await;
-}
-
-#[tokio::test]
-async fn keeps_modules() {
-    let memory = memory();
-    let next_second = async || {
-        memory.milliseconds.fetch_add(1_000, Ordering::SeqCst);
-    };
-    modules::run(|| Arc::new(memory.store.clone()), next_second).await;
-}
-
-#[tokio::test]
 async fn faults_apply_to_writes_of_control_objects() {
     let store = memory().store;
-    let job = versioned::election("job");
+    let job = job();
     let unknown =
         |answer: Result<Version, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 
     store.fail_next(Fault::LoseRequest);
-    unknown(store.write_control(&job, None, versioned::text("a")).await);
+    unknown(store.write_control(&job, None, text("a")).await);
     assert_eq!(store.read_control(&job, None).await, Ok(Reading::Nothing));
 
     store.fail_next(Fault::LoseAnswer);
-    unknown(store.write_control(&job, None, versioned::text("a")).await);
+    unknown(store.write_control(&job, None, text("a")).await);
     let Ok(Reading::Found(version, _)) = store.read_control(&job, None).await else { panic!("it was carried out") };
 
     store.fail_next(Fault::Hold);
-    unknown(store.write_control(&job, Some(&version), versioned::text("late")).await);
-    let next = store.write_control(&job, Some(&version), versioned::text("b")).await.unwrap();
+    unknown(store.write_control(&job, Some(&version), text("late")).await);
+    let next = store.write_control(&job, Some(&version), text("b")).await.unwrap();
     assert_eq!(store.deliver_writes(), [Err(StoreError::Conflict)]);
     assert_eq!(store.read_control(&job, Some(&next)).await, Ok(Reading::Unchanged));
 }
@@ -92,15 +80,15 @@ async fn faults_apply_to_writes_of_control_objects() {
 async fn faults_apply_to_lease_requests() {
     let memory = memory();
     let store = memory.store.clone();
-    let bench = CaseBench { store: memory.open(), backend: Arc::new(memory) };
-    let version = bench.create().await;
-    let acquire = || Op::Acquire { id: a(), length: bench.brief(), version: version.clone(), instead_of: None };
+    let bench = StoreBench::new(memory);
+    let version = bench.create().await.unwrap();
+    let acquire = || Op::Acquire { id: a(), length: bench.length, version: version.clone(), instead_of: None };
     let unknown =
         |answer: Result<Reply, StoreError>| assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 
     store.fail_next(Fault::LoseRequest);
     unknown(bench.ask(acquire()).await);
-    assert_eq!(bench.see().await.lease, LeaseState::Free);
+    assert_eq!(bench.see().await.unwrap().lease, LeaseState::Free);
 
     store.fail_next(Fault::LoseAnswer);
     unknown(bench.ask(acquire()).await);
@@ -108,9 +96,9 @@ async fn faults_apply_to_lease_requests() {
 
     store.fail_next(Fault::Hold);
     unknown(bench.write(a(), &version, 1).await);
-    assert_eq!(bench.see().await.record, Some(record(0)));
+    assert_eq!(bench.see().await.unwrap().record, Some(record(0)));
     let told = store.deliver();
     assert!(matches!(told[..], [Ok(Reply::Version(_))]), "{told:?}");
-    assert_eq!(bench.see().await.record, Some(record(1)));
+    assert_eq!(bench.see().await.unwrap().record, Some(record(1)));
     assert_eq!(store.deliver(), []);
 }

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use crate::patience::Patience;
 use crate::sqlite::{Disk, mount};
-use crate::suite::{a, job, record, version_of};
+use crate::suite::{a, job, record};
+use crate::version_of;
 
 async fn held(folder: &Path) -> SqliteStore {
     let store = SqliteStore::new(folder);

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_election::{LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Version};
 use baton_store::sqlite::BootClock;
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore as _, Reading, VersionedObject, withdraw_gone};
 use baton_store::{LeaseStore, SqliteStore, Store};
 use tempfile::TempDir;
 
-use super::suite::{self, Backend, CaseBench, a, assert_lost, b, job, record};
-use super::{modules, versioned};
+use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
+use super::{assert_lost, version_of};
 use crate::skipped::skipped;
 
 /// A store in a folder of its own. Each [`Backend::open`] makes a handle, like another process.
@@ -57,36 +57,30 @@ async fn passes_the_suite() {
     suite::run(folder).await;
 }
 
-#[tokio::test]
-async fn keeps_state() {
-    let folder = folder().await;
-    versioned::run(|| Arc::new(folder.handle())).await;
-}
-
 /// A folder of an earlier version has no file for state.
 #[tokio::test]
 async fn state_file_is_added_to_an_older_folder() {
     let folder = folder().await;
     std::fs::remove_file(folder.0.path().join("state.db")).unwrap();
     let store = folder.handle();
-    let job = versioned::election("job");
+    let job = job();
     assert!(matches!(store.read(VersionedObject::State, &job, None).await, Err(StoreError::Misconfigured(_))));
     store.create().await.unwrap();
-    versioned::run(|| Arc::new(folder.handle())).await;
+    store.write(VersionedObject::State, &job, None, text("x")).await.unwrap();
 }
 
 #[tokio::test]
 async fn lock_on_the_state_delays_no_renewal() {
     let folder = folder().await;
     let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("state.db")).unwrap());
-    let bench = CaseBench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
-    bench.held_by(a()).await;
+    let bench = StoreBench::with_handle(Arc::new(store.clone()), Arc::new(folder));
+    bench.held_by(a()).await.unwrap();
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let answer = store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await;
+    let answer = store.write(VersionedObject::State, &job(), None, text("x")).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
     lock.execute_batch("ROLLBACK").unwrap();
-    store.write(VersionedObject::State, &versioned::election("job"), None, versioned::text("x")).await.unwrap();
+    store.write(VersionedObject::State, &job(), None, text("x")).await.unwrap();
 }
 
 /// A host that is frozen while it writes keeps its lock.
@@ -94,18 +88,12 @@ async fn lock_on_the_state_delays_no_renewal() {
 async fn lock_on_control_delays_neither_announcements_nor_a_recall() {
     let folder = folder().await;
     let (store, lock) = (folder.handle(), rusqlite::Connection::open(folder.0.path().join("control.db")).unwrap());
-    let bench = CaseBench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
-    bench.held_by(a()).await;
+    let bench = StoreBench::with_handle(Arc::new(store.clone()), Arc::new(folder));
+    bench.held_by(a()).await.unwrap();
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let said = Announcement { term: 9, ..Announcement::now("node", "i", "", Vec::new(), None) };
     store.announce(&job(), "node", said.encode()).await.unwrap();
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(9)));
-}
-
-#[tokio::test]
-async fn keeps_modules() {
-    let folder = folder().await;
-    modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
 }
 
 /// A folder of an earlier version has no files for modules.
@@ -116,12 +104,12 @@ async fn module_files_are_added_to_an_older_folder() {
         std::fs::remove_file(folder.0.path().join(file)).unwrap();
     }
     std::fs::remove_dir(folder.0.path().join("nodes")).unwrap();
-    let (store, job) = (folder.handle(), versioned::election("job"));
+    let (store, job) = (folder.handle(), job());
     for answer in [
         store.read_control(&job, None).await.map(drop),
-        store.write_control(&job, None, versioned::text("x")).await.map(drop),
-        store.announce(&job, "node", versioned::text("x")).await,
-        store.put_module(&Digest::of(b"x"), versioned::text("x")).await,
+        store.write_control(&job, None, text("x")).await.map(drop),
+        store.announce(&job, "node", text("x")).await,
+        store.put_module(&Digest::of(b"x"), text("x")).await,
         store.modules().await.map(drop),
     ] {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
@@ -132,59 +120,61 @@ async fn module_files_are_added_to_an_older_folder() {
         );
     }
     store.create().await.unwrap();
-    modules::run(|| Arc::new(folder.handle()), modules::next_second).await;
+    store.write_control(&job, None, text("x")).await.unwrap();
+    store.announce(&job, "node", text("x")).await.unwrap();
+    store.put_module(&Digest::of(b"x"), text("x")).await.unwrap();
 }
 
 #[tokio::test]
 async fn damaged_module_files_are_named() {
     let folder = folder().await;
-    let (store, job) = (folder.handle(), versioned::election("job"));
+    let (store, job) = (folder.handle(), job());
     for file in ["control.db", "modules.db"] {
         write_text(&folder.0.path().join(file));
     }
     for (file, answer) in [
         ("control.db", store.read_control(&job, None).await.map(drop)),
-        ("control.db", store.write_control(&job, None, versioned::text("x")).await.map(drop)),
+        ("control.db", store.write_control(&job, None, text("x")).await.map(drop)),
         ("modules.db", store.get_module(&Digest::of(b"x"), 10).await.map(drop)),
-        ("modules.db", store.put_module(&Digest::of(b"x"), versioned::text("x")).await),
+        ("modules.db", store.put_module(&Digest::of(b"x"), text("x")).await),
     ] {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file) && why.contains("move it out of the way"), "{why}");
     }
     // Leases and state do not depend on them.
-    let bench = CaseBench { store: folder.open(), backend: Arc::new(folder) };
-    bench.held_by(a()).await;
-    store.write(VersionedObject::State, &job, None, versioned::text("x")).await.unwrap();
+    let bench = StoreBench::new(folder);
+    bench.held_by(a()).await.unwrap();
+    store.write(VersionedObject::State, &job, None, text("x")).await.unwrap();
 }
 
 /// A client that writes a module for a long time blocks no other client.
 #[tokio::test]
 async fn lock_on_modules_delays_no_renewal_and_no_control_reading() {
     let folder = folder().await;
-    let (store, job) = (folder.handle(), versioned::election("other"));
+    let (store, job) = (folder.handle(), ElectionName::new("other").unwrap());
     let lock = rusqlite::Connection::open(folder.0.path().join("modules.db")).unwrap();
-    let bench = CaseBench { store: Arc::new(store.clone()), backend: Arc::new(folder) };
-    bench.held_by(a()).await;
+    let bench = StoreBench::with_handle(Arc::new(store.clone()), Arc::new(folder));
+    bench.held_by(a()).await.unwrap();
     lock.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let digest = Digest::of(b"x");
     let putting = tokio::spawn({
         let store = store.clone();
-        async move { store.put_module(&digest, versioned::text("x")).await }
+        async move { store.put_module(&digest, text("x")).await }
     });
     assert_eq!(bench.renew(a()).await, Ok(Reply::Done));
-    let version = store.write_control(&job, None, versioned::text("c")).await.unwrap();
+    let version = store.write_control(&job, None, text("c")).await.unwrap();
     assert_eq!(store.read_control(&job, Some(&version)).await, Ok(Reading::Unchanged));
     assert!(!putting.is_finished(), "it waits for the lock");
     lock.execute_batch("ROLLBACK").unwrap();
     assert_eq!(putting.await.unwrap(), Ok(()));
-    assert_eq!(store.get_module(&digest, 10).await, Ok(Some(versioned::text("x"))));
+    assert_eq!(store.get_module(&digest, 10).await, Ok(Some(text("x"))));
 }
 
-async fn held() -> (std::path::PathBuf, CaseBench) {
+async fn held() -> (std::path::PathBuf, StoreBench) {
     let folder = folder().await;
     let path = folder.0.path().join("lease.db");
-    let bench = CaseBench { store: folder.open(), backend: Arc::new(folder) };
-    bench.held_by(a()).await;
+    let bench = StoreBench::new(folder);
+    bench.held_by(a()).await.unwrap();
     (path, bench)
 }
 
@@ -231,12 +221,12 @@ async fn lease_of_another_boot_counts_from_its_first_reading() {
     for elsewhere in [BootClock { id: another(), ..here.clone() }, BootClock { time_namespace: another(), ..here }] {
         let (path, bench) = held().await;
         let store = SqliteStore::with_boot(path.parent().unwrap(), elsewhere);
-        let there = CaseBench { store: Arc::new(store), backend: Arc::clone(&bench.backend) };
-        bench.backend.wait_out(bench.brief()).await;
-        assert_eq!(bench.see().await.lease, LeaseState::Expired, "on its own boot");
-        assert_eq!(there.see().await.lease, LeaseState::Held, "first seen now");
+        let there = StoreBench::with_handle(Arc::new(store), Arc::clone(&bench.backend));
+        bench.backend.wait_out(bench.length).await;
+        assert_eq!(bench.see().await.unwrap().lease, LeaseState::Expired, "on its own boot");
+        assert_eq!(there.see().await.unwrap().lease, LeaseState::Held, "first seen now");
         assert_eq!(there.acquire(b()).await, Err(StoreError::Held));
-        there.outlive().await;
+        there.outlive().await.unwrap();
         assert_eq!(there.acquire(b()).await, Ok(Reply::Done));
         assert_lost(&bench.renew(a()).await);
     }
@@ -252,8 +242,8 @@ async fn one_of_many_processes_wins() {
     }
     let folder = folder().await;
     let dir = folder.0.path().to_owned();
-    let bench = CaseBench { store: folder.open(), backend: Arc::new(folder) };
-    let version = bench.create().await;
+    let bench = StoreBench::new(folder);
+    let version = bench.create().await.unwrap();
     let racers: Vec<_> = (0..6)
         .map(|n| {
             Command::new(std::env::current_exe().unwrap())
@@ -272,7 +262,7 @@ async fn one_of_many_processes_wins() {
         racers.into_iter().map(|racer| String::from_utf8(racer.wait_with_output().unwrap().stdout).unwrap()).collect();
     let count = |answer: &str| told.iter().filter(|told| told.contains(answer)).count();
     assert_eq!((count("racer: Ok(Done)"), count("racer: Err(Held)")), (1, 5), "{told:?}");
-    assert_eq!(bench.see().await.lease, LeaseState::Held);
+    assert_eq!(bench.see().await.unwrap().lease, LeaseState::Held);
 }
 
 async fn race(racer: &str) {
@@ -284,7 +274,7 @@ async fn race(racer: &str) {
     let id = LeaseId::from_random(n.parse().unwrap());
     // The longest lease: the race ends before it expires, even on a slow machine.
     let op = Op::Acquire { id, length: store.lease_range().1, version: Version(version.to_owned()), instead_of: None };
-    println!("racer: {:?}", suite::ask(&store, op).await);
+    println!("racer: {:?}", suite::persistent(Arc::new(store)).request(&job(), op).await);
 }
 
 async fn wait_for(file: &Path) {
@@ -347,7 +337,7 @@ async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreEr
     let disk = Disk::mount()?;
     let store = disk.store();
     store.create().await.unwrap();
-    let made = suite::version_of(store.request(&job(), Op::Create { record: record(0) }).await);
+    let made = version_of(store.request(&job(), Op::Create { record: record(0) }).await);
     let acquire = Op::Acquire { id: a(), length: store.lease_range().1, version: made, instead_of: None };
     assert_eq!(store.request(&job(), acquire).await, Ok(Reply::Done));
     drop(store);
@@ -395,7 +385,7 @@ async fn lease_is_taken_over_while_the_disk_is_full() {
     let Some(disk) = Disk::mount() else { return };
     let store = disk.store();
     store.create().await.unwrap();
-    let made = suite::version_of(store.request(&job(), Op::Create { record: record(0) }).await);
+    let made = version_of(store.request(&job(), Op::Create { record: record(0) }).await);
     let length = store.lease_range().0;
     let acquire = |id, version| Op::Acquire { id, length, version, instead_of: None };
     assert_eq!(store.request(&job(), acquire(a(), made)).await, Ok(Reply::Done));
@@ -413,7 +403,7 @@ async fn lease_is_taken_over_while_the_disk_is_full() {
     let write = |version, record| Op::Write { id: b(), version, record };
     let begun = store.request(&job(), write(version, record(1))).await;
     let marked = Record { released: true, ..record(1) };
-    suite::version_of(store.request(&job(), write(suite::version_of(begun), marked)).await);
+    version_of(store.request(&job(), write(version_of(begun), marked)).await);
     assert_eq!(store.request(&job(), Op::Release { id: b() }).await, Ok(Reply::Done));
 }
 

@@ -1,0 +1,369 @@
+//! The election on which a case runs, and the verdict of a case.
+
+use std::fmt::{Debug, Display};
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Time, Version};
+
+use crate::Store;
+use crate::clock::Clock;
+
+/// Interval between readings of a lease that is about to end.
+pub(super) const POLL: Duration = Duration::from_millis(50);
+
+/// Reason why a case has not passed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{found}")]
+pub struct Finding {
+    /// The store's behavior, and what was expected instead.
+    pub found: String,
+    /// The store's error if the store did not answer a request, or refused it. The case then proves nothing.
+    pub no_answer: Option<StoreError>,
+    /// The place in the case's code.
+    pub at: &'static Location<'static>,
+}
+
+impl Finding {
+    /// Creates the finding of a broken guarantee.
+    #[track_caller]
+    pub fn broken(found: impl Into<String>) -> Self {
+        Self { found: found.into(), no_answer: None, at: Location::caller() }
+    }
+
+    /// Creates the finding if an answer is not as expected.
+    #[track_caller]
+    fn answered<T>(found: impl Display, answer: &Result<T, StoreError>) -> Self {
+        let (report, no_answer) = match answer {
+            Ok(_) => ("the store accepts the request".to_owned(), None),
+            Err(error @ (StoreError::Unknown(_) | StoreError::Misconfigured(_))) => {
+                (format!("the store reports: {error}"), Some(error.clone()))
+            }
+            Err(error) => (format!("the store reports: {error}"), None),
+        };
+        Self { found: format!("{found}: {report}"), no_answer, at: Location::caller() }
+    }
+}
+
+/// The result of a case, or of a step of a case.
+pub type Verdict<T = ()> = Result<T, Finding>;
+
+/// Fails the case unless the condition holds. By default, the message contains the condition.
+macro_rules! ensure {
+    ($condition:expr $(,)?) => { ensure!($condition, "not true: {}", stringify!($condition)) };
+    ($condition:expr, $($found:tt)+) => {
+        if !$condition {
+            return Err($crate::conformance::bench::Finding::broken(format!($($found)+)));
+        }
+    };
+}
+
+/// Fails the case unless the values are equal. By default, the message contains the first expression.
+macro_rules! ensure_eq {
+    ($found:expr, $expected:expr $(,)?) => { ensure_eq!($found, $expected, "`{}`", stringify!($found)) };
+    ($found:expr, $expected:expr, $($what:tt)+) => {
+        match (&$found, &$expected) {
+            (found, expected) => {
+                ensure!(*found == *expected, "{}: {found:?} instead of {expected:?}", format_args!($($what)+));
+            }
+        }
+    };
+}
+
+pub(super) use {ensure, ensure_eq};
+
+/// Judges the answer to a request, which `what` names in the finding.
+pub trait Expect<T>: Sized {
+    /// Returns the value of an answer without an error.
+    ///
+    /// # Errors
+    /// The finding otherwise, as for all methods.
+    fn accepted(self, what: impl Display) -> Verdict<T>;
+    /// Expects that the lease is lost.
+    fn lost(self, what: impl Display) -> Verdict;
+    /// Expects that another id holds the lease.
+    fn held(self, what: impl Display) -> Verdict;
+    /// Expects a conflict with the `condition` of the request.
+    fn conflict(self, what: impl Display, condition: &str) -> Verdict;
+}
+
+impl<T> Expect<T> for Result<T, StoreError> {
+    #[track_caller]
+    fn accepted(self, what: impl Display) -> Verdict<T> {
+        match self {
+            Ok(value) => Ok(value),
+            Err(_) => Err(Finding::answered(format_args!("{what} failed"), &self)),
+        }
+    }
+
+    #[track_caller]
+    fn lost(self, what: impl Display) -> Verdict {
+        let is_lost = matches!(self, Err(StoreError::Lost(_)));
+        refused(is_lost, &self, format_args!("{what} did not fail with \"lease lost\""))
+    }
+
+    #[track_caller]
+    fn held(self, what: impl Display) -> Verdict {
+        let is_held = matches!(self, Err(StoreError::Held));
+        refused(is_held, &self, format_args!("{what} did not fail with \"lease held\""))
+    }
+
+    #[track_caller]
+    fn conflict(self, what: impl Display, condition: &str) -> Verdict {
+        let is_conflict = matches!(self, Err(StoreError::Conflict));
+        refused(is_conflict, &self, format_args!("{what} did not fail with a conflict ({condition})"))
+    }
+}
+
+#[track_caller]
+fn refused<T>(is_expected: bool, answer: &Result<T, StoreError>, found: impl Display) -> Verdict {
+    if is_expected { Ok(()) } else { Err(Finding::answered(found, answer)) }
+}
+
+/// Returns the version in an answer, which must contain a version.
+#[track_caller]
+pub(super) fn version_of(what: impl Display, answer: Result<Reply, StoreError>) -> Verdict<Version> {
+    match answer.accepted(&what)? {
+        Reply::Version(version) => Ok(version),
+        other => Err(Finding::broken(format!("{what} returned no version: {other:?}"))),
+    }
+}
+
+/// The passage of time on a store's clock.
+#[async_trait]
+pub trait Passage: Send + Sync {
+    /// Waits until `time` has passed.
+    async fn wait_out(&self, time: Duration);
+
+    /// The time on the store's clock, if that clock is not a real one.
+    fn set_time(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// An election under test. No other client knows its name.
+pub struct Bench {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The election.
+    pub election: ElectionName,
+    /// Length of a case's lease: short enough to wait for its end, but long enough for a slow machine to send several
+    /// requests first.
+    pub length: Duration,
+    /// Time after which a lease that still has not ended counts as endless. It starts when the lease should have ended.
+    pub patience: Duration,
+    /// The lease ids of three hosts.
+    pub ids: [LeaseId; 3],
+    /// The record that is written, apart from its term.
+    pub record: Record,
+    /// The passage of time.
+    pub passage: Arc<dyn Passage>,
+    clock: Clock,
+    /// The time at which the last request that started the current lease was sent, and the length of the lease.
+    held: Mutex<Option<(Time, Duration)>>,
+    is_late: AtomicBool,
+    /// Measurement by the case `renewed_lease_lasts_for_its_length`.
+    pub(super) lease_end: OnceLock<LeaseEnd>,
+}
+
+/// The end of a lease, measured from its expiry by the holder's clock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeaseEnd {
+    /// Time for which the lease was certainly still held.
+    pub held_for: Duration,
+    /// Time after which another client held the lease.
+    pub free_within: Duration,
+    /// True if the machine polled often enough for a precise measurement.
+    pub is_precise: bool,
+}
+
+/// The object, as a read returned it.
+pub struct Seen {
+    /// The state of the lease.
+    pub lease: LeaseState,
+    /// The version of the record.
+    pub version: Version,
+    /// The record; `None` if another client created the object.
+    pub record: Option<Record>,
+}
+
+impl Bench {
+    /// Creates a bench for an election, whose record is a copy of `record`.
+    pub fn new(
+        store: Arc<dyn Store>,
+        election: ElectionName,
+        length: Duration,
+        ids: [LeaseId; 3],
+        record: Record,
+        passage: Arc<dyn Passage>,
+    ) -> Self {
+        Self {
+            store,
+            election,
+            length,
+            patience: Duration::ZERO,
+            ids,
+            record,
+            passage,
+            clock: Clock::default(),
+            held: Mutex::default(),
+            is_late: AtomicBool::default(),
+            lease_end: OnceLock::new(),
+        }
+    }
+
+    /// True if a lease may have expired while the case relied on it, by the holder's clock. The machine or the store
+    /// was too slow, so the verdict proves nothing.
+    pub fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Measurement by the case `renewed_lease_lasts_for_its_length`, if the case has passed.
+    pub fn lease_end(&self) -> Option<&LeaseEnd> {
+        self.lease_end.get()
+    }
+
+    /// Returns the upper bound on elapsed time.
+    pub fn now(&self) -> Time {
+        self.passage.set_time().map_or_else(|| self.clock.now(), Time)
+    }
+
+    /// Returns the lower bound on elapsed time.
+    pub(super) fn least(&self) -> Duration {
+        self.passage.set_time().unwrap_or_else(|| self.clock.least())
+    }
+
+    /// Waits until `time` has passed. From then on, the case must not rely on the lease.
+    pub async fn wait_out(&self, time: Duration) {
+        *self.held() = None;
+        self.passage.wait_out(time).await;
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<(Time, Duration)>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a record of the term.
+    pub fn record(&self, term: u64) -> Record {
+        Record { term, ..self.record.clone() }
+    }
+
+    /// Sends a request.
+    pub async fn ask(&self, op: Op) -> Result<Reply, StoreError> {
+        let sent = self.now();
+        let answer = self.store.request(&self.election, op.clone()).await;
+        let answered = self.now();
+        let mut held = self.held();
+        // The difference between the clocks of the store and of this machine is at most 1%.
+        if held.is_some_and(|(since, length)| answered.since(since) >= length * 99 / 100) {
+            self.is_late.store(true, Ordering::Relaxed);
+        }
+        match op {
+            _ if answer.is_err() => {}
+            Op::Acquire { length, .. } => *held = Some((sent, length)),
+            Op::Renew { .. } | Op::Reclaim { .. } => *held = held.map(|(_, length)| (sent, length)),
+            Op::Release { .. } => *held = None,
+            _ => {}
+        }
+        answer
+    }
+
+    /// Reads the object, which must exist. A survey must return the same object, unless the survey cannot read the
+    /// other terms.
+    pub async fn see(&self) -> Verdict<Seen> {
+        let read = self.ask(Op::Read).await;
+        let surveyed = self.ask(Op::Survey).await;
+        // The lease may have expired meanwhile.
+        if self.ask(Op::Read).await == read {
+            match surveyed {
+                Ok(Reply::Surveyed { read: surveyed, .. }) => {
+                    ensure_eq!(Ok(Reply::Read(surveyed)), read, "a survey found another object than a read");
+                }
+                Err(StoreError::Misconfigured(_)) => {}
+                other => drop(other.accepted("a survey")?),
+            }
+        }
+        match read.accepted("a read of the record")? {
+            Reply::Read(Snapshot::Object { lease, version, record }) => Ok(Seen { lease, version, record }),
+            other => Err(Finding::broken(format!("cannot read the record that was created: {other:?}"))),
+        }
+    }
+
+    /// Creates the record. If the record exists, replaces it. The lease is then free.
+    pub async fn create(&self) -> Verdict<Version> {
+        let record = self.record(0);
+        if self.ask(Op::Read).await.accepted("a read of the record")? == Reply::Read(Snapshot::Nothing) {
+            return version_of("the creation of a record", self.ask(Op::Create { record }).await);
+        }
+        match self.break_now().await {
+            Err(StoreError::Lost(_)) => {}
+            answer => answer.accepted("a break of the lease")?,
+        }
+        self.store
+            .overwrite(&self.election, record)
+            .await
+            .accepted("a write of the record while nobody holds its lease")
+    }
+
+    /// Breaks the lease.
+    pub async fn break_now(&self) -> Result<(), StoreError> {
+        *self.held() = None;
+        self.store.break_now(&self.election).await
+    }
+
+    /// Acquires the lease on the current version.
+    pub async fn acquire(&self, id: LeaseId) -> Result<Reply, StoreError> {
+        match self.ask(Op::Read).await? {
+            Reply::Read(Snapshot::Object { version, .. }) => self.acquire_at(id, &version).await,
+            _ => Err(StoreError::Lost("there is no record".to_owned())),
+        }
+    }
+
+    /// Acquires the lease on this version.
+    pub async fn acquire_at(&self, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
+        self.ask(Op::Acquire { id, length: self.length, version: version.clone(), instead_of: None }).await
+    }
+
+    /// Renews the lease.
+    pub async fn renew(&self, id: LeaseId) -> Result<Reply, StoreError> {
+        self.ask(Op::Renew { id }).await
+    }
+
+    /// Reclaims the lease that is held under the id `from`.
+    pub async fn reclaim(&self, from: LeaseId, id: LeaseId, version: &Version) -> Result<Reply, StoreError> {
+        self.ask(Op::Reclaim { from, id, version: version.clone() }).await
+    }
+
+    /// Releases the lease.
+    pub async fn release(&self, id: LeaseId) -> Result<Reply, StoreError> {
+        self.ask(Op::Release { id }).await
+    }
+
+    /// Replaces this version of the record with a record of the term.
+    pub async fn write(&self, id: LeaseId, version: &Version, term: u64) -> Result<Reply, StoreError> {
+        self.ask(Op::Write { id, version: version.clone(), record: self.record(term) }).await
+    }
+
+    /// Creates the record and acquires its lease.
+    pub async fn held_by(&self, id: LeaseId) -> Verdict<Version> {
+        let version = self.create().await?;
+        self.acquire_at(id, &version).await.accepted("an acquire of a free lease")?;
+        Ok(version)
+    }
+
+    /// Waits until a lease that was just acquired or renewed has expired.
+    pub async fn outlive(&self) -> Verdict {
+        self.wait_out(self.length).await;
+        let gives_up = self.least() + self.patience;
+        let mut seen = self.see().await?;
+        while seen.lease == LeaseState::Held && self.least() < gives_up {
+            self.wait_out(POLL).await;
+            seen = self.see().await?;
+        }
+        ensure_eq!(seen.lease, LeaseState::Expired, "a lease that was not renewed for {:?}", self.length);
+        Ok(())
+    }
+}
