@@ -2,6 +2,7 @@
 //!
 //! - `cli` parses the command line and prints results. `config` resolves settings, records where each came from, and
 //!   keeps files that the host relies on out of its coordinators' reach. `commands` carries out the commands.
+//! - `node` is everything that takes part in elections, without the process around it. `commands::run` starts it.
 //! - `supervisor` carries out what an elector decides, and owns the instance and everything that it started.
 //! - `telemetry` is the log: lines pass a bounded queue to one writer thread, which checks guests' lines again.
 //! - `steering` is how operators control nodes: the nodes' side, and the commands' side.
@@ -11,7 +12,7 @@
 //!   steering commands from programs. `service_manager` notifies systemd.
 //! - `maintenance` steps the host down before Azure freezes or reboots its machine.
 //! - `random` draws numbers that differ even on clones of the machine.
-//! - `node` is the host's identity, `signals` handles requests to end, `reload` reads files again on SIGHUP, and
+//! - `signals` handles requests to end, `reload` reads files again on SIGHUP, and
 //!   `local_socket` is the admin API for the host's own user on this machine.
 
 pub mod admin;

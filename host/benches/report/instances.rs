@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use baton_election::ElectionName;
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, Launcher, Limits, Module, Notice, Output, Policy,
-    Processes, Runners, RunningInstances, Templates,
+    CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, InstanceHandle as _, Launcher, Limits, Module, Notice,
+    Output, Policy, Processes, Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;

@@ -109,8 +109,100 @@ pub struct Launcher {
     pub watchdog: Arc<Watchdog>,
 }
 
-impl Launcher {
+/// Starts instances for a supervisor. [`Launcher`] starts real ones.
+pub trait Launch: Send + Sync {
     /// Starts an instance of `module` that serves `term`. Any failure is reported by [`InstanceEvent::Gone`].
+    fn start(
+        &self,
+        module: &Module,
+        term: Term,
+        deadline: Time,
+        abort_at: Time,
+        output: Arc<dyn Output>,
+    ) -> Box<dyn InstanceHandle>;
+
+    /// Keeps these versions ready to start, and no others.
+    fn keep(&self, modules: &[&Module]);
+
+    /// Prepares for a term of `module`, while the lease is being acquired.
+    fn expects(&self, module: &Module);
+
+    /// Discards the preparations, since another node holds the lease.
+    fn expects_none(&self);
+
+    /// Discards what the last instance has left to its successor: this node no longer holds the lease.
+    fn clear_handover(&self);
+
+    /// Returns a watch that changes when timers have missed time while an instance runs.
+    fn missed_by_timers(&self) -> watch::Receiver<()>;
+}
+
+/// A running instance, held by its supervisor. Dropping this kills the instance.
+pub trait InstanceHandle: Send {
+    /// Waits for the next event. Cancel safe.
+    fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent>;
+
+    /// Asks the instance to stop. Later requests are ignored. If this process also runs the `next` term, the host
+    /// claims the state for that term before it asks, unless the claim takes too long.
+    fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>);
+
+    /// Refuses all effects from now on, and kills the instance, whatever it is doing.
+    fn kill(&mut self);
+
+    /// Extends the deadlines after a renewal.
+    fn extend(&self, deadline: Time, abort_at: Time);
+
+    /// Returns the time until effects are refused.
+    fn remaining(&self) -> Duration;
+
+    /// Returns the time of the last progress report, or of the start if there was none.
+    fn last_progress(&self) -> Time;
+
+    /// Returns the resources that the instance has used.
+    fn usage(&self) -> Usage;
+
+    /// Returns the numbers of effects that have passed or have been refused so far.
+    fn effects(&self) -> Effects;
+}
+
+impl Launch for Launcher {
+    fn start(
+        &self,
+        module: &Module,
+        term: Term,
+        deadline: Time,
+        abort_at: Time,
+        output: Arc<dyn Output>,
+    ) -> Box<dyn InstanceHandle> {
+        Box::new(self.start(module, term, deadline, abort_at, output))
+    }
+
+    fn keep(&self, modules: &[&Module]) {
+        self.runners.keep(modules);
+    }
+
+    /// Starts to read the state, if `module` uses state.
+    fn expects(&self, module: &Module) {
+        if module.uses_state() {
+            self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
+        }
+    }
+
+    fn expects_none(&self) {
+        self.read_ahead.clear();
+    }
+
+    fn clear_handover(&self) {
+        self.handover.clear();
+    }
+
+    fn missed_by_timers(&self) -> watch::Receiver<()> {
+        self.watchdog.missed_by_timers()
+    }
+}
+
+impl Launcher {
+    /// Starts an instance: see [`Launch::start`].
     pub fn start(
         &self,
         module: &Module,
@@ -157,18 +249,6 @@ impl Launcher {
             events,
             task,
         }
-    }
-
-    /// Starts to read the state while the lease is being acquired, if `module` uses state.
-    pub fn expects(&self, module: &Module) {
-        if module.uses_state() {
-            self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
-        }
-    }
-
-    /// Discards the state that [`Launcher::expects`] has read, since another node holds the lease.
-    pub fn expects_none(&self) {
-        self.read_ahead.clear();
     }
 
     /// Returns the guest's environment variables. A command has no interface for its fencing token, election and node,
@@ -283,7 +363,7 @@ impl InstanceControl {
     }
 }
 
-/// A running instance, held by its supervisor. Dropping this kills the instance.
+/// An instance in a runner.
 pub struct Instance {
     control: InstanceControl,
     started: Time,
@@ -327,36 +407,35 @@ pub struct Gone {
     pub backtrace: Option<String>,
 }
 
-impl Instance {
-    /// Waits for the next event. Cancel safe.
-    pub async fn next_event(&mut self) -> InstanceEvent {
-        loop {
-            let patience = async {
-                match &mut self.patience {
-                    Some((sleep, _)) => sleep.await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                Some(event) = self.events.recv() => return event,
-                gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
-                    // The async runtime is shutting down with the host.
-                    let why = format!("the host failed to supervise the instance: {error}");
-                    Gone { end: End::Crashed(why), backtrace: None }
-                })),
-                () = patience => {
-                    if let Some((_, notice)) = self.patience.take() {
-                        ask_to_stop(&self.stop, notice);
+impl InstanceHandle for Instance {
+    fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent> {
+        Box::pin(async move {
+            loop {
+                let patience = async {
+                    match &mut self.patience {
+                        Some((sleep, _)) => sleep.await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    Some(event) = self.events.recv() => return event,
+                    gone = &mut self.task => return InstanceEvent::Gone(gone.unwrap_or_else(|error| {
+                        // The async runtime is shutting down with the host.
+                        let why = format!("the host failed to supervise the instance: {error}");
+                        Gone { end: End::Crashed(why), backtrace: None }
+                    })),
+                    () = patience => {
+                        if let Some((_, notice)) = self.patience.take() {
+                            ask_to_stop(&self.stop, notice);
+                        }
                     }
                 }
             }
-        }
+        })
     }
 
-    /// Asks the instance to stop. Later requests are ignored. If this process also runs the `next` term, the host
-    /// claims the state for that term before it asks, unless the claim takes too long.
-    pub fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
+    fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let notice = StopNotice { reason, message, grace_ends };
         let Some(term) = next else { return ask_to_stop(&self.stop, notice) };
         let patience = self.claim_ahead.min(grace_ends.since(self.clock.now()) / 4);
@@ -364,38 +443,34 @@ impl Instance {
         self.succeed.send_replace(Some(Successor { term, notice }));
     }
 
-    /// Refuses all effects from now on, and kills the instance, whatever it is doing.
-    pub fn kill(&mut self) {
+    fn kill(&mut self) {
         self.control.killed.send_replace(true);
         self.control.kill();
     }
 
-    /// Extends the deadlines after a renewal.
-    pub fn extend(&self, deadline: Time, abort_at: Time) {
+    fn extend(&self, deadline: Time, abort_at: Time) {
         self.control.extend(deadline, abort_at);
     }
 
-    /// Returns the time until effects are refused.
-    pub fn remaining(&self) -> Duration {
+    fn remaining(&self) -> Duration {
         self.control.gate.remaining()
     }
 
-    /// Returns the time of the last progress report, or of the start if there was none.
-    pub fn last_progress(&self) -> Time {
+    fn last_progress(&self) -> Time {
         let since = self.control.runner.get().and_then(|runner| runner.tally.since_progress());
         since.map_or(self.started, |since| Time(self.clock.now().0.saturating_sub(since)).max(self.started))
     }
 
-    /// Returns the resources that the instance has used.
-    pub fn usage(&self) -> Usage {
+    fn usage(&self) -> Usage {
         self.control.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
     }
 
-    /// Returns the numbers of effects that have passed or have been refused so far.
-    pub fn effects(&self) -> Effects {
+    fn effects(&self) -> Effects {
         self.control.runner.get().map(|runner| runner.tally.effects()).unwrap_or_default()
     }
+}
 
+impl Instance {
     /// Returns the time of the start.
     pub fn started(&self) -> Time {
         self.started

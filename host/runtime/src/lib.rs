@@ -83,7 +83,7 @@ pub use control_groups::{ControlGroups, ControlGroupsError};
 pub use engine::Engine;
 pub use folder::{Folder, FolderGrant};
 pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
-pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, Launcher};
+pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, InstanceHandle, Launch, Launcher};
 pub use instances::{InstanceUsage, LimitUsage, ProcessUse, RunningInstances};
 pub use judge::is_complete;
 pub use judge::{Import, ModuleKind};

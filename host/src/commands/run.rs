@@ -20,38 +20,39 @@
 
 use std::convert::Infallible;
 use std::mem::ManuallyDrop;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::eligibility::{HIGHEST_PRIORITY, longest_deferral};
-use baton_election::{ElectionName, Settings, StoreError};
-use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinError, JoinSet};
+use baton_election::eligibility::longest_deferral;
+use baton_election::{ElectionName, StoreError};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 
 use super::dev::{Workshop, hint_at_busy_instances};
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, BoundEndpoint};
 use crate::config::{Config, Coordinator, Misspelt, TrustedPath};
-use crate::historian::{Historian, HistorianPace};
-use crate::links::{self, Links, LinksThread, MAX_LINKS, PeerSettings};
+use crate::links::{self, Links, MAX_LINKS, PeerSettings};
 use crate::local_socket;
 use crate::maintenance::Maintenance;
-use crate::node::NodeId;
+use crate::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
 use crate::random::incarnation;
 use crate::reload::Reload;
 use crate::service_manager::{Notifier, Phase, Phases, ServiceManager};
 use crate::signals::{Ask, Signals};
-use crate::steering::{HandOvers, NodeIncarnation, Preemption, SteeringWatch};
-use crate::supervisor::{LeadershipQuota, Shutdown, Supervisor};
+use crate::steering::NodeIncarnation;
+use crate::supervisor::Shutdown;
 use crate::telemetry::{ElectionTracker, Event, FollowerLog, Heartbeat, LAST_LINES, Log};
 use crate::watched::Watched;
 use baton_modules::{
-    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, Judgement, ModuleSource, NodeProperties,
-    OciSource, Pace, Preparer, RegistryCredentials, Report, ReportSink, Source, SupervisorState, Supply, Trust,
+    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, NodeProperties, OciSource, Pace,
+    Preparer, RegistryCredentials, Report, ReportSink, Source, SupervisorState, Trust,
 };
 use baton_runtime::confine;
 use baton_runtime::memory;
@@ -64,7 +65,7 @@ use baton_store::gate::Watchdog;
 use baton_store::jitter::Moments;
 use baton_store::sqlite::Exposure;
 use baton_store::state::{Handover, ReadAhead};
-use baton_store::{AnnouncedPeer, Digest, Labels, LockFile, ObjectStore, Store, no_file_events, witness};
+use baton_store::{Digest, LockFile, ObjectStore, no_file_events, witness};
 use baton_store::{LeaseStore, MemoryStore, SqliteStore, StoreUrl};
 
 /// Timeout for creating the lock file at startup. At this point, nothing depends on it yet.
@@ -83,24 +84,21 @@ const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let stores = Stores {
         leases: open_store(&config.store)?,
-        states: open_store(&config.store)?,
         modules: open_store(&config.store)?,
         status: open_store(&config.store)?,
     };
-    host(config, &stores, None)
+    // A separate handle, so that renewals do not wait for coordinators' commits.
+    let states: Arc<dyn ObjectStore> = open_store(&config.store)?;
+    host(config, stores, states, None)
 }
 
 /// Runs a host for `baton dev`: one node with a store in memory, and a workshop that builds the module.
 pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<ExitCode> {
     let clock = Clock::default();
     let store = Arc::new(MemoryStore::new(Arc::new(move || clock.now().0)));
-    let stores = Stores {
-        leases: Arc::clone(&store) as _,
-        states: Arc::clone(&store) as _,
-        modules: Arc::clone(&store) as _,
-        status: store,
-    };
-    host(config, &stores, Some(workshop))
+    let stores =
+        Stores { leases: Arc::clone(&store) as _, modules: Arc::clone(&store) as _, status: Arc::clone(&store) as _ };
+    host(config, stores, store, Some(workshop))
 }
 
 /// Number of threads that must be available at startup: about as many as a host with one coordinator, and its
@@ -130,7 +128,12 @@ fn has_room_for_threads() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow::Result<ExitCode> {
+fn host(
+    config: &Config,
+    stores: Stores,
+    states: Arc<dyn ObjectStore>,
+    workshop: Option<&Workshop>,
+) -> anyhow::Result<ExitCode> {
     memory::keep_one_heap();
     has_room_for_threads()?;
     config.check_path_isolation(implicit_paths(config, workshop)).map_err(WrongConfiguration::new)?;
@@ -179,8 +182,8 @@ fn host(config: &Config, stores: &Stores, workshop: Option<&Workshop>) -> anyhow
     for Misspelt { variable, meant: suggestion } in config.misspelt.iter().cloned() {
         log.emit(None, Event::UnknownVariable { variable, suggestion });
     }
-    let ends = Ends { listening, peers, max_links };
-    let ended = run_host(config, stores, workshop, &checked, ends, node.id(), &log);
+    let host = Host { config, workshop, checked: &checked, node: node.id(), log: &log, states };
+    let ended = host.run(stores, Ends { listening, peers, max_links });
     writer.shutdown(LAST_LINES);
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -239,15 +242,6 @@ fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPa
     found
 }
 
-/// Four handles to the same store, so that renewals do not wait for other requests, and operators' requests delay
-/// nothing.
-struct Stores {
-    leases: Arc<dyn LeaseStore>,
-    states: Arc<dyn ObjectStore>,
-    modules: Arc<dyn ObjectStore>,
-    status: Arc<dyn Store>,
-}
-
 struct Checked<'a> {
     coordinator: &'a Coordinator,
     trust: Trust,
@@ -282,262 +276,288 @@ struct Ends {
     max_links: usize,
 }
 
-fn run_host(
-    config: &Config,
-    Stores { leases, states, modules, status }: &Stores,
-    workshop: Option<&Workshop>,
-    checked: &[Checked<'_>],
-    Ends { listening, peers, max_links }: Ends,
-    node: &NodeId,
-    log: &Log,
-) -> anyhow::Result<()> {
-    let clock = Clock::default();
-    let last_words_log = log.clone();
-    let watchdog =
-        Arc::new(Watchdog::start(clock.clone(), move |why, longest| last_words_log.last_words(why, longest))?);
-    // Runners' messages must not delay a supervisor, so they are handled on separate threads.
-    let keepers = runtime("keeper", 2)?;
-    // With only one thread, a slow system call for one election would delay another election's deadlines.
-    let control = runtime("control", checked.len().clamp(1, 2))?;
-    let incarnation = incarnation(node.as_str())?;
-    let lock_file = control.block_on(lock_file(config, workshop, &incarnation, log));
-    // Keeps the lock file locked until this process has exited, whatever else is dropped earlier.
-    let _held = ManuallyDrop::new(lock_file.clone());
-    let leases = match &lock_file {
-        Some(_) => &baton_store::open_leases(&config.store, lock_file.clone()).map_err(WrongConfiguration::new)?,
-        None => leases,
-    };
-    // Move this process into its control group before it starts child processes, because they inherit the group.
-    let report_log = log.clone();
-    let report = move |error: String| report_log.emit(None, Event::Error { error });
-    let groups = ControlGroups::delegated(report.clone()).unwrap_or_else(|error| {
-        report(error.to_string());
-        None
-    });
-    // Runners must run this program, even if its file has been replaced in the meantime.
-    let templates = Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file);
-    let running = RunningInstances::default();
-    let moments = Moments::default();
-    let tracker = |Checked { coordinator, .. }: &Checked<'_>| {
-        let tracker = ElectionTracker::one_of(checked.len(), coordinator.election.clone(), coordinator.timing.lease());
+/// The process around a node, whose settings have been checked.
+struct Host<'a> {
+    config: &'a Config,
+    workshop: Option<&'a Workshop>,
+    checked: &'a [Checked<'a>],
+    node: &'a NodeId,
+    log: &'a Log,
+    /// The store of coordinators' states.
+    states: Arc<dyn ObjectStore>,
+}
+
+/// The parts of the process that all elections share.
+struct Shared {
+    clock: Clock,
+    watchdog: Arc<Watchdog>,
+    templates: Templates,
+    /// Runs the tasks that handle runners' messages, so that these do not delay a supervisor.
+    keepers: Handle,
+    running: RunningInstances,
+    trackers: Vec<Arc<ElectionTracker>>,
+    incarnation: String,
+}
+
+impl Host<'_> {
+    fn run(&self, mut stores: Stores, ends: Ends) -> anyhow::Result<()> {
+        let Self { config, workshop, checked, node, log, .. } = self;
+        let clock = Clock::default();
+        let last_words_log = (*log).clone();
+        let watchdog =
+            Arc::new(Watchdog::start(clock.clone(), move |why, longest| last_words_log.last_words(why, longest))?);
+        let keepers = runtime("keeper", 2)?;
+        // With only one thread, a slow system call for one election would delay another election's deadlines.
+        let control = runtime("control", checked.len().clamp(1, 2))?;
+        let incarnation = incarnation(node.as_str())?;
+        let lock_file = control.block_on(lock_file(config, *workshop, &incarnation, log));
+        // Keeps the lock file locked until this process has exited, whatever else is dropped earlier.
+        let _held = ManuallyDrop::new(lock_file.clone());
+        if lock_file.is_some() {
+            stores.leases =
+                baton_store::open_leases(&config.store, lock_file.clone()).map_err(WrongConfiguration::new)?;
+        }
+        let moments = Moments::default();
+        let shared = Shared {
+            templates: self.templates(lock_file)?,
+            keepers: keepers.handle().clone(),
+            running: RunningInstances::default(),
+            trackers: checked.iter().map(|checked| self.tracker(checked, moments)).collect(),
+            clock,
+            watchdog,
+            incarnation,
+        };
+        let heartbeat = Heartbeat::default();
+        let address = ends.listening.as_ref().map(BoundEndpoint::address).transpose()?;
+        let advertised = address.and_then(|address| config.admin.advertised(address, &config.store));
+        if let Some(address) = address {
+            log.emit(None, Event::Endpoint { address: address.to_string() });
+        }
+        let watched = Arc::new(self.watched(&shared, heartbeat.clone()));
+        let reload = Reload {
+            config: (*config).clone(),
+            trusts: checked.iter().map(|checked| checked.trust.clone()).collect(),
+            certificate: ends.listening.as_ref().and_then(BoundEndpoint::certificate),
+        };
+        let telling = tell_manager(&watched, log)?;
+        let admin = Admin::start(ends.listening, self.local_socket(&shared), watched, Arc::clone(&stores.status))?;
+        let network = Network { advertised, peers: ends.peers, max_links: ends.max_links };
+        let result = control.block_on(async {
+            let mut aside = JoinSet::new();
+            aside.spawn(heartbeat.clone().of_runtime(shared.clock.clone(), moments));
+            let result = self.run_node(&shared, stores, network, (reload, telling.phases()), &mut aside).await;
+            aside.shutdown().await;
+            heartbeat.end();
+            result
+        });
+        if let Some(admin) = admin {
+            admin.shutdown();
+        }
+        telling.end();
+        // A store that hangs may block a thread forever, but nothing depends on it any more.
+        control.shutdown_background();
+        keepers.shutdown_timeout(Duration::from_secs(1));
+        result
+    }
+
+    /// Creates the templates of runners. Moves this process into its control group first, because child processes
+    /// inherit the group.
+    fn templates(&self, lock_file: Option<Arc<LockFile>>) -> anyhow::Result<Templates> {
+        let report_log = self.log.clone();
+        let report = move |error: String| report_log.emit(None, Event::Error { error });
+        let groups = ControlGroups::delegated(report.clone()).unwrap_or_else(|error| {
+            report(error.to_string());
+            None
+        });
+        // Runners must run this program, even if its file has been replaced in the meantime.
+        Ok(Templates::with_lock_file("/proc/self/exe".into(), &Processes::in_groups(groups)?, lock_file))
+    }
+
+    fn tracker(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Arc<ElectionTracker> {
+        let (election, lease) = (coordinator.election.clone(), coordinator.timing.lease());
+        let tracker = ElectionTracker::one_of(self.checked.len(), election, lease);
         // SQLite can answer many reads in one transaction, so read at the same moments. Over a network, each read would
         // need its own connection.
-        let asks_at_once = matches!(config.store, StoreUrl::Sqlite(_));
-        let tracker = if asks_at_once { tracker.reading_at(moments) } else { tracker };
-        Arc::new(tracker)
-    };
-    let trackers: Vec<Arc<ElectionTracker>> = checked.iter().map(tracker).collect();
-    let heartbeat = Heartbeat::default();
-    let address = listening.as_ref().map(BoundEndpoint::address).transpose()?;
-    let advertised = address.and_then(|address| config.admin.advertised(address, &config.store));
-    if let Some(address) = address {
-        log.emit(None, Event::Endpoint { address: address.to_string() });
+        let asks_at_once = matches!(self.config.store, StoreUrl::Sqlite(_));
+        Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
     }
-    let watched = Arc::new(Watched {
-        node: node.to_string(),
-        labels: config.labels.clone(),
-        incarnation: incarnation.clone(),
-        events: log.events(),
-        trackers: trackers.clone(),
-        running: running.clone(),
-        clock: clock.clone(),
-        watchdog: Arc::clone(&watchdog),
-        heartbeat: heartbeat.clone(),
-        log: Some(log.clone()),
-    });
-    let reload = Reload {
-        config: config.clone(),
-        trusts: checked.iter().map(|checked| checked.trust.clone()).collect(),
-        certificate: listening.as_ref().and_then(BoundEndpoint::certificate),
-    };
-    let telling = tell_manager(&watched, log)?;
-    let phases = telling.phases();
-    // Commands cannot read a store in memory, so this host needs no socket.
-    let socket = workshop.is_none().then(|| local_socket::open(&incarnation)).transpose().unwrap_or_else(|error| {
-        let error = format!(
-            "cannot open the local socket, so logs and usage need the admin endpoint even on this machine: {error}"
-        );
-        log.emit(None, Event::Error { error });
-        None
-    });
-    let admin = Admin::start(listening, socket, watched, Arc::clone(status))?;
-    let result = control.block_on(async {
+
+    fn watched(&self, shared: &Shared, heartbeat: Heartbeat) -> Watched {
+        Watched {
+            node: self.node.to_string(),
+            labels: self.config.labels.clone(),
+            incarnation: shared.incarnation.clone(),
+            events: self.log.events(),
+            trackers: shared.trackers.clone(),
+            running: shared.running.clone(),
+            clock: shared.clock.clone(),
+            watchdog: Arc::clone(&shared.watchdog),
+            heartbeat,
+            log: Some(self.log.clone()),
+        }
+    }
+
+    /// Opens the socket for commands on this machine. Commands cannot read a store in memory, so `baton dev` needs
+    /// none.
+    fn local_socket(&self, shared: &Shared) -> Option<UnixListener> {
+        let is_wanted = self.workshop.is_none();
+        is_wanted.then(|| local_socket::open(&shared.incarnation)).transpose().unwrap_or_else(|error| {
+            let error = format!(
+                "cannot open the local socket, so logs and usage need the admin endpoint even on this machine: {error}"
+            );
+            self.log.emit(None, Event::Error { error });
+            None
+        })
+    }
+
+    /// Runs the node until a signal ends it. Tasks without an end of their own go to `aside`.
+    async fn run_node(
+        &self,
+        shared: &Shared,
+        stores: Stores,
+        network: Network,
+        (reload, phases): (Reload, Phases),
+        aside: &mut JoinSet<()>,
+    ) -> anyhow::Result<()> {
+        let Self { config, workshop, log, .. } = self;
         let mut signals = Signals::listen()?;
-        let mut aside = JoinSet::new();
-        let all_runners: Vec<Runners> = checked
-            .iter()
-            .map(|Checked { policy, .. }| Runners::new(policy.clone(), &templates, keepers.handle()))
-            .collect();
-        let stores = (Arc::clone(modules), Arc::clone(leases));
-        let found = (advertised.as_ref(), peers.as_ref().map(links::PeerListener::announced));
-        let make = Followers::new(config, node, &incarnation, found, stores, workshop, log)?;
-        let prepare = async {
-            let supplied = make.all(checked, &all_runners, &trackers).await?;
-            // A local folder is always created. A shared store is created only with `--create`.
-            if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
-                let (tries, tried) = oneshot::channel();
-                aside.spawn(create(Arc::clone(leases), config.store.clone(), log.clone(), tries));
-                // An election that polled earlier would find no store, and would log that.
-                let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
-            }
-            anyhow::Ok(supplied)
-        };
-        let supplied = tokio::select! {
-            supplied = prepare => supplied?,
+        let elections = tokio::select! {
+            elections = self.elections(shared, &stores, &network, aside) => elections?,
             // Preparing a large module takes a while. Nothing has started yet that a shutdown would have to end.
             asked = signals.next() => {
                 begin_shutdown(asked, log, &phases);
                 return Ok(());
             }
         };
-        let (tell_away, away) = watch::channel(None);
-        let (ask, asked) = watch::channel(Shutdown::No);
-        let (quota, hand_overs) = (LeadershipQuota::at_most(config.max_leading), HandOvers::default());
-        let (mut supervisors, mut followers, mut historians) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
-        let peers = peers.map(|listening| (listening, Arc::clone(status) as Arc<dyn ObjectStore>));
-        let mut links = Links::new((node.as_str(), &incarnation), sockets, peers, max_links);
-        let (serving, over) = watch::channel(());
-        let supplied = supplied.into_iter().zip(all_runners).zip(&trackers);
-        for (Checked { coordinator, .. }, ((supplied, runners), tracker)) in checked.iter().zip(supplied) {
-            let log = log.for_election(tracker);
-            let (source, timing) = (&coordinator.module, &coordinator.timing);
-            let (store, module) = (&config.store, supplied.module);
-            let has_quota = config.max_leading.is_some_and(|most| most < checked.len());
-            let waits = longest_deferral(coordinator.priority, has_quota);
-            log.emit(None, Event::starting(node.as_str(), store, source.to_string(), module, timing, waits));
-            let launcher = Launcher {
-                election: coordinator.election.clone(),
-                node: node.to_string(),
-                runners,
-                states: Arc::clone(states),
-                handover: Handover::default(),
-                read_ahead: ReadAhead::default(),
-                claim_ahead: CLAIM_AHEAD,
-                arguments: coordinator.arguments.clone(),
-                env: reveal(&coordinator.env),
-                config: coordinator.config.clone(),
-                secrets: coordinator.secrets.clone(),
-                running: running.clone(),
-                clock: clock.clone(),
-                watchdog: Arc::clone(&watchdog),
-            };
-            let itself = NodeIncarnation { node: node.to_string(), incarnation: incarnation.clone() };
-            // A node with the highest priority never needs to preempt.
-            if coordinator.preempt && coordinator.priority < HIGHEST_PRIORITY && workshop.is_none() {
-                let preemption = Preemption {
-                    election: coordinator.election.clone(),
-                    itself: itself.clone(),
-                    priority: coordinator.priority,
-                    timing: coordinator.timing,
-                    store: Arc::clone(status),
-                    tracker: Arc::clone(tracker),
-                    clock: clock.clone(),
-                    hand_overs: hand_overs.clone(),
-                };
-                aside.spawn(preemption.watch());
-            }
-            let steering_watch = Arc::new(SteeringWatch::new(
-                coordinator.election.clone(),
-                (itself, coordinator.timing),
-                Arc::clone(modules),
-                clock.clone(),
-                log.clone(),
-                tracker.notifier.clone(),
-            ));
-            let link = links.handle(coordinator.election.clone(), &tracker.notifier, tracker, &log);
-            aside.spawn(Arc::clone(&steering_watch).watch());
-            let historian = Historian {
-                election: coordinator.election.clone(),
-                node: node.to_string(),
-                incarnation: incarnation.clone(),
-                store: Arc::clone(modules),
-                tracker: Arc::clone(tracker),
-                log: log.clone(),
-                pace: HistorianPace::default(),
-            };
-            let supervisor = Supervisor {
-                election: coordinator.election.clone(),
-                settings: Settings {
-                    node: node.to_string(),
-                    incarnation: incarnation.clone(),
-                    timing: coordinator.timing,
-                    lease_range: leases.lease_range(),
-                    pause: coordinator.pause,
-                    on_done: coordinator.on_done,
-                    probation: coordinator.probation,
-                },
-                store: Arc::clone(leases),
-                launcher,
-                supply: supplied.supply,
-                one_module: matches!(source, ModuleSource::File(_)),
-                away: away.clone(),
-                judgements: supplied.judgements,
-                steering_watch,
-                priority: coordinator.priority,
-                quota: quota.clone(),
-                presence: supplied.presence,
-                stall_after: coordinator.stall_after,
-                clock: clock.clone(),
-                log,
-                link,
-                tracker: Arc::clone(tracker),
-            };
-            supervisors.spawn(supervisor.run(asked.clone()));
-            followers.spawn(supplied.follower.run());
-            historians.spawn(historian.run(over.clone()));
-        }
-        let linking = start_links(links, log);
-        aside.spawn(heartbeat.clone().of_runtime(clock.clone(), moments));
+        let node = Node::start(self.node_config(shared, stores, network, elections));
         if let Some(asked) = signals.take_reloads() {
-            aside.spawn(reload.whenever(asked, phases.clone(), log.clone()));
+            aside.spawn(reload.whenever(asked, phases.clone(), (*log).clone()));
         }
         // Under `baton dev`, there is no other node to take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
-            let trackers = trackers.clone();
-            aside.spawn(Maintenance { endpoint, trackers, away: tell_away, log: log.clone() }.watch());
+            let (trackers, away) = (shared.trackers.clone(), node.drained());
+            aside.spawn(Maintenance { endpoint, trackers, away, log: (*log).clone() }.watch());
         }
-        if let Some(workshop) = workshop {
-            aside.spawn(workshop.clone().run(log.clone(), asked.clone()));
-            aside.spawn(hint_at_busy_instances(running.clone()));
+        let shutdown = node.shutdown();
+        if let Some(workshop) = *workshop {
+            aside.spawn(workshop.clone().run((*log).clone(), shutdown.subscribe()));
+            aside.spawn(hint_at_busy_instances(shared.running.clone()));
         }
         phases.are_at(Phase::Ready);
+        let mut finished = pin!(node.finished());
         loop {
             tokio::select! {
                 asked = signals.next() => {
-                    ask.send_replace(begin_shutdown(asked, log, &phases));
+                    shutdown.send_replace(begin_shutdown(asked, log, &phases));
                 }
-                ended = supervisors.join_next() => match ended {
-                    None => break,
-                    Some(ended) => {
-                        ended.context("a supervisor failed")?.context("cannot get random numbers from the system")?;
-                    }
-                },
-                // A follower ends after its supervisor. If a follower fails, the host keeps running.
-                Some(ended) = followers.join_next() => report_failed_follower(ended, log),
+                ended = &mut finished => return Ok(ended?),
             }
         }
-        if let Some(linking) = linking {
-            linking.shutdown().await;
-        }
-        while let Some(ended) = followers.join_next().await {
-            report_failed_follower(ended, log);
-        }
-        // Historians write last, so that they do not delay takeovers. A failed historian has nothing more to write.
-        drop(serving);
-        while historians.join_next().await.is_some() {}
-        aside.shutdown().await;
-        heartbeat.end();
-        Ok(())
-    });
-    if let Some(admin) = admin {
-        admin.shutdown();
     }
-    telling.end();
-    // A store that hangs may block a thread forever, but nothing depends on it any more.
-    control.shutdown_background();
-    keepers.shutdown_timeout(Duration::from_secs(1));
-    result
+
+    /// Prepares the elections, and creates the store if necessary.
+    async fn elections(
+        &self,
+        shared: &Shared,
+        stores: &Stores,
+        network: &Network,
+        aside: &mut JoinSet<()>,
+    ) -> anyhow::Result<Vec<ElectionConfig>> {
+        let Self { config, workshop, log, .. } = self;
+        let followers = Followers::new(self, shared, stores, network);
+        let mut elections = Vec::new();
+        for (checked, tracker) in self.checked.iter().zip(&shared.trackers) {
+            let runners = Runners::new(checked.policy.clone(), &shared.templates, &shared.keepers);
+            let (modules, module) = followers.follower(checked, &runners, tracker).await?;
+            elections.push((self.election(checked, shared, runners, modules, tracker), module));
+        }
+        // A local folder is always created. A shared store is created only with `--create`.
+        if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
+            let (tries, tried) = oneshot::channel();
+            aside.spawn(create(Arc::clone(&stores.leases), config.store.clone(), (*log).clone(), tries));
+            // An election that polled earlier would find no store, and would log that.
+            let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
+        }
+        let has_quota = config.max_leading.is_some_and(|most| most < elections.len());
+        for ((election, module), Checked { coordinator, .. }) in elections.iter().zip(self.checked) {
+            let waits = longest_deferral(election.priority, has_quota);
+            let (source, timing) = (coordinator.module.to_string(), &election.timing);
+            let starting = Event::starting(self.node.as_str(), &config.store, source, *module, timing, waits);
+            log.for_election(&election.tracker).emit(None, starting);
+        }
+        debug_assert!(workshop.is_none() || elections.len() == 1, "`baton dev` runs one coordinator");
+        Ok(elections.into_iter().map(|(election, _)| election).collect())
+    }
+
+    fn election(
+        &self,
+        Checked { coordinator, .. }: &Checked<'_>,
+        shared: &Shared,
+        runners: Runners,
+        modules: ModuleFollower,
+        tracker: &Arc<ElectionTracker>,
+    ) -> ElectionConfig {
+        let launcher = Launcher {
+            election: coordinator.election.clone(),
+            node: self.node.to_string(),
+            runners,
+            states: Arc::clone(&self.states),
+            handover: Handover::default(),
+            read_ahead: ReadAhead::default(),
+            claim_ahead: CLAIM_AHEAD,
+            arguments: coordinator.arguments.clone(),
+            env: reveal(&coordinator.env),
+            config: coordinator.config.clone(),
+            secrets: coordinator.secrets.clone(),
+            running: shared.running.clone(),
+            clock: shared.clock.clone(),
+            watchdog: Arc::clone(&shared.watchdog),
+        };
+        ElectionConfig {
+            election: coordinator.election.clone(),
+            timing: coordinator.timing,
+            pause: coordinator.pause,
+            on_done: coordinator.on_done,
+            probation: coordinator.probation,
+            stall_after: coordinator.stall_after,
+            priority: coordinator.priority,
+            // `baton dev` has no other node to hand over to.
+            preempt: coordinator.preempt && self.workshop.is_none(),
+            one_module: matches!(coordinator.module, ModuleSource::File(_)),
+            modules,
+            launcher: Arc::new(launcher),
+            tracker: Arc::clone(tracker),
+        }
+    }
+
+    fn node_config(
+        &self,
+        shared: &Shared,
+        stores: Stores,
+        network: Network,
+        elections: Vec<ElectionConfig>,
+    ) -> NodeConfig {
+        let Self { config, workshop, node, log, .. } = self;
+        let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
+        let peers = network.peers.map(|listening| (listening, Arc::clone(&stores.status) as Arc<dyn ObjectStore>));
+        NodeConfig {
+            itself: NodeIncarnation { node: node.to_string(), incarnation: shared.incarnation.clone() },
+            links: Links::new((node.as_str(), &shared.incarnation), sockets, peers, network.max_links),
+            stores,
+            clock: shared.clock.clone(),
+            log: (*log).clone(),
+            max_leaderships: config.max_leading,
+            elections,
+        }
+    }
+}
+
+/// The host's ends of the network, apart from the admin endpoint.
+struct Network {
+    /// The advertised address of the admin endpoint, if any.
+    advertised: Option<AdminUrl>,
+    peers: Option<links::PeerListener>,
+    max_links: usize,
 }
 
 /// Creates the lock file that shows to other hosts of this machine, and to the next one, that this host has exited.
@@ -574,14 +594,6 @@ async fn lock_file(
     None
 }
 
-fn start_links(links: Links, log: &Log) -> Option<LinksThread> {
-    links.start(log.clone()).unwrap_or_else(|error| {
-        let error = format!("cannot start links, so this node exchanges no hints and polls the store: {error}");
-        log.emit(None, Event::Error { error });
-        None
-    })
-}
-
 fn tell_manager(watched: &Arc<Watched>, log: &Log) -> std::io::Result<Notifier> {
     match ServiceManager::of_process() {
         Ok(Some(manager)) => manager.tell_of(Arc::clone(watched), log.clone()),
@@ -603,90 +615,47 @@ fn begin_shutdown(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
     level
 }
 
-fn report_failed_follower(ended: Result<(), JoinError>, log: &Log) {
-    if let Err(error) = ended {
-        let error = format!(
-            "the follower of a module source failed ({error}): this host runs no new version until its next start"
-        );
-        log.emit(None, Event::Error { error });
-    }
-}
-
+/// Creates the followers of all elections' module sources.
 struct Followers<'a> {
-    node: &'a NodeId,
-    incarnation: &'a str,
-    admin: Option<&'a AdminUrl>,
-    peer: Option<AnnouncedPeer>,
-    modules: Arc<dyn ObjectStore>,
-    leases: Arc<dyn LeaseStore>,
-    workshop: Option<&'a Workshop>,
-    log: &'a Log,
-    labels: Labels,
+    host: &'a Host<'a>,
+    shared: &'a Shared,
+    stores: &'a Stores,
+    network: &'a Network,
     compiler: Compiler,
     cache: Option<Cache>,
 }
 
-/// A follower of a coordinator's module source, and the supervisor's ends of the channels to it.
-struct Supplied {
-    follower: Follower,
-    supply: watch::Receiver<Supply>,
-    judgements: mpsc::UnboundedSender<Judgement>,
-    presence: watch::Sender<SupervisorState>,
-    /// The module that was loaded at startup, for sources that require one.
-    module: Option<Digest>,
-}
-
 impl<'a> Followers<'a> {
-    fn new(
-        config: &Config,
-        node: &'a NodeId,
-        incarnation: &'a str,
-        (admin, peer): (Option<&'a AdminUrl>, Option<AnnouncedPeer>),
-        (modules, leases): (Arc<dyn ObjectStore>, Arc<dyn LeaseStore>),
-        workshop: Option<&'a Workshop>,
-        log: &'a Log,
-    ) -> anyhow::Result<Self> {
-        let cache = config.cache.as_deref().and_then(|folder| {
-            let key = config.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
+    fn new(host: &'a Host<'a>, shared: &'a Shared, stores: &'a Stores, network: &'a Network) -> Self {
+        let cache = host.config.cache.as_deref().and_then(|folder| {
+            let key = host.config.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
             let opened = key.and_then(|key| Cache::open(folder, key));
-            opened.map_err(|error| log.emit(None, Event::Error { error: error.to_string() })).ok()
+            opened.map_err(|error| host.log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
-        let (labels, compiler) = (config.labels.clone(), Compiler::default());
-        Ok(Self { node, incarnation, admin, peer, modules, leases, workshop, log, labels, compiler, cache })
+        Self { host, shared, stores, network, compiler: Compiler::default(), cache }
     }
 
-    async fn all(
-        &self,
-        checked: &[Checked<'_>],
-        runners: &[Runners],
-        trackers: &[Arc<ElectionTracker>],
-    ) -> anyhow::Result<Vec<Supplied>> {
-        let mut supplied = Vec::new();
-        for ((checked, runners), tracker) in checked.iter().zip(runners).zip(trackers) {
-            supplied.push(self.follower(checked, runners, tracker).await?);
-        }
-        Ok(supplied)
-    }
-
-    /// Creates the follower of a module source. Only a file must be usable at startup, when the user can fix it.
+    /// Creates the follower of a module source, and loads the module if it is a file. Only a file must be usable at
+    /// startup, when the user can fix it.
     async fn follower(
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,
         runners: &Runners,
         tracker: &Arc<ElectionTracker>,
-    ) -> anyhow::Result<Supplied> {
+    ) -> anyhow::Result<(ModuleFollower, Option<Digest>)> {
+        let Self { host, shared, stores, network, .. } = self;
         let engine = Engine::new();
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
         let (presence, seen) = watch::channel(SupervisorState::default());
         let reports: Arc<dyn ReportSink> = Arc::new(FollowerLog {
-            log: self.log.for_election(tracker),
+            log: host.log.for_election(tracker),
             tracker: Arc::clone(tracker),
             source: coordinator.module.to_string(),
         });
         let source: Option<Box<dyn Source>> = match &coordinator.module {
             ModuleSource::File(path) => {
                 let file = FileSource::new(path.clone());
-                Some(match self.workshop {
+                Some(match host.workshop {
                     Some(workshop) => Box::new(workshop.source(file)),
                     None => Box::new(file),
                 })
@@ -700,18 +669,18 @@ impl<'a> Followers<'a> {
         };
         let (mut follower, supply, judgements) = Follower::new(FollowerConfig {
             election: coordinator.election.clone(),
-            node: self.node.to_string(),
-            incarnation: self.incarnation.to_owned(),
+            node: host.node.to_string(),
+            incarnation: shared.incarnation.clone(),
             name: coordinator.module.to_string(),
             known_by: NodeProperties {
-                labels: self.labels.clone(),
+                labels: host.config.labels.clone(),
                 priority: coordinator.priority,
-                admin: self.admin.map(ToString::to_string).unwrap_or_default(),
-                peer: self.peer.clone(),
+                admin: network.advertised.as_ref().map(ToString::to_string).unwrap_or_default(),
+                peer: network.peers.as_ref().map(links::PeerListener::announced),
             },
             source,
-            store: Arc::clone(&self.modules),
-            leases: Arc::clone(&self.leases),
+            store: Arc::clone(&stores.modules),
+            leases: Arc::clone(&stores.leases),
             preparer: Arc::new(Preparer {
                 engine,
                 trust: trust.clone(),
@@ -726,12 +695,12 @@ impl<'a> Followers<'a> {
             notifier: tracker.notifier.clone(),
         });
         let module = match &coordinator.module {
-            ModuleSource::File(_) if self.workshop.is_none() => {
+            ModuleSource::File(_) if host.workshop.is_none() => {
                 follower.load().await.map_err(WrongConfiguration::new)?
             }
             _ => None,
         };
-        Ok(Supplied { follower, supply, judgements, presence, module })
+        Ok((ModuleFollower { follower, supply, judgements, presence }, module))
     }
 }
 

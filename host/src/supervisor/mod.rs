@@ -35,10 +35,9 @@ use crate::random::random;
 use crate::steering::{SteeringState, SteeringWatch};
 use crate::telemetry::{BEAT_EVERY, ElectionTracker, LAST_LINES, Log, StoreOp};
 use baton_modules::{Judgement, Prepared, SupervisorState, Supply, Verdict};
-use baton_runtime::{Instance, InstanceEvent, Launcher};
+use baton_runtime::{InstanceEvent, InstanceHandle, Launch};
 use baton_store::clock::Clock;
 use baton_store::gate::{Deadline, end_this_process};
-use baton_store::state::ReadAhead;
 use baton_store::{Digest, LeaseStore};
 pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
@@ -71,7 +70,7 @@ pub struct Supervisor {
     /// The store that holds the lease.
     pub store: Arc<dyn LeaseStore>,
     /// Starts instances.
-    pub launcher: Launcher,
+    pub launcher: Arc<dyn Launch>,
     /// The modules to run, now and later.
     pub supply: watch::Receiver<Supply>,
     /// True if all nodes should run the same module, so that any difference is logged.
@@ -109,7 +108,7 @@ impl Supervisor {
         let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
         let reporter = Reporter::new(self.log.clone());
-        let missed_by_timers = self.launcher.watchdog.missed_by_timers();
+        let missed_by_timers = self.launcher.missed_by_timers();
         let hears = self.steering_watch.hears();
         let mut run = Run {
             given: self,
@@ -163,7 +162,7 @@ struct Run {
 }
 
 struct Serving {
-    instance: Instance,
+    instance: Box<dyn InstanceHandle>,
     term: Term,
     module: Digest,
 }
@@ -187,7 +186,7 @@ impl Run {
                 self.given.quota.give_back(&self.given.election);
             }
             if !self.elector.holds_lease() {
-                self.given.launcher.handover.clear();
+                self.given.launcher.clear_handover();
             }
             if self.elector.follows() && !self.elector.surveys() {
                 self.given.launcher.expects_none();
@@ -372,7 +371,7 @@ impl Run {
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
         self.at_hand.keep(&planned);
         self.given.tracker.set_module(self.at_hand.all().next().map(|one| one.module.digest()));
-        self.given.launcher.runners.keep(&self.at_hand.all().map(|one| &one.module).collect::<Vec<_>>());
+        self.given.launcher.keep(&self.at_hand.all().map(|one| &one.module).collect::<Vec<_>>());
     }
 
     fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
@@ -411,7 +410,7 @@ impl Run {
         let (steering_watch, is_recall) = (Arc::clone(&self.given.steering_watch), matches!(op, Op::Recall));
         // If the node gets the lease, a term begins, and the term's instance first reads its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
-        let read_ahead = may_lead_to_a_term.then(|| self.read_ahead_for_next_term());
+        let launcher = may_lead_to_a_term.then(|| self.prepare_for_next_term());
         self.requests.spawn(async move {
             let (what, asked, sent) = (op.to_string(), StoreOp::from(&op), clock.now());
             let request = async {
@@ -444,21 +443,21 @@ impl Run {
                     (Err(error), clock.now().since(sent))
                 }
             };
-            if let (Some(read_ahead), Err(_)) = (read_ahead, &result) {
-                read_ahead.clear();
+            if let (Some(launcher), Err(_)) = (launcher, &result) {
+                launcher.expects_none();
             }
             tracker.record_request(asked, &result, took);
             Input::Answer { id, result }
         });
     }
 
-    /// Starts to read the state for the next term's instance, unless the read has already been started.
-    fn read_ahead_for_next_term(&self) -> ReadAhead {
+    /// Lets the launcher prepare for the next term's instance, unless it has already begun.
+    fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
         if let Some(Prepared { module, .. }) = planned {
             self.given.launcher.expects(module);
         }
-        self.given.launcher.read_ahead.clone()
+        Arc::clone(&self.given.launcher)
     }
 
     /// Returns the input for an instance that has exited, or delays the input until the instance's lines have been

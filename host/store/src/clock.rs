@@ -12,6 +12,7 @@
 mod alarm;
 mod wall;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,12 +31,29 @@ const STEP: i128 = 5_000_000;
 const INTERRUPTED: i128 = 1_000_000;
 
 /// The clock of this host. Clones share one clock.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Clock {
     elapsed: Arc<Mutex<Elapsed>>,
+    /// The source of all times, if it is not the kernel.
+    source: Option<TimeSource>,
+}
+
+/// Returns the time since some fixed moment. It must not go back.
+pub type TimeSource = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clock").field("elapsed", &self.elapsed).finish_non_exhaustive()
+    }
 }
 
 impl Clock {
+    /// Creates a clock that shows the time of `source` instead of the kernel's clocks, for tests that move the time.
+    #[must_use]
+    pub fn of_source(source: TimeSource) -> Self {
+        Self { source: Some(source), ..Self::default() }
+    }
+
     /// Returns the current time, by the upper bound on elapsed time. It never goes back.
     pub fn now(&self) -> Time {
         Time(nanoseconds(self.read().most))
@@ -54,19 +72,19 @@ impl Clock {
 
     /// Returns the time of the boot clock alone. Takes no lock. All processes of one boot share this clock.
     pub fn boot(&self) -> Duration {
-        nanoseconds(read(ClockId::Boottime))
+        self.source.as_ref().map_or_else(|| nanoseconds(read(ClockId::Boottime)), |source| source())
     }
 
     /// Returns the wall-clock time since the Unix epoch, for display only.
     pub fn wall(&self) -> Duration {
-        nanoseconds(read(ClockId::Realtime))
+        self.source.as_ref().map_or_else(|| nanoseconds(read(ClockId::Realtime)), |source| source())
     }
 
     fn read(&self) -> MutexGuard<'_, Elapsed> {
         // Read the clocks under the lock: if a reading from before a step were processed after the step, the step would
         // count twice.
         let mut elapsed = self.elapsed.lock().unwrap_or_else(PoisonError::into_inner);
-        elapsed.advance(Readings::together());
+        elapsed.advance(self.source.as_ref().map_or_else(Readings::together, |source| Readings::same(source())));
         elapsed
     }
 }
@@ -80,6 +98,12 @@ struct Readings {
 }
 
 impl Readings {
+    /// All clocks show the same time.
+    fn same(time: Duration) -> Self {
+        let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
+        Self { boot: nanos, raw: nanos, wall: nanos }
+    }
+
     /// Reads again if the thread was preempted between two readings, since that would look like a step.
     fn together() -> Self {
         let mut boot = read(ClockId::Boottime);

@@ -22,8 +22,8 @@ use baton_election::{ElectionName, End, StopReason, Time};
 use baton_runtime::Folder;
 use baton_runtime::confine::missing;
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, Launcher, Limits, MAKE_RUNNERS, Module, Notice, Output, Policy,
-    Processes, Runners, RunningInstances, Templates, make_runners,
+    CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceHandle as _, Launcher, Limits, MAKE_RUNNERS, Module,
+    Notice, Output, Policy, Processes, Runners, RunningInstances, Templates, make_runners,
 };
 use baton_store::clock::Clock;
 use baton_store::gate::Watchdog;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 use baton_election::End;
-use baton_runtime::{Grants, HttpPolicy, Launcher, Module, Notice, Output, Policy};
+use baton_runtime::{Grants, HttpPolicy, InstanceHandle as _, Launcher, Module, Notice, Output, Policy};
 use tokio::sync::mpsc;
 
 use super::guests::asks_over_http;

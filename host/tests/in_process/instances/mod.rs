@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use baton_election::{ElectionName, End, StopReason};
 use baton_runtime::{
-    CLAIM_AHEAD, Engine, Instance, Launcher, Limits, Module, Notice, Output, Policy, Processes, Runners,
-    RunningInstances, Templates,
+    CLAIM_AHEAD, Engine, Instance, InstanceHandle as _, Launcher, Limits, Module, Notice, Output, Policy, Processes,
+    Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
 use baton_store::clock::Clock;

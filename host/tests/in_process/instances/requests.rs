@@ -85,7 +85,7 @@ async fn store_request_is_repeated_when_it_panics() {
             probation: Duration::from_secs(30),
         },
         store,
-        launcher,
+        launcher: Arc::new(launcher),
         supply: watch::Sender::new(supply).subscribe(),
         one_module: true,
         away: watch::Sender::default().subscribe(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{End, StopReason, Term, Version};
-use baton_runtime::{CLAIM_AHEAD, Instance, Launcher, Module};
+use baton_runtime::{CLAIM_AHEAD, Instance, InstanceHandle as _, Launcher, Module};
 use baton_store::MemoryStore;
 use baton_store::memory::Fault;
 use baton_store::state::{Document, DocumentError, EditError, edit};

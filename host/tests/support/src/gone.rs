@@ -1,6 +1,6 @@
 //! Waits for the end of an instance whose host is the test's own process.
 
-use baton_runtime::{Gone, Instance, InstanceEvent};
+use baton_runtime::{Gone, Instance, InstanceEvent, InstanceHandle as _};
 
 use crate::patience::Patience;
 

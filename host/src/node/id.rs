@@ -78,9 +78,9 @@ impl NodeChoice {
     ///
     /// # Errors
     /// [`NodeError`] if no slot is available.
-    pub fn claim(&self) -> Result<Node, NodeError> {
+    pub fn claim(&self) -> Result<ClaimedId, NodeError> {
         match self {
-            Self::Given(id) => Ok(Node { id: id.clone(), _slot: None }),
+            Self::Given(id) => Ok(ClaimedId { id: id.clone(), _slot: None }),
             Self::Slot { machine, folder } => claim_slot(machine, folder),
         }
     }
@@ -97,12 +97,12 @@ impl fmt::Display for NodeChoice {
 
 /// This host's id, and the lock on its slot: keep it until the process ends.
 #[derive(Debug)]
-pub struct Node {
+pub struct ClaimedId {
     id: NodeId,
     _slot: Option<File>,
 }
 
-impl Node {
+impl ClaimedId {
     /// The id.
     #[must_use]
     pub fn id(&self) -> &NodeId {
@@ -130,7 +130,7 @@ pub enum NodeError {
     Full(PathBuf),
 }
 
-fn claim_slot(machine: &str, folder: &Path) -> Result<Node, NodeError> {
+fn claim_slot(machine: &str, folder: &Path) -> Result<ClaimedId, NodeError> {
     let failed = |source: io::Error| NodeError::Folder { folder: folder.to_path_buf(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     for slot in 0..SLOTS {
@@ -144,7 +144,7 @@ fn claim_slot(machine: &str, folder: &Path) -> Result<Node, NodeError> {
             .map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
-                return Ok(Node { id, _slot: Some(file) });
+                return Ok(ClaimedId { id, _slot: Some(file) });
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {}
             Err(error) => return Err(failed(error.into())),

@@ -1,0 +1,288 @@
+//! A node: everything that takes part in elections, apart from the process around it. `id` is the node's identity.
+//!
+//! A host is one node. Tests run several nodes in one process, over one store, on a clock that they move.
+
+mod id;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::eligibility::HIGHEST_PRIORITY;
+use baton_election::{ElectionName, OnDone, Settings, Timing};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+
+use crate::historian::{Historian, HistorianPace};
+use crate::links::{Links, LinksThread};
+use crate::maintenance::Drained;
+use crate::steering::{HandOvers, NodeIncarnation, Preemption, SteeringWatch};
+use crate::supervisor::{LeadershipQuota, Shutdown, Supervisor};
+use crate::telemetry::{ElectionTracker, Event, Log};
+use baton_modules::{Follower, Judgement, SupervisorState, Supply};
+use baton_runtime::Launch;
+use baton_store::clock::Clock;
+use baton_store::{LeaseStore, ObjectStore, Store};
+pub use id::{ClaimedId, NodeChoice, NodeError, NodeId};
+
+/// Three handles to the same store, so that renewals do not wait for other requests, and operators' requests delay
+/// nothing.
+#[derive(Clone)]
+pub struct Stores {
+    /// The handle for leases.
+    pub leases: Arc<dyn LeaseStore>,
+    /// The handle for modules, steering and history.
+    pub modules: Arc<dyn ObjectStore>,
+    /// The handle for operators' requests.
+    pub status: Arc<dyn Store>,
+}
+
+/// Settings and dependencies of a node.
+pub struct NodeConfig {
+    /// The node and the incarnation of its host.
+    pub itself: NodeIncarnation,
+    /// The store.
+    pub stores: Stores,
+    /// The host's clock.
+    pub clock: Clock,
+    /// The host's log.
+    pub log: Log,
+    /// The host's links, without any election so far.
+    pub links: Links,
+    /// Maximum number of elections that the node leads at the same time, as long as other nodes can lead the others.
+    pub max_leaderships: Option<usize>,
+    /// The elections.
+    pub elections: Vec<ElectionConfig>,
+}
+
+/// Settings and dependencies of a node in one election.
+pub struct ElectionConfig {
+    /// The election.
+    pub election: ElectionName,
+    /// The lease's length, and the times derived from it.
+    pub timing: Timing,
+    /// The wait after an instance has returned ok, before the next term begins under the same lease.
+    pub pause: Duration,
+    /// The action to take after an instance has returned ok.
+    pub on_done: OnDone,
+    /// The length of a probation.
+    pub probation: Duration,
+    /// Time without progress after which an instance counts as stalled; `None` for no limit.
+    pub stall_after: Option<Duration>,
+    /// The node's priority. Nodes with a higher priority take a free lease earlier.
+    pub priority: u8,
+    /// True if the node, while it leads, hands over to a node with a higher priority.
+    pub preempt: bool,
+    /// True if all nodes should run the same module, so that any difference is logged.
+    pub one_module: bool,
+    /// The follower of the module's source, with the supervisor's channels to it.
+    pub modules: ModuleFollower,
+    /// Starts instances.
+    pub launcher: Arc<dyn Launch>,
+    /// The state of the node in this election, as shown to outside observers.
+    pub tracker: Arc<ElectionTracker>,
+}
+
+/// A follower of a coordinator's module source, and the supervisor's ends of the channels to it.
+pub struct ModuleFollower {
+    /// The follower.
+    pub follower: Follower,
+    /// The modules to run, now and later.
+    pub supply: watch::Receiver<Supply>,
+    /// Sink for the judgements on versions.
+    pub judgements: mpsc::UnboundedSender<Judgement>,
+    /// Sink for this node's announcement.
+    pub presence: watch::Sender<SupervisorState>,
+}
+
+/// A node that takes part in its elections.
+pub struct Node {
+    shutdown: watch::Sender<Shutdown>,
+    drained: watch::Sender<Drained>,
+    supervisors: JoinSet<Result<(), getrandom::Error>>,
+    followers: JoinSet<()>,
+    historians: JoinSet<()>,
+    /// Tasks without an end of their own: steering watches and preemptions.
+    watches: JoinSet<()>,
+    links: Option<LinksThread>,
+    /// Historians end once this is dropped.
+    serving: watch::Sender<()>,
+    log: Log,
+}
+
+/// A supervisor ended although no one asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeEnd {
+    /// The supervisor panicked.
+    #[error("a supervisor failed")]
+    Failed(#[source] JoinError),
+    /// The system cannot provide random numbers for lease ids.
+    #[error("cannot get random numbers from the system")]
+    NoRandomNumbers(#[source] getrandom::Error),
+}
+
+impl Node {
+    /// Starts to take part in the elections. Call this in the runtime that runs the node's tasks.
+    #[must_use]
+    pub fn start(config: NodeConfig) -> Self {
+        let NodeConfig { itself, stores, clock, log, mut links, max_leaderships, elections } = config;
+        let host = Host {
+            itself,
+            stores,
+            clock,
+            quota: LeadershipQuota::at_most(max_leaderships),
+            hand_overs: HandOvers::default(),
+        };
+        let mut node = Self {
+            shutdown: watch::Sender::new(Shutdown::No),
+            drained: watch::Sender::new(None),
+            supervisors: JoinSet::new(),
+            followers: JoinSet::new(),
+            historians: JoinSet::new(),
+            watches: JoinSet::new(),
+            links: None,
+            serving: watch::Sender::new(()),
+            log,
+        };
+        for election in elections {
+            node.contend(&host, &mut links, election);
+        }
+        node.links = start_links(links, &node.log);
+        node
+    }
+
+    /// Spawns the tasks of one election.
+    fn contend(&mut self, host: &Host, links: &mut Links, config: ElectionConfig) {
+        let Host { itself, stores, clock, quota, hand_overs } = host;
+        let ElectionConfig { election, timing, priority, tracker, modules, .. } = config;
+        let log = self.log.for_election(&tracker);
+        // A node with the highest priority never needs to preempt.
+        if config.preempt && priority < HIGHEST_PRIORITY {
+            let preemption = Preemption {
+                election: election.clone(),
+                itself: itself.clone(),
+                priority,
+                timing,
+                store: Arc::clone(&stores.status),
+                tracker: Arc::clone(&tracker),
+                clock: clock.clone(),
+                hand_overs: hand_overs.clone(),
+            };
+            self.watches.spawn(preemption.watch());
+        }
+        let steering_watch = Arc::new(SteeringWatch::new(
+            election.clone(),
+            (itself.clone(), timing),
+            Arc::clone(&stores.modules),
+            clock.clone(),
+            log.clone(),
+            tracker.notifier.clone(),
+        ));
+        self.watches.spawn(Arc::clone(&steering_watch).watch());
+        let historian = Historian {
+            election: election.clone(),
+            node: itself.node.clone(),
+            incarnation: itself.incarnation.clone(),
+            store: Arc::clone(&stores.modules),
+            tracker: Arc::clone(&tracker),
+            log: log.clone(),
+            pace: HistorianPace::default(),
+        };
+        let supervisor = Supervisor {
+            settings: Settings {
+                node: itself.node.clone(),
+                incarnation: itself.incarnation.clone(),
+                timing,
+                lease_range: stores.leases.lease_range(),
+                pause: config.pause,
+                on_done: config.on_done,
+                probation: config.probation,
+            },
+            store: Arc::clone(&stores.leases),
+            launcher: config.launcher,
+            supply: modules.supply,
+            one_module: config.one_module,
+            away: self.drained.subscribe(),
+            judgements: modules.judgements,
+            steering_watch,
+            priority,
+            quota: quota.clone(),
+            presence: modules.presence,
+            stall_after: config.stall_after,
+            clock: clock.clone(),
+            link: links.handle(election.clone(), &tracker.notifier, &tracker, &log),
+            log,
+            tracker,
+            election,
+        };
+        self.supervisors.spawn(supervisor.run(self.shutdown.subscribe()));
+        self.followers.spawn(modules.follower.run());
+        self.historians.spawn(historian.run(self.serving.subscribe()));
+    }
+
+    /// Returns the channel that asks the node to shut down.
+    #[must_use]
+    pub fn shutdown(&self) -> watch::Sender<Shutdown> {
+        self.shutdown.clone()
+    }
+
+    /// Returns the channel that makes the node ineligible in all elections, for maintenance of its machine.
+    #[must_use]
+    pub fn drained(&self) -> watch::Sender<Drained> {
+        self.drained.clone()
+    }
+
+    /// Waits until the node has left all elections. Dropping the future ends the node at once: its instances are
+    /// killed, and its leases expire.
+    ///
+    /// # Errors
+    /// [`NodeEnd`] if a supervisor ended without being asked to.
+    pub async fn finished(mut self) -> Result<(), NodeEnd> {
+        loop {
+            tokio::select! {
+                ended = self.supervisors.join_next() => match ended {
+                    None => break,
+                    Some(ended) => ended.map_err(NodeEnd::Failed)?.map_err(NodeEnd::NoRandomNumbers)?,
+                },
+                // A follower ends after its supervisor. If a follower fails, the node continues.
+                Some(ended) = self.followers.join_next() => report_failed_follower(ended, &self.log),
+            }
+        }
+        if let Some(links) = self.links {
+            links.shutdown().await;
+        }
+        while let Some(ended) = self.followers.join_next().await {
+            report_failed_follower(ended, &self.log);
+        }
+        // Historians write last, so that they do not delay takeovers. A failed historian has nothing more to write.
+        drop(self.serving);
+        while self.historians.join_next().await.is_some() {}
+        self.watches.shutdown().await;
+        Ok(())
+    }
+}
+
+/// The parts of a node that its elections share.
+struct Host {
+    itself: NodeIncarnation,
+    stores: Stores,
+    clock: Clock,
+    quota: LeadershipQuota,
+    hand_overs: HandOvers,
+}
+
+fn start_links(links: Links, log: &Log) -> Option<LinksThread> {
+    links.start(log.clone()).unwrap_or_else(|error| {
+        let error = format!("cannot start links, so this node exchanges no hints and polls the store: {error}");
+        log.emit(None, Event::Error { error });
+        None
+    })
+}
+
+fn report_failed_follower(ended: Result<(), JoinError>, log: &Log) {
+    if let Err(error) = ended {
+        let error = format!(
+            "the follower of a module source failed ({error}): this host runs no new version until its next start"
+        );
+        log.emit(None, Event::Error { error });
+    }
+}

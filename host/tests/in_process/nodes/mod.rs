@@ -1,0 +1,462 @@
+//! Several nodes in this process, over one store in memory, with instances that the test scripts. Time advances only
+//! when every task waits, so a scenario of minutes takes milliseconds, on any machine.
+//!
+//! Each test checks, in addition to its own subject, that no two instances could act at the same time.
+
+mod preference;
+mod steering;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use baton::links::Links;
+use baton::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
+use baton::steering::NodeIncarnation;
+use baton::steering::operator::{HintTarget, Operator, SteerResult, SteeringCommand};
+use baton::supervisor::Shutdown;
+use baton::telemetry::{ElectionTracker, FollowerLog, Format, Log, LogWriter, Ring, Style};
+use baton_election::{ElectionName, End, OnDone, StopReason, Term, Time, Timing};
+use baton_modules::{
+    EditError, Follower, FollowerConfig, NodeProperties, Offer, Pace, Preparation, Prepare, PrepareError, Publication,
+    SupervisorState, VersionList, edit_versions,
+};
+use baton_runtime::{Effects, Engine, Gone, InstanceEvent, InstanceHandle, Launch, Module, Output, Usage};
+use baton_store::clock::Clock;
+use baton_store::{Announcement, Digest, MemoryStore, ModuleStore as _, ObjectStore as _, Reading, memory};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The length of the leases.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// Virtual time after which a wait has failed.
+const PATIENCE: Duration = Duration::from_secs(2 * 3600);
+
+/// Interval at which a wait checks its condition.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The store, the clock and the instances that nodes share.
+struct Fleet {
+    store: MemoryStore,
+    clock: Clock,
+    elections: Vec<ElectionName>,
+    instances: Instances,
+}
+
+/// The settings of a node that tests change.
+#[derive(Clone, Copy)]
+struct NodeSettings {
+    priority: u8,
+    preempt: bool,
+    max_leaderships: Option<usize>,
+    pause: Duration,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self { priority: 100, preempt: false, max_leaderships: None, pause: Duration::from_secs(1) }
+    }
+}
+
+impl Fleet {
+    /// Creates a store with a version of a module for each election.
+    async fn new(elections: &[&str]) -> Self {
+        let began = Instant::now();
+        let source: Arc<dyn Fn() -> Duration + Send + Sync> = Arc::new(move || began.elapsed());
+        let store = MemoryStore::new(Arc::clone(&source));
+        let elections = elections.iter().map(|name| ElectionName::new(name).unwrap()).collect();
+        let fleet = Self { store, clock: Clock::of_source(source), elections, instances: Instances::default() };
+        for election in &fleet.elections {
+            fleet.push(election, 1).await;
+        }
+        fleet
+    }
+
+    /// Publishes a module of an election. Each number is another module.
+    async fn push(&self, election: &ElectionName, number: u32) -> Digest {
+        let bytes = component(number);
+        let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
+        self.store.put_module(&digest, bytes).await.unwrap();
+        // The store refuses this write if the list exists.
+        let _exists = self.store.write_control(election, None, VersionList::default().encode()).await;
+        let publication = Publication { digest, size, by: "me".into(), at: "now".into(), signature: None };
+        let edit = |list: &mut VersionList| Ok::<_, EditError>(list.push(publication.clone())?);
+        edit_versions(&self.store, election, edit).await.unwrap();
+        digest
+    }
+
+    fn start(&self, name: &str) -> TestNode {
+        self.start_with(name, NodeSettings::default())
+    }
+
+    fn start_with(&self, name: &str, settings: NodeSettings) -> TestNode {
+        let incarnation = format!("{name}/{}", self.clock.now().0.as_nanos());
+        let itself = NodeIncarnation { node: name.to_owned(), incarnation };
+        let style = Style { format: Format::Json, terminal: false, colours: false };
+        let nowhere = File::create("/dev/null").unwrap();
+        let (log, writer) = Log::start(style, &NodeId::new(name).unwrap(), Box::new(nowhere)).unwrap();
+        let (events, incarnation) = (log.events(), itself.incarnation.clone());
+        let elections = self.elections.iter().map(|one| self.election(one, &itself, settings, &log)).collect();
+        let node = Node::start(NodeConfig {
+            links: Links::new((name, &itself.incarnation), None, None, 0),
+            itself,
+            stores: Stores {
+                leases: Arc::new(self.store.clone()),
+                modules: Arc::new(self.store.clone()),
+                status: Arc::new(self.store.clone()),
+            },
+            clock: self.clock.clone(),
+            log,
+            max_leaderships: settings.max_leaderships,
+            elections,
+        });
+        let shutdown = node.shutdown();
+        let task = tokio::spawn(async { node.finished().await.unwrap() });
+        TestNode { name: name.to_owned(), incarnation, events, shutdown, task, _writer: writer }
+    }
+
+    fn election(
+        &self,
+        election: &ElectionName,
+        itself: &NodeIncarnation,
+        settings: NodeSettings,
+        log: &Log,
+    ) -> ElectionConfig {
+        let tracker = Arc::new(ElectionTracker::new(election.clone(), LEASE));
+        let (presence, seen) = watch::channel(SupervisorState::default());
+        let (follower, supply, judgements) = Follower::new(FollowerConfig {
+            election: election.clone(),
+            node: itself.node.clone(),
+            incarnation: itself.incarnation.clone(),
+            name: format!("store://{election}"),
+            known_by: NodeProperties { priority: settings.priority, ..NodeProperties::default() },
+            source: None,
+            store: Arc::new(self.store.clone()),
+            leases: Arc::new(self.store.clone()),
+            preparer: Arc::new(InProcess),
+            presence: seen,
+            notifier: tracker.notifier.clone(),
+            reports: Arc::new(FollowerLog {
+                log: log.for_election(&tracker),
+                tracker: Arc::clone(&tracker),
+                source: "store".to_owned(),
+            }),
+            pace: Pace::default(),
+        });
+        ElectionConfig {
+            election: election.clone(),
+            timing: Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(5), 64 << 20).unwrap(),
+            pause: settings.pause,
+            on_done: OnDone::Repeat,
+            probation: Duration::from_secs(30),
+            stall_after: None,
+            priority: settings.priority,
+            preempt: settings.preempt,
+            one_module: false,
+            modules: ModuleFollower { follower, supply, judgements, presence },
+            launcher: Arc::new(Scripted {
+                node: itself.node.clone(),
+                election: election.clone(),
+                clock: self.clock.clone(),
+                instances: self.instances.clone(),
+            }),
+            tracker,
+        }
+    }
+
+    /// Waits until an instance of the first election runs on a node, and returns its term.
+    async fn leads(&self, node: &TestNode) -> Term {
+        self.leads_in(&self.elections[0], node).await
+    }
+
+    async fn leads_in(&self, election: &ElectionName, node: &TestNode) -> Term {
+        let running = || {
+            let instances = self.instances.0.lock().unwrap();
+            let mut running = instances.iter().filter(|one| !one.is_gone && one.election == *election);
+            running.find(|one| one.node == node.name).map(|one| one.term)
+        };
+        until(&format!("{} to lead {election}", node.name), running).await
+    }
+
+    /// Waits until a node has announced that it could lead.
+    async fn is_ready(&self, node: &TestNode) {
+        self.announced(node, |said| said.stays_out.is_none() && !said.holds.is_empty() && said.steered.is_some()).await;
+    }
+
+    /// Waits until a node's announcement for the first election satisfies `test`.
+    async fn announced(&self, node: &TestNode, test: impl Fn(&Announcement) -> bool) {
+        let waits = async {
+            loop {
+                let said = self.store.announcements(&self.elections[0]).await.unwrap();
+                let said = said.iter().filter_map(|(_, said)| Announcement::decode(said));
+                if said.into_iter().any(|said| said.incarnation == node.incarnation && test(&said)) {
+                    return;
+                }
+                sleep(POLL).await;
+            }
+        };
+        timeout(PATIENCE, waits).await.unwrap_or_else(|_| panic!("the announcement of {} does not come", node.name));
+    }
+
+    /// Sends an operator's command for the first election.
+    async fn steer(&self, command: SteeringCommand) -> SteerResult {
+        self.steer_because(command, None).await
+    }
+
+    async fn steer_because(&self, command: SteeringCommand, reason: Option<&str>) -> SteerResult {
+        self.steer_in(&self.elections[0], command, reason).await
+    }
+
+    async fn steer_in(&self, election: &ElectionName, command: SteeringCommand, reason: Option<&str>) -> SteerResult {
+        let operator = Operator {
+            store: &self.store,
+            election,
+            by: "ann@desk".to_owned(),
+            reason: reason.map(str::to_owned),
+            patience: Duration::from_secs(60),
+            called: HintTarget::Nobody,
+        };
+        operator.steer(&command).await
+    }
+}
+
+/// True for the report that a node lets others take a free lease first.
+fn is_deferral(event: &Value) -> bool {
+    event["reason"].as_str().is_some_and(|reason| reason.contains("lets other nodes take it first"))
+}
+
+/// Waits until `find` returns something.
+async fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
+    let waits = async {
+        loop {
+            if let Some(found) = find() {
+                return found;
+            }
+            sleep(POLL).await;
+        }
+    };
+    timeout(PATIENCE, waits).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// A running node.
+struct TestNode {
+    name: String,
+    incarnation: String,
+    events: Arc<Ring>,
+    shutdown: watch::Sender<Shutdown>,
+    task: JoinHandle<()>,
+    _writer: LogWriter,
+}
+
+impl TestNode {
+    /// Returns the logged events with this name, oldest first.
+    fn logged(&self, name: &str) -> Vec<Value> {
+        let lines = self.events.since(0).said;
+        let events = lines.iter().map(|line| serde_json::from_str::<Value>(&line.json(true)).unwrap());
+        events.filter(|event| event["event"] == name).collect()
+    }
+
+    /// Waits for an event that satisfies `test`.
+    async fn event(&self, name: &str, test: impl Fn(&Value) -> bool) -> Value {
+        let what = format!("the event {name} of {}", self.name);
+        until(&what, || self.logged(name).into_iter().find(&test)).await
+    }
+
+    /// Shuts the node down in an orderly way.
+    async fn end(self) {
+        self.shutdown.send_replace(Shutdown::Requested);
+        timeout(PATIENCE, self.task).await.expect("the node ends").unwrap();
+    }
+
+    /// Ends the node as a crash of its machine does.
+    fn crash(self) {
+        self.task.abort();
+    }
+}
+
+// ---- scripted instances ----
+
+/// All instances so far. Clones share them.
+#[derive(Clone, Default)]
+struct Instances(Arc<Mutex<Vec<ScriptedState>>>, Arc<AtomicBool>);
+
+impl Instances {
+    /// The latest term that has begun in any election; 0 if none has.
+    fn latest(&self) -> Term {
+        self.0.lock().unwrap().last().map_or(0, |last| last.term)
+    }
+
+    /// The node on which the latest term began.
+    fn leader(&self) -> String {
+        self.0.lock().unwrap().last().expect("a term has begun").node.clone()
+    }
+
+    /// Lets all instances ignore requests to stop.
+    fn ignore_stops(&self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the instance of a term by itself.
+    fn end(&self, term: Term, end: End) {
+        let mut all = self.0.lock().unwrap();
+        all.iter_mut().find(|one| one.term == term).expect("an instance").end(end);
+    }
+}
+
+struct ScriptedState {
+    node: String,
+    election: ElectionName,
+    term: Term,
+    deadline: Time,
+    is_gone: bool,
+    tell: mpsc::UnboundedSender<InstanceEvent>,
+}
+
+impl ScriptedState {
+    fn end(&mut self, end: End) {
+        if !std::mem::replace(&mut self.is_gone, true) {
+            let _receiver_exists = self.tell.send(InstanceEvent::Gone(Gone { end, backtrace: None }));
+        }
+    }
+}
+
+struct Scripted {
+    node: String,
+    election: ElectionName,
+    clock: Clock,
+    instances: Instances,
+}
+
+impl Launch for Scripted {
+    fn start(
+        &self,
+        _module: &Module,
+        term: Term,
+        deadline: Time,
+        _abort_at: Time,
+        _output: Arc<dyn Output>,
+    ) -> Box<dyn InstanceHandle> {
+        let (tell, events) = mpsc::unbounded_channel();
+        let mut all = self.instances.0.lock().unwrap();
+        let now = self.clock.now();
+        for other in all.iter().filter(|other| other.election == self.election) {
+            assert!(other.is_gone || other.deadline <= now, "term {} starts while {} runs", term, other.term);
+            assert!(other.term < term, "term {term} starts after term {}", other.term);
+        }
+        let number = all.len();
+        let (node, election) = (self.node.clone(), self.election.clone());
+        let _receiver_exists = tell.send(InstanceEvent::Begun);
+        all.push(ScriptedState { node, election, term, deadline, is_gone: false, tell });
+        Box::new(ScriptedInstance { number, clock: self.clock.clone(), instances: self.instances.clone(), events })
+    }
+
+    fn keep(&self, _modules: &[&Module]) {}
+
+    fn expects(&self, _module: &Module) {}
+
+    fn expects_none(&self) {}
+
+    fn clear_handover(&self) {}
+
+    fn missed_by_timers(&self) -> watch::Receiver<()> {
+        watch::channel(()).1
+    }
+}
+
+/// An instance that runs until it is asked to stop, and then returns ok at once.
+struct ScriptedInstance {
+    number: usize,
+    clock: Clock,
+    instances: Instances,
+    events: mpsc::UnboundedReceiver<InstanceEvent>,
+}
+
+impl ScriptedInstance {
+    fn end(&self, end: End) {
+        self.instances.0.lock().unwrap()[self.number].end(end);
+    }
+}
+
+impl InstanceHandle for ScriptedInstance {
+    fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent> {
+        Box::pin(async { self.events.recv().await.expect("the state of the instance has a sender") })
+    }
+
+    fn stop(&mut self, _reason: StopReason, _message: String, _grace_ends: Time, _next: Option<Term>) {
+        if !self.instances.1.load(Ordering::Relaxed) {
+            self.end(End::Done);
+        }
+    }
+
+    fn kill(&mut self) {
+        self.end(End::Killed);
+    }
+
+    fn extend(&self, deadline: Time, _abort_at: Time) {
+        self.instances.0.lock().unwrap()[self.number].deadline = deadline;
+    }
+
+    fn remaining(&self) -> Duration {
+        self.instances.0.lock().unwrap()[self.number].deadline.since(self.clock.now())
+    }
+
+    fn last_progress(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::default()
+    }
+
+    fn effects(&self) -> Effects {
+        Effects::default()
+    }
+}
+
+impl Drop for ScriptedInstance {
+    fn drop(&mut self) {
+        self.end(End::Killed);
+    }
+}
+
+// ---- modules ----
+
+/// Prepares modules in this process, each of them once.
+struct InProcess;
+
+static PREPARED: LazyLock<Mutex<HashMap<Digest, Module>>> = LazyLock::new(Mutex::default);
+
+#[async_trait]
+impl Prepare for InProcess {
+    async fn prepare(&self, offer: &Offer) -> Result<Preparation, PrepareError> {
+        let mut prepared = PREPARED.lock().unwrap();
+        let module = prepared.entry(Digest::of(&offer.bytes)).or_insert_with(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("it.wasm");
+            std::fs::write(&path, &offer.bytes).unwrap();
+            Module::load(&Engine::new().unwrap(), &path).unwrap()
+        });
+        Ok(Preparation { module: module.clone(), cached: true, took: Duration::ZERO })
+    }
+}
+
+/// A command component that does nothing. Each number results in a different component.
+fn component(number: u32) -> Bytes {
+    let text = format!(
+        r#"(component
+            (core module $code (func (export "main") (result i32) i32.const {number} drop i32.const 0))
+            (core instance $code (instantiate $code))
+            (func $main (result (result)) (canon lift (core func $code "main")))
+            (instance $main (export "run" (func $main)))
+            (export "wasi:cli/run@0.2.0" (instance $main)))"#
+    );
+    wat::parse_str(text).unwrap().into()
+}
