@@ -160,8 +160,13 @@ impl Standby {
             HintEffect::At(at) if self.failures == 0 => self.next_poll = at,
             HintEffect::At(_) | HintEffect::Nothing => {}
         }
+        self.permit_delay(context);
+    }
+
+    /// Permits a delay of the next reading if the leader's renewals are heard.
+    fn permit_delay(&mut self, context: &mut Context) {
         if context.listening.fresh_until().is_some() && self.slack.is_none() {
-            let until = last + context.jittered(LISTENING_POLL);
+            let until = self.last_poll.unwrap_or_default() + context.jittered(LISTENING_POLL);
             self.slack = Some(PollDelay { until, spread: context.up_to(POLL) });
         }
     }
@@ -285,6 +290,7 @@ impl Standby {
         context.memory.unrecalled_since = None;
         context.store_is_back();
         self.next_poll = context.time() + context.jittered(POLL);
+        self.permit_delay(context);
         None
     }
 
