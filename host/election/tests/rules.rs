@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use baton_election::eligibility::longest_deferral;
 use baton_election::{
     Chosen, Effect, ElectionName, Elector, Eligibility, End, HIGHEST_TERM, Hint, Ineligibility, IneligibleCause, Input,
     LeaseId, LeaseState, ModuleVersion, Now, OnDone, Op, Outcome, Plan, Random, Record, Reply, Report, RequestId,
@@ -2427,6 +2428,15 @@ fn standby_reads_dead_holder_again_once_it_is_eligible() {
     let holder = LeaseId::from_random(9);
     assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, Some(record(6, "other")))), []);
     assert_eq!(only_request(&scene.input(Input::Eligibility(Eligibility::default()))), Op::Read);
+}
+
+#[test]
+fn longest_deferral_includes_a_poll() {
+    let millis = |priority, has_quota| longest_deferral(priority, has_quota).as_millis();
+    let cases = [(100, false, 0), (50, false, 2_250), (0, false, 3_250), (100, true, 11_250), (0, true, 11_250)];
+    for (priority, has_quota, longest) in cases {
+        assert_eq!(millis(priority, has_quota), longest, "{priority} {has_quota}");
+    }
 }
 
 /// An eligibility with one reason not to lead.

@@ -1,10 +1,6 @@
 //! Preference among nodes for a free lease: priorities, preemption and the limit of leaderships.
 
-use std::time::Duration;
-
-use rustix::process::Signal;
 use serde_json::Value;
-use time::OffsetDateTime;
 
 use crate::coordinators::table;
 use crate::endpoint::{Endpoint, sample};
@@ -16,7 +12,6 @@ use crate::store::Store;
 
 scenarios! {
     on_sqlite: [
-        node_with_lower_priority_defers_and_then_takes_lease,
         leader_with_preempt_hands_over_to_preferred_node,
         labels_and_priorities_are_shown_everywhere,
     ],
@@ -24,30 +19,6 @@ scenarios! {
 
 fn is_deferral(event: &Event) -> bool {
     event.name == "standby" && event.text("reason").contains("lets other nodes take it first")
-}
-
-fn node_with_lower_priority_defers_and_then_takes_lease(fleet: Fleet) {
-    let mut beta = fleet.launch_with("beta", &[("--priority", "0")]).start();
-    let starting = beta.event("its start", |event| event.name == "starting");
-    let at_worst = fleet.lease() + Duration::from_millis(1_250 + 2_000 + 1_250);
-    assert_eq!(starting.fields["crash_takeover_s"], at_worst.as_secs_f64(), "{starting:?}");
-    let first = fleet.beat_above(0).term;
-    assert!(!fleet.journal.events().iter().any(is_deferral), "{:?}", fleet.journal.events());
-    let alpha = fleet.standby("alpha", &beta);
-    assert_eq!(beta.terminate().code(), Some(0));
-    fleet.beat_above(first);
-
-    // As on another machine, beta cannot reclaim the lease of the dead leader.
-    let beta = fleet.launch_with("beta", &[("--priority", "0")]).arg("--reclaim=false").start();
-    beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
-    alpha.signal(Signal::KILL);
-    let waited = beta.event("to wait", is_deferral);
-    assert!(waited.text("reason").contains("priority 0"), "{waited:?}");
-    let elected = beta.event("to lead", |event| event.name == "elected" && event.ts > waited.ts);
-    // Of beta's wait of 2 s, some had passed before the event.
-    assert!(elected.ts - waited.ts >= Duration::from_secs(1), "{waited:?} and {elected:?}");
-    fleet.beat_above(elected.term - 1);
-    fleet.check_promises();
 }
 
 /// Starts a host that may lead only one of its two elections.
@@ -61,22 +32,6 @@ fn leads_one_of_two(fleet: &Fleet) -> Node {
 
 fn election(event: &Event) -> String {
     event.fields["election"].as_str().unwrap_or_default().to_owned()
-}
-
-#[test]
-fn host_exceeds_its_leadership_limit_only_when_no_other_leads() {
-    let fleet = Fleet::new(Store::sqlite());
-    let alpha = leads_one_of_two(&fleet);
-    let starting = alpha.event("its start", |event| event.name == "starting");
-    let first = alpha.event("to lead", |event| event.name == "elected");
-    let waited = alpha.event("to wait", is_deferral);
-    assert_ne!(election(&waited), election(&first));
-    assert!(waited.text("reason").contains("may lead at most 1 elections"), "{waited:?}");
-    let leads = |event: &Event| event.name == "elected" && election(event) == election(&waited);
-    let second = alpha.event("to lead both", leads);
-    // The wait of 10 s began between the start and the event.
-    assert!(second.ts - starting.ts >= Duration::from_secs(9), "{starting:?} and {second:?}");
-    assert_eq!(fleet.journal.events().iter().filter(|event| is_deferral(event)).count(), 1, "one report of the wait");
 }
 
 #[test]
@@ -111,30 +66,6 @@ fn leader_with_preempt_hands_over_to_preferred_node(fleet: Fleet) {
         let row = terms.stdout.contains(why) && terms.stdout.contains("asked to transfer to alpha");
         if row { Ok(()) } else { Err(terms) }
     });
-    fleet.check_promises();
-}
-
-#[test]
-fn leader_without_preempt_ignores_higher_priorities() {
-    let fleet = Fleet::new(Store::sqlite());
-    let beta = fleet.launch_with("beta", &[("--priority", "50")]).start();
-    let term = fleet.beat_above(0).term;
-    let _alpha = fleet.standby("alpha", &beta);
-    let name = "baton_store_requests_total{election=\"fleet\",operation=\"renew\",result=\"ok\"}";
-    let renewals = || sample(&Endpoint::of(&beta).ask("/metrics").body, name);
-    until("alpha to be ready", || {
-        let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
-        let is_ready = |row: &Value| row["node"] == "alpha" && row["ready"] == true;
-        if nodes.as_array().is_some_and(|rows| rows.iter().any(is_ready)) { Ok(()) } else { Err(nodes) }
-    });
-    // The leader checks every few seconds which nodes are ready. 8 renewals take longer than several checks.
-    let before = renewals();
-    until("renewals", || Some(renewals()).filter(|now| *now >= before + 8.0).ok_or_else(renewals));
-    let now = OffsetDateTime::now_utc();
-    let beat = fleet.beat("a beat after the renewals", |event| event.ts > now);
-    assert_eq!((beat.from.as_str(), beat.term), ("beta", term));
-    let moved = |event: &Event| ["transferring", "stopping"].contains(&event.name.as_str());
-    assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
     fleet.check_promises();
 }
 

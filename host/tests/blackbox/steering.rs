@@ -1,13 +1,11 @@
-//! Steering of a fleet whose leader is alive, pauses between terms, ignores its stop, is alone, hangs or is cut off,
-//! and whose nodes hang, are older or share an id.
+//! Steering of a fleet by commands: its leader is alive, hangs or is cut off, and its nodes hang, are older or share an
+//! id. `in_process/nodes` has the scenarios that need no process.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use baton_election::{ElectionName, Op, Record, Reply, Snapshot};
-use baton_store::{Announcement, ModuleStore as _, Reading, Store as AnyStore, VersionedObject};
-use bytes::Bytes;
-use rustix::process::Signal;
+use baton_store::{Announcement, ModuleStore as _, Store as AnyStore};
 use serde_json::Value;
 
 use crate::endpoint::Endpoint;
@@ -24,15 +22,9 @@ scenarios! {
     ],
     on_sqlite: [
         no_node_leads_while_election_is_suspended,
-        lease_is_transferred_to_the_named_node,
-        leader_leads_again_when_target_of_transfer_hangs,
         hanging_leader_obeys_commands_when_it_wakes,
         transfer_waits_for_expiry_when_leader_hangs,
         request_stays_in_force_when_store_goes_away,
-        commands_wait_for_expiry_when_leader_is_dead,
-        leader_that_ignores_stop_is_killed,
-        damaged_steering_is_reported_once_and_replaced,
-        restored_suspension_is_in_force,
         hosts_without_steering_are_named,
         node_id_of_two_hosts_is_refused,
         endpoint_steers_for_clients_with_the_token,
@@ -151,44 +143,6 @@ fn no_node_leads_while_election_is_suspended(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn lease_is_transferred_to_the_named_node(fleet: Fleet) {
-    let (alpha, term) = fleet.leader("alpha");
-    let _standbys = ["beta", "gamma", "delta"].map(|name| fleet.standby(name, &alpha));
-    for name in ["beta", "gamma", "delta"] {
-        listed(&fleet, name, is_ready);
-    }
-    refused(&steer(&fleet, &["transfer", "--to", "omega"]), &["no node omega", "alpha", "delta"]);
-    done(&steer(&fleet, &["transfer", "--to", "alpha"]), &["alpha leads fleet already"]);
-    let mut last = term;
-    for to in ["delta", "beta", "gamma"] {
-        // A node may still be ineligible because of the previous transfer.
-        listed(&fleet, to, is_ready);
-        done(&steer(&fleet, &["transfer", "--to", to, "--reason", "a test"]), &[&format!("{to} leads fleet in term ")]);
-        let beat = fleet.beat_above(last);
-        assert_eq!(beat.from, to);
-        last = beat.term;
-    }
-    let transfer = logs(&alpha, "transferring");
-    assert_eq!((transfer.text("to"), transfer.text("reason")), ("delta", "a test"), "{transfer:?}");
-    fleet.check_promises();
-}
-
-fn leader_leads_again_when_target_of_transfer_hangs(fleet: Fleet) {
-    let alpha = fleet.launch_with("alpha", &[("--priority", "0")]).start();
-    let term = fleet.beat_above(0).term;
-    let beta = fleet.standby("beta", &alpha);
-    listed(&fleet, "beta", is_ready);
-    beta.pause();
-    let transfer = steer(&fleet, &["transfer", "--to", "beta"]);
-    refused(&transfer, &["beta has not taken the lease of fleet in time", "alpha leads in term"]);
-    assert_eq!(fleet.beat_above(term).from, "alpha");
-    logs(&alpha, "resumed");
-    let is_deferral = |event: &&Event| event.text("reason").contains("lets other nodes take it first");
-    assert_eq!(fleet.journal.events().iter().find(is_deferral).map(|_| ()), None, "alpha does not defer again");
-    beta.resume();
-    fleet.check_promises();
-}
-
 fn hanging_leader_obeys_commands_when_it_wakes(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let beta = fleet.standby("beta", &alpha);
@@ -252,76 +206,6 @@ fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// No node learns of the leader's death from the kernel, as between machines.
-fn commands_wait_for_expiry_when_leader_is_dead(fleet: Fleet) {
-    let start = |name: &str| fleet.launch(name).arg("--reclaim=false").start();
-    let nodes = ["alpha", "beta", "gamma", "delta"].map(start);
-    let leader = |above: u64| {
-        let beat = fleet.beat_above(above);
-        (nodes.iter().find(|node| node.name == beat.from).expect("one of them"), beat.term)
-    };
-    let (first, term) = leader(0);
-    let rest: Vec<&Node> = nodes.iter().filter(|node| node.name != first.name).collect();
-    rest.iter().for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
-    first.signal(Signal::KILL);
-    refused(&steer(&fleet, &["break-lease"]), &[&format!("{} holds the lease", first.name), "expires within"]);
-    let heir = &rest[0].name;
-    let transfer = steer(&fleet, &["transfer", "--to", heir]);
-    let (second, term) = leader(term);
-    // If another node has not read the request yet when the lease expires, it may lead instead.
-    match second.name == *heir {
-        true => done(&transfer, &[&format!("{heir} leads fleet in term ")]),
-        false => refused(&transfer, &[&format!("in time: {} leads in term ", second.name)]),
-    }
-    let others = rest.iter().filter(|node| node.name != second.name);
-    others.for_each(|node| drop(listed(&fleet, &node.name, is_ready)));
-    second.signal(Signal::KILL);
-    done(&steer(&fleet, &["step-down", "--for", "1h"]), &[" leads in term "]);
-    let (third, term) = leader(term);
-    third.signal(Signal::KILL);
-    done(&steer(&fleet, &["suspend"]), &["fleet is suspended"]);
-    done(&steer(&fleet, &["resume"]), &["fleet is resumed: ", " leads in term "]);
-    let (fourth, _) = leader(term);
-    let all = [first, second, third, fourth].map(|node| &node.name);
-    assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), 4, "{all:?}");
-    fleet.check_promises();
-}
-
-fn leader_that_ignores_stop_is_killed(fleet: Fleet) {
-    let fleet = fleet.with(Guest::IgnoresStop);
-    let (alpha, term) = fleet.leader("alpha");
-    let beta = fleet.standby("beta", &alpha);
-    listed(&fleet, "beta", is_ready);
-    done(&steer(&fleet, &["transfer", "--to", "beta"]), &["beta leads fleet in term ", "after alpha"]);
-    logs(&alpha, "killed");
-    assert_eq!(fleet.beat_above(term).from, "beta");
-    done(&steer(&fleet, &["suspend"]), &["fleet is suspended"]);
-    logs(&beta, "killed");
-    fleet.check_promises();
-}
-
-#[test]
-fn idle_leader_steps_down() {
-    let fleet = Fleet::new(Store::sqlite()).with(Guest::Done);
-    let paused = [("--restart-delay", "1h")];
-    let alpha = fleet.launch_with("alpha", &paused).start();
-    logs(&alpha, "idle");
-    let beta = fleet.launch_with("beta", &paused).start();
-    beta.event("to follow", |event| event.name == "standby" && event.text("leader") == "alpha");
-    listed(&fleet, "beta", is_ready);
-    done(&steer(&fleet, &["step-down"]), &["beta leads in term"]);
-    logs(&beta, "idle");
-    // A crash does not run the job early, either.
-    let gamma = fleet.launch_with("gamma", &paused).start();
-    gamma.event("to follow", |event| event.name == "standby" && event.text("leader") == "beta");
-    listed(&fleet, "gamma", is_ready);
-    drop(beta);
-    gamma.event("the rest of the pause", |event| event.name == "idle");
-    let starts = fleet.journal.events().iter().filter(|event| event.name == "started").count();
-    assert_eq!(starts, 1, "one run an hour");
-    fleet.check_promises();
-}
-
 /// Only a store behind a network can be unreachable for one node alone.
 #[test]
 fn commands_wait_for_expiry_when_leader_is_cut_off() {
@@ -353,53 +237,6 @@ fn commands_wait_for_expiry_when_leader_is_cut_off() {
     assert_eq!(fleet.beat_above(term).from, "beta");
     drop((outage, beta));
     fleet.check_promises();
-}
-
-fn damaged_steering_is_reported_once_and_replaced(fleet: Fleet) {
-    let (alpha, term) = fleet.leader("alpha");
-    done(&steer(&fleet, &["suspend"]), &[]);
-    let write = |content: &'static str| write_steering(&fleet, content.into());
-    write("{\"format\":1,\"suspended\":");
-    let error = alpha.event("the error", |event| event.name == "error" && event.text("error").contains("steering"));
-    assert!(error.text("error").contains("`baton resume` replaces it"), "{error:?}");
-    refused(&steer(&fleet, &["suspend"]), &["is damaged", "`baton resume` replaces it"]);
-    assert_eq!(elected(&fleet, "alpha"), [term], "the known suspension stays in force");
-    done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
-    // No command replaces an object with a newer format.
-    write("{\"format\":2,\"suspended\":true}");
-    alpha.event("that it is newer", |event| event.name == "error" && event.text("error").contains("has format 2"));
-    for command in ["resume", "suspend", "step-down"] {
-        refused(&steer(&fleet, &[command]), &["has format 2", "update Baton"]);
-    }
-    let is_error = |event: &&Event| event.name == "error" && event.text("error").contains("steering");
-    let errors = fleet.journal.events().iter().filter(is_error).count();
-    assert_eq!(errors, 2, "each problem is reported once");
-    assert_eq!(elected(&fleet, "alpha").len(), 2);
-    fleet.check_promises();
-}
-
-/// A suspension is restored from a backup, after it was resumed. It has the id of the suspension that was over.
-fn restored_suspension_is_in_force(fleet: Fleet) {
-    let (alpha, term) = fleet.leader("alpha");
-    done(&steer(&fleet, &["suspend"]), &[]);
-    let reading = on_store(&fleet, async |store| store.read(VersionedObject::Steering, &election(), None).await);
-    let Ok(Reading::Found(_, steering)) = reading else { panic!("no steering object: {reading:?}") };
-    done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
-    let term = fleet.beat_above(term).term;
-    write_steering(&fleet, steering);
-    alpha.after(term - 1, "released");
-    done(&steer(&fleet, &["resume"]), &["is resumed: alpha leads"]);
-    fleet.beat_above(term);
-    fleet.check_promises();
-}
-
-fn write_steering(fleet: &Fleet, content: Bytes) {
-    on_store(fleet, async |store| {
-        let read = store.read(VersionedObject::Steering, &election(), None).await.expect("a reading");
-        let version = if let Reading::Found(version, _) = read { Some(version) } else { None };
-        let written = store.write(VersionedObject::Steering, &election(), version.as_ref(), content.clone()).await;
-        written.expect("a written object");
-    });
 }
 
 fn break_lease_breaks_only_leases_of_other_clients(fleet: Fleet) {

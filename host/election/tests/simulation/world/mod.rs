@@ -275,8 +275,8 @@ impl World {
     /// The time after the last fault within which a node must lead. Requests under way arrive (3 D), and the lease that
     /// they may take or extend expires (60 s at most). A holder may have to wait for another instance (60 s). The rest
     /// is the longest back-off (30 s and its jitter), the 10 s for which a node in cool-off must see the lease free, a
-    /// rest or pause under the lease (75 s), three polls, one poll of a standby that listens to its leader, and a deferral
-    /// (10 s and its poll).
+    /// rest or pause under the lease (75 s), three polls, one poll of a standby that listens to its leader, and a
+    /// deferral (10 s and its poll).
     pub fn bound(&self) -> Duration {
         self.plan.longest_lease() * LATEST_ARRIVAL + Duration::from_secs(60 + 60 + 38 + 10 + 75 + 4 + 13 + 13)
     }
