@@ -2236,7 +2236,7 @@ fn times_follow_from_lease() {
             [SECOND * 10, SECOND * 2, SECOND, SECOND * 4, SECOND * 42, SECOND * 48],
             [millis(55_800), millis(7_800), millis(1_950), millis(1_400), millis(2_200)],
             millis(61_250),
-            SECOND * 32,
+            SECOND * 26,
             37
         )
     );

@@ -382,7 +382,7 @@ fn starting_event_states_the_promises_of_the_timing() {
         event.to_string(),
         format!(
             "baton {}, node web-1-0, store azure://account/box, module {} from x.wasm, lease 15s; at worst: takeover \
-             after a crash 16.25s, hand-off 8.7s; tolerates a store outage of 8s, a hidden pause of 550ms, a clock that \
+             after a crash 16.25s, hand-off 8.7s; tolerates a store outage of 5.75s, a hidden pause of 550ms, a clock that \
              is 3.7% slow",
             env!("CARGO_PKG_VERSION"),
             Digest::of(b"")
