@@ -14,8 +14,8 @@ use crate::cli::{
     WRONG_CONFIGURATION,
 };
 use crate::config::{Environment, Key};
-use crate::node_announcement::NodeAnnouncement;
 use baton_modules::Pace;
+use baton_node::node_announcement::NodeAnnouncement;
 use baton_runtime::{Import, Inspection, InstanceUsage, Usage};
 use baton_store::{Digest, Labels, PastTerm};
 use baton_store::{azure, sqlite};

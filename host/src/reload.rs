@@ -9,8 +9,8 @@ use tokio::signal::unix::Signal;
 use crate::admin::{self, Certificate, UnusableFile};
 use crate::config::{Config, ConfigError, Key};
 use crate::service_manager::{Phase, Phases};
-use crate::telemetry::{Event, Log};
 use baton_modules::{Trust, TrustError, TrustedKeys};
+use baton_node::telemetry::{Event, Log};
 
 #[derive(Debug, thiserror::Error)]
 enum NotReloaded {

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::telemetry::{ElectionTracker, Event, Log};
 use crate::watched::{SECOND_LOOK, Watched};
+use baton_node::telemetry::{ElectionTracker, Event, Log};
 use baton_runtime::escape::escape;
 
 /// The environment variable that names the manager's socket.

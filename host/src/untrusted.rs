@@ -4,8 +4,13 @@ use baton_store::untrusted::Reader;
 
 /// Returns the readers of all crates.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {
-    let areas = [baton_store::READERS, baton_modules::READERS, baton_runtime::READERS, crate::config::READERS];
-    let own =
-        [&crate::commands::STATUS, &crate::maintenance::READER, &crate::commands::SENT_EVENTS, &crate::links::READER];
+    let areas = [
+        baton_store::READERS,
+        baton_modules::READERS,
+        baton_runtime::READERS,
+        baton_node::untrusted::READERS,
+        crate::config::READERS,
+    ];
+    let own = [&crate::commands::STATUS, &crate::commands::SENT_EVENTS];
     areas.into_iter().flatten().chain(own)
 }

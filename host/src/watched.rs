@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_election::ElectionName;
+use baton_node::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
 use baton_store::clock::Clock;

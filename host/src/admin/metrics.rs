@@ -10,8 +10,8 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::telemetry::{ElectionTracker, Ended, Histogram, StatusSnapshot, StoreOp, StoreResult, Transition};
 use crate::watched::Watched;
+use baton_node::telemetry::{ElectionTracker, Ended, Histogram, StatusSnapshot, StoreOp, StoreResult, Transition};
 use baton_runtime::{Effect, Effects, InstanceUsage, LimitUsage};
 use baton_store::Labels;
 

@@ -1,7 +1,7 @@
 //! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
 //! The endpoint has its own thread, so renewals never wait for requests, no matter how many or how slow they are. The
-//! endpoint reads the status that supervisors publish ([`ElectionTracker`](crate::telemetry::ElectionTracker)), and the
+//! endpoint reads the status that supervisors publish ([`ElectionTracker`](baton_node::telemetry::ElectionTracker)), and the
 //! clock. The response "this node leads" is therefore true when it is made, even if the supervisor hangs. Operators'
 //! calls (`steering`) go through the store, like commands, and this host reads them from there.
 //!

@@ -26,8 +26,8 @@ use super::modules::{self, Versions};
 use super::status::{self, Nodes};
 use super::streams::Streams;
 use super::{metrics, page, steering};
-use crate::telemetry::ElectionTracker;
 use crate::watched::{SECOND_LOOK, Watched};
+use baton_node::telemetry::ElectionTracker;
 use baton_runtime::escape::escape;
 
 const PATHS: &str =
@@ -293,7 +293,8 @@ mod tests {
 
     use super::super::access::Caller;
     use super::*;
-    use crate::telemetry::{Event, Ring};
+    use baton_node::node::NodeId;
+    use baton_node::telemetry::{Event, Format, Log, Style};
 
     #[tokio::test]
     async fn number_of_unread_metrics_pages_is_bounded() {
@@ -403,8 +404,12 @@ mod tests {
         assert_eq!(report_terms(&*store, &election, &[whole, running]).await, Ok(None));
         let said = Announcement::now("web-4", "1", "", vec![Digest::of(b"")], None);
         store.announce(&election, "web-4", said.encode()).await.unwrap();
-        let watched =
-            Watched { events: Arc::new(Ring::with(Event::Error { error: "why".to_owned() })), ..Watched::of_nothing() };
+        let style = Style { format: Format::Json, terminal: false, colours: false };
+        let nowhere = std::fs::File::create("/dev/null").unwrap();
+        let (log, _writer) = Log::start(style, &NodeId::new("web-3").unwrap(), Box::new(nowhere)).unwrap();
+        log.emit(None, Event::Error { error: "why".to_owned() });
+        log.written().await;
+        let watched = Watched { events: log.events(), ..Watched::of_nothing() };
         let asked = AdminState::about(Arc::new(watched), store, Access::default());
         let described = document(&asked).await;
         let paths = described["paths"].as_object().unwrap();

@@ -17,9 +17,9 @@ use utoipa::ToSchema;
 use super::AdminUrl;
 use super::access::{MaySeeStatus, Withheld};
 use super::routes::{AdminState, NoPart, text};
-use crate::node_announcement::NodeAnnouncement;
-use crate::telemetry::ElectionTracker;
 use crate::watched::Watched;
+use baton_node::node_announcement::NodeAnnouncement;
+use baton_node::telemetry::ElectionTracker;
 use baton_runtime::InstanceUsage;
 
 /// Minimum interval between two reads of the nodes. Each node announces itself after each change and once a minute.

@@ -23,9 +23,9 @@ use utoipa::{IntoResponses, ToSchema};
 
 use super::access::{MayChange, Withheld};
 use super::routes::{AdminState, NoPart, text};
-use crate::steering::operator::{HintTarget, NoEffect, Operator, SteeringCommand, check_reason};
-use crate::steering::rollback;
-use crate::telemetry::Event;
+use baton_node::steering::operator::{HintTarget, NoEffect, Operator, SteeringCommand, check_reason};
+use baton_node::steering::rollback;
+use baton_node::telemetry::Event;
 
 /// Maximum size of a body, in bytes.
 const LONGEST: usize = 4 << 10;

@@ -9,7 +9,7 @@ use baton_store::steering::LONGEST_STEP_DOWN;
 use super::args::{SteerCommand, SteeringOf};
 use super::{Command, Stop, election_argument};
 use crate::config::{self, ConfigError, Environment};
-use crate::steering::operator::{SteeringCommand, check_reason};
+use baton_node::steering::operator::{SteeringCommand, check_reason};
 
 /// A steering command for an election's nodes.
 #[derive(Debug)]

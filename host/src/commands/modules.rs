@@ -8,9 +8,9 @@ use time::OffsetDateTime;
 
 use super::{announced, in_time, open_store, read, unheard_of};
 use crate::cli::{self, ModuleRow};
-use crate::links;
-use crate::steering::rollback;
 use baton_modules::read_versions;
+use baton_node::links;
+use baton_node::steering::rollback;
 use baton_store::StoreUrl;
 use baton_store::clock::wall;
 use baton_store::{Announcement, DigestPrefix, ObjectStore};

@@ -13,7 +13,7 @@
 //! - **links**: exchanges hints with other hosts. See [`links`].
 //! - **manager**: reports the host's state to the machine's service manager, if there is one.
 //! - **watchdog** and **last words**: see [`Watchdog`].
-//! - **log writer**: writes lines to stderr without blocking other threads; see [`telemetry`](crate::telemetry).
+//! - **log writer**: writes lines to stderr without blocking other threads; see [`telemetry`](baton_node::telemetry).
 //! - **blocking threads** of the runtimes: run SQLite's calls and name lookups, verify modules, and read secrets.
 //!
 //! No thread that renews, kills or gates waits for a guest. Every task and thread has an owner that awaits or joins it.
@@ -38,22 +38,22 @@ use super::dev::{Workshop, hint_at_busy_instances};
 use super::{WrongConfiguration, descriptors, open_store};
 use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, BoundEndpoint};
 use crate::config::{Config, Coordinator, Misspelt, TrustedPath};
-use crate::links::{self, Links, MAX_LINKS, PeerSettings};
 use crate::local_socket;
-use crate::maintenance::Maintenance;
-use crate::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
-use crate::random::incarnation;
 use crate::reload::Reload;
 use crate::service_manager::{Notifier, Phase, Phases, ServiceManager};
 use crate::signals::{Ask, Signals};
-use crate::steering::NodeIncarnation;
-use crate::supervisor::Shutdown;
-use crate::telemetry::{ElectionTracker, Event, FollowerLog, Heartbeat, LAST_LINES, Log};
 use crate::watched::Watched;
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, NodeProperties, OciSource, Pace,
     Preparer, RegistryCredentials, Report, ReportSink, Source, SupervisorState, Trust,
 };
+use baton_node::links::{self, Links, MAX_LINKS, PeerSettings};
+use baton_node::maintenance::Maintenance;
+use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
+use baton_node::random::incarnation;
+use baton_node::steering::NodeIncarnation;
+use baton_node::supervisor::Shutdown;
+use baton_node::telemetry::{ElectionTracker, Event, FollowerLog, Heartbeat, LAST_LINES, Log};
 use baton_runtime::confine;
 use baton_runtime::memory;
 use baton_runtime::{

@@ -10,7 +10,7 @@ use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, open_store, read, unheard_of};
 use crate::cli::{self, NodeStatusRow, Steer};
 use crate::config::Environment;
-use crate::steering::operator::{HintTarget, NoEffect, Operator};
+use baton_node::steering::operator::{HintTarget, NoEffect, Operator};
 
 pub(super) async fn steer(command: Steer) -> anyhow::Result<ExitCode> {
     let Steer { election, store: place, what, reason, timeout, by } = command;

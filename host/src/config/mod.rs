@@ -55,11 +55,11 @@ pub(crate) use value::switch;
 pub use value::{duration, election};
 
 use crate::admin::AdminSettings;
-use crate::links::PeerSettings;
-use crate::maintenance::ScheduledEvents;
-use crate::node::NodeChoice;
-use crate::telemetry::Format;
 use baton_modules::ModuleSource;
+use baton_node::links::PeerSettings;
+use baton_node::maintenance::ScheduledEvents;
+use baton_node::node::NodeChoice;
+use baton_node::telemetry::Format;
 use baton_runtime::{Folder, Grants, Limits, Secret, SecretSource};
 use baton_store::Digest;
 use baton_store::Labels;

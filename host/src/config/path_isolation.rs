@@ -16,9 +16,9 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{Config, ConfigError, Coordinator, Key};
 use crate::admin::TlsFiles;
-use crate::node::NodeChoice;
 use baton_modules::ModuleSource;
 use baton_modules::path_watch::PathLookups;
+use baton_node::node::NodeChoice;
 use baton_runtime::Folder;
 use baton_store::{StoreUrl, witness};
 

@@ -9,9 +9,9 @@ use baton_election::{ElectionName, OnDone};
 use baton_store::address::without_user;
 
 use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
-use crate::links::{InvalidPeerAddr, PeerAddr};
-use crate::telemetry::Format;
 use baton_modules::{InvalidModuleSource, ModuleSource};
+use baton_node::links::{InvalidPeerAddr, PeerAddr};
+use baton_node::telemetry::Format;
 use baton_runtime::shell::quoted;
 use baton_runtime::{Grant, GrantError, Grants};
 use baton_store::state::LARGEST;

@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::tree::Tree;
-use crate::supervisor::Shutdown;
-use crate::telemetry::{Event, Log};
 use baton_modules::watch::{Watch, run_blocking};
 use baton_modules::{FileSource, Offer, Source, SourceError};
+use baton_node::supervisor::Shutdown;
+use baton_node::telemetry::{Event, Log};
 
 /// Pause after a change notification, because an editor often saves several files at once.
 const CALM: Duration = Duration::from_millis(150);

@@ -8,13 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_store::clock::Clock;
 
-use baton::links::LinkHandle;
-use baton::node::NodeId;
-use baton::steering::{NodeIncarnation, SteeringWatch};
-use baton::supervisor::{LeadershipQuota, Shutdown, Supervisor};
-use baton::telemetry::{ElectionTracker, Format, Log, Style};
 use baton_election::{ElectionName, OnDone, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};
+use baton_node::links::LinkHandle;
+use baton_node::node::NodeId;
+use baton_node::steering::{NodeIncarnation, SteeringWatch};
+use baton_node::supervisor::{LeadershipQuota, Shutdown, Supervisor};
+use baton_node::telemetry::{ElectionTracker, Format, Log, Style};
 use baton_store::{ChangeNotifier, Intercept, Interceptor, MemoryStore, StoreAnswer, StoreCall, memory};
 use tokio::sync::{mpsc, watch};
 

@@ -55,7 +55,7 @@ impl FromStr for PeerAddr {
 }
 
 /// Returns true if the address can belong to a single machine: it is not unspecified, multicast or broadcast.
-pub(crate) fn is_of_one_machine(address: IpAddr) -> bool {
+pub fn is_of_one_machine(address: IpAddr) -> bool {
     let address = address.to_canonical();
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

@@ -183,15 +183,6 @@ impl io::Write for ByteCounter {
 }
 
 #[cfg(test)]
-impl Ring {
-    pub(crate) fn with(event: Event) -> Self {
-        let ring = Self::of(1 << 20);
-        ring.put(&tests::entry(event));
-        ring
-    }
-}
-
-#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::time::Duration;

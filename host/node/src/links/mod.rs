@@ -35,11 +35,11 @@ use tokio::time::Instant;
 use crate::node::NodeId;
 use crate::telemetry::{ElectionTracker, Log};
 pub use call::call;
-pub(crate) use peer_addr::is_of_one_machine;
+pub use peer_addr::is_of_one_machine;
 pub use peer_addr::{InvalidPeerAddr, PeerAddr, PeerError, PeerListener, PeerSettings};
 pub use thread::{Links, LinksThread};
 pub use wire::Candidate;
-pub(crate) use wire::READER;
+pub use wire::READER;
 use wire::{Leader, LeaderMessage};
 
 /// Maximum number of messages to send, and of hints to handle, that may be queued for one election. Any beyond this are

@@ -19,7 +19,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use document::READER;
+pub use document::READER;
 use document::ScheduledEvent;
 pub use endpoint::{Endpoint, NoEndpoint};
 

@@ -454,7 +454,7 @@ fn docs_list_every_event_and_its_fields_once() {
     in_code.values_mut().for_each(|fields| fields.sort_unstable());
     assert!(in_code.len() == names.len() && names.len() > 20, "{in_code:?}");
 
-    let docs = include_str!("../../../docs/logs.md");
+    let docs = include_str!("../../../../docs/logs.md");
     let section = docs.split("\n## Events\n").nth(1).unwrap();
     let mut in_docs = BTreeMap::new();
     for row in section.lines().filter(|line| line.starts_with("| `")) {
@@ -467,7 +467,7 @@ fn docs_list_every_event_and_its_fields_once() {
     assert_eq!(in_docs, in_code);
 
     // The first column of the tables contains only names of events, with the exception of one error.
-    let help = include_str!("../../../docs/troubleshooting.md");
+    let help = include_str!("../../../../docs/troubleshooting.md");
     let rows = help.split("| the log says |").skip(1).flat_map(|table| {
         table.lines().skip(2).take_while(|line| line.starts_with('|')).map(|row| row.split('`').nth(1).unwrap())
     });
@@ -493,12 +493,12 @@ fn docs_list_every_outcome_of_an_instance() {
             other => panic!("{other:?}"),
         })
         .collect();
-    let logs = include_str!("../../../docs/logs.md");
+    let logs = include_str!("../../../../docs/logs.md");
     let row = logs.lines().find(|line| line.starts_with("| `ended` |")).unwrap();
     let in_logs: BTreeSet<String> =
         row.split('|').nth(3).unwrap().split('`').skip(1).step_by(2).map(str::to_owned).collect();
     assert_eq!(in_logs, outcomes);
-    let help = include_str!("../../../docs/troubleshooting.md").split("| `ended` says |").nth(1).unwrap();
+    let help = include_str!("../../../../docs/troubleshooting.md").split("| `ended` says |").nth(1).unwrap();
     let rows = help.lines().skip(2).take_while(|line| line.starts_with('|'));
     let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2));
     assert_eq!(cells.map(str::to_owned).collect::<BTreeSet<String>>(), outcomes);

@@ -3,8 +3,8 @@ use serde::Deserialize;
 use crate::telemetry::Event;
 use baton_store::untrusted::Reader;
 
-/// The reader of untrusted bytes, for [`crate::untrusted`].
-pub(crate) const READER: Reader = Reader {
+/// The reader of untrusted bytes, for the tests of untrusted bytes.
+pub const READER: Reader = Reader {
     name: "scheduled-events",
     read: |bytes| {
         if let Ok(document) = serde_json::from_slice::<Document>(bytes) {
