@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use baton_election::ElectionName;
 use baton_store::{History, KEPT_TERMS, ObjectStore, PastTerm, Reading, VersionedObject, report_terms};
-use rusqlite::Connection;
-use rustix::process::Signal;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -22,12 +20,7 @@ use crate::store::Store;
 scenarios! {
     on_sqlite: [
         history_matches_log_over_successive_terms,
-        term_ended_by_outage_is_recorded_afterwards,
-        damaged_history_is_replaced_and_newer_format_is_kept,
         concurrent_writers_keep_the_last_thousand_terms,
-    ],
-    with_crashes: [
-        term_of_killed_leader_is_closed_by_successor,
     ],
 }
 
@@ -124,97 +117,6 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
     fleet.check_promises();
 }
 
-fn term_of_killed_leader_is_closed_by_successor(fleet: Fleet) {
-    let (alpha, killed) = fleet.leader("alpha");
-    let beta = fleet.standby("beta", &alpha);
-    let killed_at = OffsetDateTime::now_utc();
-    alpha.signal(Signal::KILL);
-    let next = fleet.beat_above(killed).term;
-    let rows = history(&fleet, "the rows of both terms", |rows| {
-        term(rows, killed).is_some_and(|row| row["closed_by"].is_string()) && term(rows, next).is_some()
-    });
-    let (before, after) = (term(&rows, killed).expect("a row"), term(&rows, next).expect("a row"));
-    assert_eq!((text(before, "node"), text(before, "closed_by")), ("alpha", "beta"), "{before}");
-    assert!(text(before, "reason").contains("not heard from again") && before["outcome"].is_null(), "{before}");
-    assert_eq!(text(before, "ended"), text(after, "began"), "the term ends at the takeover at the latest");
-    assert!(after["ended"].is_null(), "{after}");
-    let leaderless = until("the leaderless time", || {
-        let rows = history(&fleet, "the term", |rows| term(rows, next).is_some());
-        term(&rows, next).and_then(|row| row["leaderless_s"].as_f64()).ok_or(rows)
-    });
-    let since = (OffsetDateTime::now_utc() - killed_at).as_seconds_f64();
-    assert!(leaderless <= since, "{leaderless} s, though a node led until {since} s ago");
-
-    // A leader that hands off records the end and the reason itself.
-    let mut beta = beta;
-    let _gamma = fleet.standby("gamma", &beta);
-    assert_eq!(beta.terminate().code(), Some(0));
-    let last = fleet.beat_above(next).term;
-    let rows = history(&fleet, "the term of the successor", |rows| term(rows, last).is_some());
-    let handed_off = term(&rows, next).expect("a row");
-    // A row that the leader failed to record in time may still arrive.
-    let is_closed = fleet.journal.events().iter().any(could_not_record) && !handed_off["closed_by"].is_null();
-    if is_closed {
-        assert_eq!(text(handed_off, "closed_by"), "gamma", "{handed_off}");
-    } else {
-        assert_eq!(text(handed_off, "reason"), "shutdown: the host is shutting down", "{handed_off}");
-        assert!(handed_off["closed_by"].is_null() && handed_off["outcome"].is_string(), "{handed_off}");
-    }
-    fleet.check_promises();
-}
-
-fn term_ended_by_outage_is_recorded_afterwards(fleet: Fleet) {
-    let (alpha, lost) = fleet.leader("alpha");
-    // In the embedded store, the history has its own file.
-    let lock = fleet.store.is_sqlite().then(|| {
-        let connection = Connection::open(fleet.store.folder().join("history.db")).expect("the file");
-        connection.busy_timeout(Duration::from_secs(10)).expect("a timeout");
-        connection.execute_batch("BEGIN EXCLUSIVE").expect("the lock");
-        connection
-    });
-    let outage = fleet.store.cut();
-    alpha.event("the end of the term", |event| event.name == "ended" && event.term == lost);
-    drop(outage);
-    // Both terms are recorded, although the history is locked for a while longer.
-    let next = fleet.beat_above(lost).term;
-    drop(lock);
-    let rows = history(&fleet, "both terms", |rows| has_ended(rows, lost) && term(rows, next).is_some());
-    let row = term(&rows, lost).expect("the lost term");
-    assert!(text(row, "reason").starts_with("lease-at-risk: ") && row["closed_by"].is_null(), "{row}");
-    fleet.check_promises();
-}
-
-fn damaged_history_is_replaced_and_newer_format_is_kept(fleet: Fleet) {
-    let fleet = fleet.with(Guest::Done);
-    let (alpha, _) = (fleet.node("alpha"), fleet.journal.event("a term", |event| event.name == "ended"));
-    history(&fleet, "a term", |rows| rows.iter().any(|row| row["ended"].is_string()));
-    let says = |what: &str| {
-        alpha.event(what, |event| {
-            event.name == "error" && event.text("error").contains("history") && event.text("error").contains(what)
-        })
-    };
-    overwrite(&fleet, "{\"format\":1,\"terms\":7}");
-    let damaged = says("is damaged");
-    let later = alpha.after(damaged.term.max(1), "ended").term;
-    let rows = history(&fleet, "a new history", |rows| rows.iter().any(|row| row["ended"].is_string()));
-    assert!(rows.iter().all(|row| text(row, "node") == "alpha"), "{rows:#?}");
-    assert!(later > 0);
-
-    let newer = "{\"format\":2,\"pages\":[]}";
-    overwrite(&fleet, newer);
-    says("has format 2");
-    let again = fleet.journal.events().last().map_or(0, |event| event.term);
-    alpha.after(again.max(later), "ended");
-    assert_eq!(stored(&fleet).1, newer, "a newer format is kept");
-    let refused = fleet.command(&["history", ELECTION]);
-    assert!(refused.code == Some(1) && refused.stderr.contains("has format 2"), "{refused:?}");
-    for what in ["is damaged", "has format 2"] {
-        let is_report = |event: &&Event| event.name == "error" && event.text("error").contains(what);
-        assert_eq!(fleet.journal.events().iter().filter(is_report).count(), 1, "`{what}` is reported once");
-    }
-    fleet.check_promises();
-}
-
 fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     // Any node creates the store's objects.
     drop(fleet.node("maker").after(0, "elected"));
@@ -262,15 +164,6 @@ fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
 async fn record(store: &dyn ObjectStore, terms: &[PastTerm]) -> Result<Option<String>, String> {
     let result = report_terms(store, &election(), terms).await;
     result.map(|problem| problem.map(|problem| problem.to_string())).map_err(|error| error.to_string())
-}
-
-fn overwrite(fleet: &Fleet, content: &str) {
-    let store = open(fleet);
-    until("a write without a conflict", || {
-        let (version, _) = stored(fleet);
-        let content = content.as_bytes().to_vec().into();
-        block_on(store.write(VersionedObject::History, &election(), version.as_ref(), content))
-    });
 }
 
 /// The version and the content of the stored history.

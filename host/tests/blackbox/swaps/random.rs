@@ -13,7 +13,7 @@ use crate::node::{Node, until};
 use crate::scenarios;
 
 scenarios! {
-    with_crashes: [
+    on_sqlite: [
         all_nodes_agree_after_fifty_pushes_with_crashes,
     ],
 }
@@ -44,7 +44,7 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
             pushed = number;
         }
         versions.push(version);
-        if random.one_in(crashes(&fleet)) {
+        if random.one_in(6) {
             random.sleep(1000);
             let leader = fleet.events("elected").last().map(|event| event.from.clone());
             if let Some(at) = nodes.iter().position(|node| Some(&node.name) == leader.as_ref()) {
@@ -64,11 +64,6 @@ fn all_nodes_agree_after_fifty_pushes_with_crashes(fleet: Fleet) {
     assert!(fleet.events("version_rejected").is_empty(), "a crash rejects no version");
     fleet.check_swaps();
     fleet.check_the_count_after_crashes();
-}
-
-/// A leader crashes after one push in this many. Without a witness, each crash costs a lease of 15 s.
-fn crashes(fleet: &Fleet) -> u64 {
-    if fleet.sees_deaths() { 6 } else { 20 }
 }
 
 /// Checks that one version is current, that all nodes have it, and that the leader runs it.

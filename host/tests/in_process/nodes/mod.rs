@@ -3,30 +3,36 @@
 //!
 //! Each test checks, in addition to its own subject, that no two instances could act at the same time.
 
+mod history;
+mod outage;
 mod preference;
 mod steering;
+mod swaps;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton::links::Links;
-use baton::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
-use baton::steering::NodeIncarnation;
-use baton::steering::operator::{HintTarget, Operator, SteerResult, SteeringCommand};
-use baton::supervisor::Shutdown;
-use baton::telemetry::{ElectionTracker, FollowerLog, Format, Log, LogWriter, Ring, Style};
-use baton_election::{ElectionName, End, OnDone, StopReason, Term, Time, Timing};
+use baton_election::{ElectionName, End, OnDone, StopReason, StoreError, Term, Time, Timing};
 use baton_modules::{
     EditError, Follower, FollowerConfig, NodeProperties, Offer, Pace, Preparation, Prepare, PrepareError, Publication,
     SupervisorState, VersionList, edit_versions,
 };
+use baton_node::links::Links;
+use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
+use baton_node::steering::NodeIncarnation;
+use baton_node::steering::operator::{HintTarget, Operator, SteerResult, SteeringCommand};
+use baton_node::supervisor::Shutdown;
+use baton_node::telemetry::{ElectionTracker, FollowerLog, Format, Log, LogWriter, Ring, Style};
 use baton_runtime::{Effects, Engine, Gone, InstanceEvent, InstanceHandle, Launch, Module, Output, Usage};
 use baton_store::clock::Clock;
-use baton_store::{Announcement, Digest, MemoryStore, ModuleStore as _, ObjectStore as _, Reading, memory};
+use baton_store::{
+    Announcement, Digest, Intercept, Interceptor, MemoryStore, ModuleStore as _, ObjectStore as _, Reading,
+    StoreAnswer, StoreCall, memory,
+};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -104,14 +110,16 @@ impl Fleet {
         let nowhere = File::create("/dev/null").unwrap();
         let (log, writer) = Log::start(style, &NodeId::new(name).unwrap(), Box::new(nowhere)).unwrap();
         let (events, incarnation) = (log.events(), itself.incarnation.clone());
-        let elections = self.elections.iter().map(|one| self.election(one, &itself, settings, &log)).collect();
+        let network = Network::default();
+        let store = Arc::new(Intercept { store: Arc::new(self.store.clone()), interceptor: network.clone() });
+        let elections = self.elections.iter().map(|one| self.election(one, &itself, settings, &log, &store)).collect();
         let node = Node::start(NodeConfig {
             links: Links::new((name, &itself.incarnation), None, None, 0),
             itself,
             stores: Stores {
-                leases: Arc::new(self.store.clone()),
-                modules: Arc::new(self.store.clone()),
-                status: Arc::new(self.store.clone()),
+                leases: Arc::clone(&store) as _,
+                modules: Arc::clone(&store) as _,
+                status: Arc::clone(&store) as _,
             },
             clock: self.clock.clone(),
             log,
@@ -120,7 +128,7 @@ impl Fleet {
         });
         let shutdown = node.shutdown();
         let task = tokio::spawn(async { node.finished().await.unwrap() });
-        TestNode { name: name.to_owned(), incarnation, events, shutdown, task, _writer: writer }
+        TestNode { name: name.to_owned(), incarnation, network, events, shutdown, task, _writer: writer }
     }
 
     fn election(
@@ -129,6 +137,7 @@ impl Fleet {
         itself: &NodeIncarnation,
         settings: NodeSettings,
         log: &Log,
+        store: &Arc<Intercept<MemoryStore, Network>>,
     ) -> ElectionConfig {
         let tracker = Arc::new(ElectionTracker::new(election.clone(), LEASE));
         let (presence, seen) = watch::channel(SupervisorState::default());
@@ -139,8 +148,8 @@ impl Fleet {
             name: format!("store://{election}"),
             known_by: NodeProperties { priority: settings.priority, ..NodeProperties::default() },
             source: None,
-            store: Arc::new(self.store.clone()),
-            leases: Arc::new(self.store.clone()),
+            store: Arc::clone(store) as _,
+            leases: Arc::clone(store) as _,
             preparer: Arc::new(InProcess),
             presence: seen,
             notifier: tracker.notifier.clone(),
@@ -153,7 +162,7 @@ impl Fleet {
         });
         ElectionConfig {
             election: election.clone(),
-            timing: Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(5), 64 << 20).unwrap(),
+            timing: timing(),
             pause: settings.pause,
             on_done: OnDone::Repeat,
             probation: Duration::from_secs(30),
@@ -179,7 +188,7 @@ impl Fleet {
 
     async fn leads_in(&self, election: &ElectionName, node: &TestNode) -> Term {
         let running = || {
-            let instances = self.instances.0.lock().unwrap();
+            let instances = self.instances.all.lock().unwrap();
             let mut running = instances.iter().filter(|one| !one.is_gone && one.election == *election);
             running.find(|one| one.node == node.name).map(|one| one.term)
         };
@@ -233,6 +242,10 @@ fn is_deferral(event: &Value) -> bool {
     event["reason"].as_str().is_some_and(|reason| reason.contains("lets other nodes take it first"))
 }
 
+fn timing() -> Timing {
+    Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(5), 64 << 20).unwrap()
+}
+
 /// Waits until `find` returns something.
 async fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
     let waits = async {
@@ -250,6 +263,7 @@ async fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
 struct TestNode {
     name: String,
     incarnation: String,
+    network: Network,
     events: Arc<Ring>,
     shutdown: watch::Sender<Shutdown>,
     task: JoinHandle<()>,
@@ -282,31 +296,69 @@ impl TestNode {
     }
 }
 
+/// A node's way to the store.
+#[derive(Clone, Default)]
+struct Network {
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Network {
+    /// Lets all of the node's requests fail, or none.
+    fn cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl Interceptor<MemoryStore> for Network {
+    async fn intercept(&self, call: StoreCall, store: &MemoryStore) -> Result<StoreAnswer, StoreError> {
+        if self.is_cut.load(Ordering::Relaxed) {
+            return Err(StoreError::Unknown("the store cannot be reached".to_owned()));
+        }
+        call.send(store).await
+    }
+}
+
 // ---- scripted instances ----
 
 /// All instances so far. Clones share them.
 #[derive(Clone, Default)]
-struct Instances(Arc<Mutex<Vec<ScriptedState>>>, Arc<AtomicBool>);
+struct Instances {
+    all: Arc<Mutex<Vec<ScriptedState>>>,
+    ignore_stops: Arc<AtomicBool>,
+    /// Modules whose instances trap as soon as they run.
+    crashing: Arc<Mutex<HashSet<Digest>>>,
+}
 
 impl Instances {
     /// The latest term that has begun in any election; 0 if none has.
     fn latest(&self) -> Term {
-        self.0.lock().unwrap().last().map_or(0, |last| last.term)
+        self.all.lock().unwrap().last().map_or(0, |last| last.term)
+    }
+
+    /// The module of the instance that runs in the first election, if any.
+    fn running_module(&self) -> Option<Digest> {
+        self.all.lock().unwrap().iter().rfind(|one| !one.is_gone).map(|one| one.module)
+    }
+
+    /// The number of terms that have begun with a module.
+    fn starts_of(&self, module: Digest) -> usize {
+        self.all.lock().unwrap().iter().filter(|one| one.module == module).count()
     }
 
     /// The node on which the latest term began.
     fn leader(&self) -> String {
-        self.0.lock().unwrap().last().expect("a term has begun").node.clone()
+        self.all.lock().unwrap().last().expect("a term has begun").node.clone()
     }
 
     /// Lets all instances ignore requests to stop.
     fn ignore_stops(&self) {
-        self.1.store(true, Ordering::Relaxed);
+        self.ignore_stops.store(true, Ordering::Relaxed);
     }
 
     /// Ends the instance of a term by itself.
     fn end(&self, term: Term, end: End) {
-        let mut all = self.0.lock().unwrap();
+        let mut all = self.all.lock().unwrap();
         all.iter_mut().find(|one| one.term == term).expect("an instance").end(end);
     }
 }
@@ -315,6 +367,7 @@ struct ScriptedState {
     node: String,
     election: ElectionName,
     term: Term,
+    module: Digest,
     deadline: Time,
     is_gone: bool,
     tell: mpsc::UnboundedSender<InstanceEvent>,
@@ -338,14 +391,14 @@ struct Scripted {
 impl Launch for Scripted {
     fn start(
         &self,
-        _module: &Module,
+        module: &Module,
         term: Term,
         deadline: Time,
         _abort_at: Time,
         _output: Arc<dyn Output>,
     ) -> Box<dyn InstanceHandle> {
         let (tell, events) = mpsc::unbounded_channel();
-        let mut all = self.instances.0.lock().unwrap();
+        let mut all = self.instances.all.lock().unwrap();
         let now = self.clock.now();
         for other in all.iter().filter(|other| other.election == self.election) {
             assert!(other.is_gone || other.deadline <= now, "term {} starts while {} runs", term, other.term);
@@ -354,7 +407,11 @@ impl Launch for Scripted {
         let number = all.len();
         let (node, election) = (self.node.clone(), self.election.clone());
         let _receiver_exists = tell.send(InstanceEvent::Begun);
-        all.push(ScriptedState { node, election, term, deadline, is_gone: false, tell });
+        let module = module.digest();
+        all.push(ScriptedState { node, election, term, module, deadline, is_gone: false, tell });
+        if self.instances.crashing.lock().unwrap().contains(&module) {
+            all[number].end(End::Crashed("a trap".to_owned()));
+        }
         Box::new(ScriptedInstance { number, clock: self.clock.clone(), instances: self.instances.clone(), events })
     }
 
@@ -381,7 +438,7 @@ struct ScriptedInstance {
 
 impl ScriptedInstance {
     fn end(&self, end: End) {
-        self.instances.0.lock().unwrap()[self.number].end(end);
+        self.instances.all.lock().unwrap()[self.number].end(end);
     }
 }
 
@@ -391,7 +448,7 @@ impl InstanceHandle for ScriptedInstance {
     }
 
     fn stop(&mut self, _reason: StopReason, _message: String, _grace_ends: Time, _next: Option<Term>) {
-        if !self.instances.1.load(Ordering::Relaxed) {
+        if !self.instances.ignore_stops.load(Ordering::Relaxed) {
             self.end(End::Done);
         }
     }
@@ -401,11 +458,11 @@ impl InstanceHandle for ScriptedInstance {
     }
 
     fn extend(&self, deadline: Time, _abort_at: Time) {
-        self.instances.0.lock().unwrap()[self.number].deadline = deadline;
+        self.instances.all.lock().unwrap()[self.number].deadline = deadline;
     }
 
     fn remaining(&self) -> Duration {
-        self.instances.0.lock().unwrap()[self.number].deadline.since(self.clock.now())
+        self.instances.all.lock().unwrap()[self.number].deadline.since(self.clock.now())
     }
 
     fn last_progress(&self) -> Time {
@@ -429,7 +486,7 @@ impl Drop for ScriptedInstance {
 
 // ---- modules ----
 
-/// Prepares modules in this process, each of them once.
+/// Prepares modules in this process. Compiles each module once for all tests.
 struct InProcess;
 
 static PREPARED: LazyLock<Mutex<HashMap<Digest, Module>>> = LazyLock::new(Mutex::default);

@@ -1,7 +1,7 @@
 //! Steering of nodes whose leader is alive, ignores its stop, is idle or has crashed, and of objects that are damaged
 //! or restored.
 
-use baton::steering::operator::NoEffect;
+use baton_node::steering::operator::NoEffect;
 use baton_store::VersionedObject;
 
 use super::*;
