@@ -211,8 +211,9 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The longest store outage that a leader survives: 0.7 D, minus the longest age of the last renewal when the outage
-    /// begins (D/6), and minus a try that is under way when it ends (D/12) and the wait before the next try (D/15).
+    /// The longest store outage that a leader survives: 0.7 D, minus the longest age of the last renewal when the
+    /// outage begins (D/6), and minus a try that is under way when it ends (D/12) and the wait before the next try
+    /// (D/15).
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after() - self.try_timeout() - self.retry_range().1
     }

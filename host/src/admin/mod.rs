@@ -1,9 +1,11 @@
 //! The admin endpoint, for probes, load balancers, scrapers and operators.
 //!
 //! The endpoint has its own thread, so renewals never wait for requests, no matter how many or how slow they are. The
-//! endpoint reads the status that supervisors publish ([`ElectionTracker`](baton_node::telemetry::ElectionTracker)), and the
-//! clock. The response "this node leads" is therefore true when it is made, even if the supervisor hangs. Operators'
-//! calls (`steering`) go through the store, like commands, and this host reads them from there.
+//! endpoint reads the status that supervisors publish ([`ElectionTracker`]), and the clock. The response "this node
+//! leads" is therefore true when it is made, even if the supervisor hangs. Operators' calls (`steering`) go through the
+//! store, like commands, and this host reads them from there.
+//!
+//! [`ElectionTracker`]: baton_node::telemetry::ElectionTracker
 //!
 //! Probes and scrapers need health, the leader and the metrics, so these are open over plain HTTP to every client that
 //! can reach the address. The module `access` decides which clients may do more.
