@@ -19,8 +19,12 @@ pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 /// The conditions under which this node may lead. They only prevent or end a term: no promise depends on them.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Eligibility {
-    /// The reasons why this node must not lead, most important first. The first one that has not ended applies.
-    pub ineligible: Vec<Ineligibility>,
+    /// Human-readable reason why this node is drained for maintenance of its machine, if it is. It is independent of
+    /// the commands.
+    pub maintenance: Option<String>,
+    /// The commands that prevent this node from leading, most important first. The first one that has not ended
+    /// applies.
+    pub commands: Vec<Ineligibility>,
     /// The command that chooses this node as the next leader, if any.
     pub chosen: Option<Chosen>,
     /// This node's priority, from 0 to [`HIGHEST_PRIORITY`]. Nodes with a higher priority take a free lease earlier.
@@ -32,7 +36,13 @@ pub struct Eligibility {
 impl Default for Eligibility {
     /// Nothing prevents this node from leading, and there is no steering object.
     fn default() -> Self {
-        Self { ineligible: Vec::new(), chosen: None, priority: HIGHEST_PRIORITY, steering: SteeringVersion::Absent }
+        Self {
+            maintenance: None,
+            commands: Vec::new(),
+            chosen: None,
+            priority: HIGHEST_PRIORITY,
+            steering: SteeringVersion::Absent,
+        }
     }
 }
 
@@ -59,10 +69,10 @@ impl SteeringVersion {
     }
 }
 
-/// A reason why this node must not lead.
+/// A command that prevents this node from leading.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Ineligibility {
-    /// The id of the command or event. Once the ineligibility has ended, the same id does not begin another one.
+    /// The id of the command. Once the ineligibility has ended, the same id does not begin another one.
     pub id: String,
     /// The cause.
     pub cause: IneligibleCause,
@@ -78,7 +88,7 @@ pub struct Ineligibility {
 /// The cause of an ineligibility.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum IneligibleCause {
-    /// The machine is about to be frozen, rebooted or removed.
+    /// The machine is about to be frozen, rebooted or removed: see [`Eligibility::maintenance`].
     Maintenance,
     /// The election is suspended.
     Suspended,
@@ -121,9 +131,9 @@ pub struct Chosen {
 /// available. `has_quota` is true if the host may lead fewer elections than it takes part in.
 #[must_use]
 pub fn longest_deferral(priority: u8, has_quota: bool) -> Duration {
-    let longest = deferral(priority).max(if has_quota { TAKE_ANYWAY_AFTER } else { Duration::ZERO });
-    // The deferral ends between two polls.
-    if longest.is_zero() { longest } else { longest + LONGEST_POLL }
+    // A node polls exactly when its deferral ends. A host's quota ends between two polls.
+    let quota = if has_quota { TAKE_ANYWAY_AFTER + LONGEST_POLL } else { Duration::ZERO };
+    deferral(priority).max(quota)
 }
 
 /// The time for which a node with this priority lets other nodes take a free lease first.

@@ -345,16 +345,16 @@ pub enum Report {
         /// Number of consecutive failures.
         failures: u32,
     },
-    /// This node must not lead, or must not lead for another reason than before.
+    /// A command prevents this node from leading, or another command than before. Maintenance is not reported.
     Ineligible {
-        /// The reason that applies.
+        /// The command that applies.
         ineligibility: Ineligibility,
         /// The time until it ends; `None` if only another input ends it.
         wait: Option<Duration>,
     },
-    /// Nothing prevents this node from leading any more.
+    /// No command prevents this node from leading any more.
     Eligible {
-        /// The reason that applied before.
+        /// The command that applied before.
         before: Ineligibility,
     },
     /// This node is ineligible for a while.

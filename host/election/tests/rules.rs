@@ -2352,6 +2352,39 @@ fn leader_stops_for_ineligibility_and_tells_guest_why() {
 }
 
 #[test]
+fn maintenance_hides_no_command() {
+    let suspended = ineligible(IneligibleCause::Suspended, None);
+    let maintenance = ineligible(IneligibleCause::Maintenance, None);
+    let both = Eligibility { commands: suspended.commands.clone(), ..maintenance.clone() };
+    let mut scene = Scene::new();
+    for given in [&suspended, &both, &suspended, &both, &maintenance] {
+        scene.input(Input::Eligibility(given.clone()));
+    }
+    assert_eq!(scene.elector.ineligible(), Some(&IneligibleCause::Maintenance));
+    let [command] = &suspended.commands[..] else { unreachable!() };
+    let changes = [
+        Report::Ineligible { ineligibility: command.clone(), wait: None },
+        Report::Eligible { before: command.clone() },
+    ];
+    let is_change = |report: &&Report| matches!(report, Report::Ineligible { .. } | Report::Eligible { .. });
+    assert!(scene.told.iter().filter(is_change).eq(&changes), "{:?}", scene.told);
+}
+
+#[test]
+fn node_defers_again_after_an_ineligibility() {
+    let mut scene = Scene::new();
+    let low = Eligibility { priority: 0, ..Eligibility::default() };
+    scene.input(Input::Eligibility(low.clone()));
+    let free = object(LeaseState::Free, Some(record(6, "other")));
+    assert_eq!(scene.reads(free.clone()), [], "it defers");
+    scene.input(Input::Eligibility(ineligible(IneligibleCause::Suspended, None)));
+    scene.now = scene.now + SECOND * 3600;
+    assert_eq!(scene.reads(free.clone()), [], "it is suspended");
+    scene.input(Input::Eligibility(low));
+    assert_eq!(scene.reads(free), [], "other nodes become eligible at the same time");
+}
+
+#[test]
 fn ineligibility_ends_at_its_time_without_an_input() {
     let mut scene = Scene::new();
     let until = scene.now + SECOND * 30;
@@ -2373,7 +2406,7 @@ fn transfer_without_successor_ends_early_and_is_taken_back() {
     for is_taken in [false, true] {
         let mut scene = Scene::leading();
         let mut transfer = ineligible(to(), Some(scene.now + SECOND * 60));
-        (transfer.priority, transfer.ineligible[0].after_release) = (0, Some(SECOND * 4));
+        (transfer.priority, transfer.commands[0].after_release) = (0, Some(SECOND * 4));
         scene.input(Input::Eligibility(transfer.clone()));
         let marking = scene.input(Input::Gone { end: End::Done });
         let given_up = scene.now;
@@ -2431,9 +2464,9 @@ fn standby_reads_dead_holder_again_once_it_is_eligible() {
 }
 
 #[test]
-fn longest_deferral_includes_a_poll() {
+fn longest_deferral_of_quota_includes_a_poll() {
     let millis = |priority, has_quota| longest_deferral(priority, has_quota).as_millis();
-    let cases = [(100, false, 0), (50, false, 2_250), (0, false, 3_250), (100, true, 11_250), (0, true, 11_250)];
+    let cases = [(100, false, 0), (50, false, 1_000), (0, false, 2_000), (100, true, 11_250), (0, true, 11_250)];
     for (priority, has_quota, longest) in cases {
         assert_eq!(millis(priority, has_quota), longest, "{priority} {has_quota}");
     }
@@ -2441,8 +2474,11 @@ fn longest_deferral_includes_a_poll() {
 
 /// An eligibility with one reason not to lead.
 fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
+    if cause == IneligibleCause::Maintenance {
+        return Eligibility { maintenance: Some("asked".to_string()), ..Eligibility::default() };
+    }
     let reason = Ineligibility { id: "1".to_string(), cause, reason: "asked".to_string(), until, after_release: None };
-    Eligibility { ineligible: vec![reason], ..Eligibility::default() }
+    Eligibility { commands: vec![reason], ..Eligibility::default() }
 }
 
 /// True if the only request may be withheld.

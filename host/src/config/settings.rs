@@ -188,7 +188,7 @@ settings! {
         .default("5s")
         .of_coordinator(LEADERSHIP)
         .common();
-    Priority = setting("priority", Shape::Number, "NUMBER", "Priority from 0 to 100: with 100, this node takes a free lease at once; with 0, after up to 3.25 s")
+    Priority = setting("priority", Shape::Number, "NUMBER", "Priority from 0 to 100: with 100, this node takes a free lease at once; with 0, after up to 2 s")
         .default("100")
         .of_coordinator(LEADERSHIP)
         .common();

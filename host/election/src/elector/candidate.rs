@@ -21,7 +21,8 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
-/// A standby: it polls every second, and requests the lease only if the lease looks free or its holder is giving it up.
+/// A standby: it polls every second, or about every 10 s while it hears its leader, and requests the lease only if the
+/// lease looks free or its holder is giving it up.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,

@@ -15,7 +15,7 @@ use crate::timing::Time;
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct EligibilityState {
     given: Eligibility,
-    /// The ineligibility that applies, if any.
+    /// The command that applies, if any.
     current: Option<Ineligibility>,
     /// The lease that this node held when the current ineligibility began.
     ceded: Option<CededLease>,
@@ -73,7 +73,7 @@ impl Context {
         self.eligibility.given = given.clone();
     }
 
-    /// Updates the ineligibility that applies. `holds` is true if this node holds the lease, as far as it knows.
+    /// Updates the command that applies. `holds` is true if this node holds the lease, as far as it knows.
     pub(super) fn update_eligibility(&mut self, holds: bool) {
         let now = self.time();
         let state = &mut self.eligibility;
@@ -85,13 +85,13 @@ impl Context {
             state.ended_early = Some(current.id.clone());
         }
         let has_ended = |one: &Ineligibility| state.ended_early.as_ref() == Some(&one.id) || is_over(state.end_of(one));
-        let next = state.given.ineligible.iter().find(|one| !has_ended(one)).cloned();
+        let next = state.given.commands.iter().find(|one| !has_ended(one)).cloned();
         let before = core::mem::replace(&mut state.current, next.clone());
         match (before, next) {
             (None, None) => {}
             (Some(before), Some(next)) if is_same(&before, &next) => {}
             (_, Some(next)) => {
-                state.ceded = holds.then_some(CededLease::Held);
+                (state.ceded, state.open_since) = (holds.then_some(CededLease::Held), None);
                 let wait = next.until.map(|until| until.since(now));
                 self.report(Report::Ineligible { ineligibility: next, wait });
             }
@@ -110,14 +110,22 @@ impl Context {
         self.eligibility.end_of(self.eligibility.current.as_ref()?)
     }
 
-    /// The ineligibility that applies, if any.
-    pub(super) fn ineligibility(&self) -> Option<&Ineligibility> {
+    /// The operators' command that prevents this node from leading, if any.
+    pub(super) fn command(&self) -> Option<&Ineligibility> {
         self.eligibility.current.as_ref()
+    }
+
+    /// The cause and the human-readable reason why this node must not lead, if there is one. No command ends
+    /// maintenance, so maintenance comes first.
+    pub(super) fn ineligible(&self) -> Option<(&IneligibleCause, &str)> {
+        let maintenance = self.eligibility.given.maintenance.as_deref();
+        let command = self.command().map(|command| (&command.cause, command.reason.as_str()));
+        maintenance.map(|reason| (&IneligibleCause::Maintenance, reason)).or(command)
     }
 
     /// True if this node has a version to serve and nothing prevents it from leading.
     pub(super) fn may_lead(&self) -> bool {
-        self.eligibility.current.is_none() && self.versions.module().is_some()
+        self.ineligible().is_none() && self.versions.module().is_some()
     }
 
     /// True if the eligibility follows from this version of the steering object.

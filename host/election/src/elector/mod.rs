@@ -21,7 +21,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
-use crate::eligibility::IneligibleCause;
+use crate::eligibility::{Ineligibility, IneligibleCause};
 use crate::hint::Word;
 use crate::port::{Effect, Input, Now, Plan, Random, Report, Settings};
 use crate::record::{HIGHEST_TERM, LeaseId, LeaseState, Outcome, Record, Snapshot, Term, Version};
@@ -170,12 +170,17 @@ impl Elector {
         self.context.versions.plan()
     }
 
+    /// The operators' command that prevents this node from leading, if any.
+    pub fn command(&self) -> Option<&Ineligibility> {
+        self.context.command()
+    }
+
     /// The reason why this node must not lead, if there is one. A cool-off counts while the node does not hold the
     /// lease.
     pub fn ineligible(&self) -> Option<&IneligibleCause> {
         let is_cooling_off = self.context.is_in_cool_off() && !self.holds_lease();
         let cool_off = is_cooling_off.then_some(&IneligibleCause::CoolingOff);
-        self.context.ineligibility().map(|one| &one.cause).or(cool_off)
+        self.context.ineligible().map(|(cause, _)| cause).or(cool_off)
     }
 
     /// The highest term that this host knows to have been written. The host passes it to other nodes, so that they do

@@ -531,11 +531,11 @@ impl World {
             until: None,
             after_release: None,
         };
-        let ineligible = if is_suspended { vec![one] } else { Vec::new() };
+        let commands = if is_suspended { vec![one] } else { Vec::new() };
         if let Some(process) = &mut self.node(place).process {
             process.is_suspended = is_suspended;
         }
-        self.feed(place, Input::Eligibility(Eligibility { ineligible, ..Eligibility::default() }));
+        self.feed(place, Input::Eligibility(Eligibility { commands, ..Eligibility::default() }));
     }
 
     fn plan(&mut self, place: usize, plan: Plan) {

@@ -103,14 +103,6 @@ impl SteeringState {
     /// drained for maintenance, if it is.
     #[must_use]
     pub fn eligibility(&self, priority: u8, drained: Option<&str>) -> Eligibility {
-        // No operator's command ends maintenance, so maintenance comes first.
-        let maintenance = drained.map(|reason| Ineligibility {
-            id: reason.to_owned(),
-            cause: IneligibleCause::Maintenance,
-            reason: reason.to_owned(),
-            until: None,
-            after_release: None,
-        });
         let ineligible = |order: &CommandOrigin, cause, reason: &str, until, after_release| Ineligibility {
             id: order.id.clone(),
             cause,
@@ -129,7 +121,8 @@ impl SteeringState {
         });
         let chosen = self.called.as_ref();
         Eligibility {
-            ineligible: [maintenance, suspended, stepped_down, transfer].into_iter().flatten().collect(),
+            maintenance: drained.map(str::to_owned),
+            commands: [suspended, stepped_down, transfer].into_iter().flatten().collect(),
             chosen: chosen.map(|(order, until)| Chosen { until: *until, by_operator: !order.is_preference() }),
             priority,
             steering: self.version.clone(),
@@ -372,7 +365,7 @@ mod tests {
 
     fn word(heard: &SteeringState, now: u64) -> Option<&'static str> {
         let applies = |one: &Ineligibility| one.until.is_none_or(|until| at(now) < until);
-        heard.eligibility(0, None).ineligible.into_iter().find(applies).map(|one| one.cause.word())
+        heard.eligibility(0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
     }
 
     /// True if the node is the target of a transfer by an operator.

@@ -1,8 +1,9 @@
 //! The supervisor of one coordinator: carries out the decisions of its elector.
 //!
-//! The supervisor is the only part that knows both the lease and the instance. It decides nothing. It sends requests to
-//! the store concurrently, each with a timeout, and starts, stops and kills the instance. Every result goes back to the
-//! elector as an input. The supervisor runs on the control runtime, on which no guest ever runs.
+//! The supervisor is the only part that knows both the lease and the instance. It decides nothing but the host's quota.
+//! It sends requests to the store concurrently, each with a timeout, and starts, stops and kills the instance. Every
+//! result goes back to the elector as an input. The supervisor runs on the control runtime, on which no guest ever
+//! runs.
 //!
 //! Waking a thread costs more than the work for which it is woken, especially on a small, busy machine. The supervisor
 //! therefore writes the message that starts an instance, and sends the signal that kills it, on its own thread. Other
@@ -316,7 +317,7 @@ impl Run {
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
             Effect::Tell(word) => {
-                let to = match self.elector.ineligible() {
+                let to = match self.elector.command().map(|command| &command.cause) {
                     Some(IneligibleCause::Transferring { to }) => Some(to.as_str()),
                     _ => None,
                 };
@@ -329,8 +330,7 @@ impl Run {
                     lines.end();
                 }
                 if let Report::Ineligible { ineligibility, wait } = &report {
-                    let by_operator = ineligibility.cause != IneligibleCause::Maintenance;
-                    self.given.tracker.stays_out(by_operator.then(|| ineligibility.reason.clone()));
+                    self.given.tracker.stays_out(Some(ineligibility.reason.clone()));
                     self.reporter.steered(self.steering.event(ineligibility, *wait));
                 }
                 if let Report::Eligible { .. } = &report {

@@ -94,7 +94,7 @@ impl Reporter {
                 self.replaced = None;
             }
             Report::Deferring { reason } => self.say(Event::Standby { reason, leader: None }),
-            // Commands are logged by `steered`, maintenance by the task that watches it.
+            // `steered` logs the command.
             Report::Ineligible { .. } => {}
             Report::Eligible { before } => {
                 let reason = match before.cause {

@@ -205,8 +205,8 @@ impl Holding {
         if context.shutting_down {
             self.leave = Some(LeaveReason::Shutdown);
         }
-        if let Some(why) = context.ineligibility() {
-            self.leave.get_or_insert_with(|| LeaveReason::Ineligible(why.reason.clone()));
+        if let Some((_, reason)) = context.ineligible() {
+            self.leave.get_or_insert_with(|| LeaveReason::Ineligible(reason.to_string()));
         } else if context.versions.module().is_none() {
             self.leave.get_or_insert(LeaveReason::NothingToServe);
         }

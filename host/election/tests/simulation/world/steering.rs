@@ -66,7 +66,6 @@ impl Heard {
             until,
             after_release,
         };
-        let maintenance = self.maintenance.map(|id| one(id, IneligibleCause::Maintenance, None, None));
         let suspended = self.suspended.map(|id| one(id, IneligibleCause::Suspended, None, None));
         let stepped_down =
             self.stepped_down.map(|(id, until)| one(id, IneligibleCause::SteppedDown, Some(until), None));
@@ -74,7 +73,8 @@ impl Heard {
             one(id, IneligibleCause::Transferring { to: format!("node-{to}") }, Some(until), Some(TAKEN_WITHIN))
         });
         Eligibility {
-            ineligible: [maintenance, suspended, stepped_down, transfer].into_iter().flatten().collect(),
+            maintenance: self.maintenance.map(|id| format!("maintenance {id}")),
+            commands: [suspended, stepped_down, transfer].into_iter().flatten().collect(),
             chosen: self.chosen,
             priority,
             steering: self.version(),
