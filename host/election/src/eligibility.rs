@@ -96,7 +96,7 @@ pub enum IneligibleCause {
     SteppedDown,
     /// The lease is transferred to another node.
     Transferring {
-        /// That node's id.
+        /// The id of the other node.
         to: String,
     },
     /// This node stepped down on its own. The elector sets this cause itself.

@@ -463,7 +463,7 @@ impl Host<'_> {
         network: &Network,
         aside: &mut JoinSet<()>,
     ) -> anyhow::Result<Vec<ElectionConfig>> {
-        let Self { config, workshop, log, .. } = self;
+        let Self { config, log, .. } = self;
         let followers = Followers::new(self, shared, stores, network);
         let mut elections = Vec::new();
         for (checked, tracker) in self.checked.iter().zip(&shared.trackers) {
@@ -485,7 +485,6 @@ impl Host<'_> {
             let starting = Event::starting(self.node.as_str(), &config.store, source, *module, timing, waits);
             log.for_election(&election.tracker).emit(None, starting);
         }
-        debug_assert!(workshop.is_none() || elections.len() == 1, "`baton dev` runs one coordinator");
         Ok(elections.into_iter().map(|(election, _)| election).collect())
     }
 

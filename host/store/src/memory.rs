@@ -1,4 +1,4 @@
-//! A store in this process's memory, for tests. The test sets the time and injects faults.
+//! A store in this process's memory, for tests and `baton dev`. A test sets the time and injects faults.
 //!
 //! The store follows the rules of [`lease`](crate::lease), and passes the conformance suite like any other store.
 
@@ -12,15 +12,13 @@ use baton_election::{ElectionName, Op, Record, Reply, StoreError, Term, Version}
 use bytes::Bytes;
 use time::OffsetDateTime;
 
+use super::clock::TimeSource;
 use super::lease::{LeaseObject, apply, overwrite, removable};
 use super::{LeaseStore, check_length, recall};
 use crate::{Listed, Listing, ObjectStore, OperatorStore, PlainObject, Reading, VersionedObject};
 
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-
-/// A clock: returns the time since some fixed moment. It must not go back.
-pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// A fault that affects one request. The caller always gets [`StoreError::Unknown`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +34,13 @@ pub enum Fault {
 /// A store for tests in one process. Clones share the store.
 #[derive(Clone)]
 pub struct MemoryStore {
-    clock: Clock,
+    clock: TimeSource,
     state: Arc<Mutex<State>>,
 }
 
 impl MemoryStore {
     /// Creates an empty store that measures leases on `clock`.
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: TimeSource) -> Self {
         Self { clock, state: Arc::default() }
     }
 

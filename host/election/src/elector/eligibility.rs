@@ -1,4 +1,4 @@
-//! The eligibility in force: which reason applies, for how long, and whether this node lets other nodes take the lease
+//! The eligibility in force: which command applies, for how long, and whether this node lets other nodes take the lease
 //! first.
 
 use alloc::format;
@@ -133,8 +133,8 @@ impl Context {
         self.eligibility.given.steering.is(version)
     }
 
-    /// Decides whether this node requests a lease that looks free. Only nodes other than this one have to be waited
-    /// for, so `is_own` is true if no other node can take the lease.
+    /// Decides whether this node requests a lease that looks free. `is_own` is true if no other node can take the
+    /// lease, so that there is no node to defer to.
     pub(super) fn decide_on_acquire(&mut self, is_own: bool) -> AcquireDecision {
         let now = self.time();
         let state = &mut self.eligibility;

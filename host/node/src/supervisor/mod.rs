@@ -331,7 +331,9 @@ impl Run {
                 }
                 if let Report::Ineligible { ineligibility, wait } = &report {
                     self.given.tracker.stays_out(Some(ineligibility.reason.clone()));
-                    self.reporter.steered(self.steering.event(ineligibility, *wait));
+                    if let Some(command) = self.steering.event(ineligibility, *wait) {
+                        self.reporter.say(command);
+                    }
                 }
                 if let Report::Eligible { .. } = &report {
                     self.given.tracker.stays_out(None);

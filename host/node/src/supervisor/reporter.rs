@@ -79,13 +79,6 @@ impl Reporter {
         self.say(Event::ended(self.term, end, took, usage));
     }
 
-    /// Logs the command that prevents this node from leading, if an operator or a preferred node gave it.
-    pub(super) fn steered(&self, command: Option<Event>) {
-        if let Some(command) = command {
-            self.say(command);
-        }
-    }
-
     pub(super) fn report(&mut self, report: Report) {
         match report {
             Report::Standby { reason } => {
@@ -94,7 +87,7 @@ impl Reporter {
                 self.replaced = None;
             }
             Report::Deferring { reason } => self.say(Event::Standby { reason, leader: None }),
-            // `steered` logs the command.
+            // The supervisor knows the command, and logs it.
             Report::Ineligible { .. } => {}
             Report::Eligible { before } => {
                 let reason = match before.cause {
@@ -157,7 +150,7 @@ impl Reporter {
         }
     }
 
-    fn say(&self, event: Event) {
+    pub(super) fn say(&self, event: Event) {
         self.log.emit(self.term, event);
     }
 }
