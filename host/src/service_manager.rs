@@ -181,12 +181,12 @@ impl ServiceManager {
 fn status_of(watched: &Watched) -> String {
     let now = watched.clock.now();
     let role = |tracker: &Arc<ElectionTracker>| {
-        let (known, election) = (tracker.known(), &tracker.election);
-        match (known.leads(now), known.leader) {
+        let (view, election) = (tracker.view(), &tracker.election);
+        match (view.leads(now), view.leader) {
             (Some((term, _)), _) => format!("leads {election} in term {term}"),
             (None, Some(leader)) => {
                 let leader: String = escape(&leader).chars().take(LONGEST_NAME).collect();
-                format!("standby of {leader} in {election}, term {}", known.term)
+                format!("standby of {leader} in {election}, term {}", view.term)
             }
             (None, None) => format!("standby in {election}, which has no leader"),
         }

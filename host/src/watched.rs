@@ -76,12 +76,11 @@ impl Watched {
     pub fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
         for tracker in &self.trackers {
-            let known = tracker.known();
             let election = &tracker.election;
-            if !known.has_store {
+            if !tracker.view().has_store {
                 lacks.push(format!("{election}: the store has not answered yet"));
             }
-            if !known.has_module {
+            if !tracker.has_module() {
                 lacks.push(format!("{election}: no module is ready yet"));
             }
         }
@@ -96,7 +95,8 @@ impl Watched {
         let clock = Clock::default();
         let election = baton_election::ElectionName::new("job").unwrap();
         let tracker = ElectionTracker::new(election, std::time::Duration::from_secs(15));
-        tracker.set_module(Some(baton_store::Digest::of(b"")));
+        let module = Some(baton_store::Digest::of(b""));
+        tracker.publish(clock.now(), &baton_node::view::NodeView { module, ..Default::default() });
         Self {
             node: "web-3".to_owned(),
             labels: [("zone".to_owned(), "west".to_owned())].into(),

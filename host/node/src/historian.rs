@@ -1,5 +1,5 @@
-//! The historian of one election: it records the outcome of this node's terms in the store. It learns about terms from
-//! logged events, and no other part of the host waits for it.
+//! The historian of one election: it records the outcome of this node's terms in the store. No other part of the host
+//! waits for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -156,10 +156,10 @@ impl Historian {
             term,
             node: self.node.clone(),
             incarnation: self.incarnation.clone(),
-            module: Some(module).filter(|module| !module.is_empty()),
+            module,
             begun,
             ended: ended.map(rfc3339),
-            outcome,
+            outcome: outcome.map(|outcome| outcome.word().to_owned()),
             reason,
             leaderless_ms: leaderless.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
             closed_by: None,
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::node::NodeId;
-    use crate::telemetry::{Format, LogWriter, Style};
+    use crate::telemetry::{Ended, Format, LogWriter, Style};
 
     const PACE: HistorianPace = HistorianPace {
         after: Duration::from_millis(5),
@@ -189,7 +189,7 @@ mod tests {
 
     struct HistorianBench {
         store: MemoryStore,
-        log: Log,
+        tracker: Arc<ElectionTracker>,
         writer: LogWriter,
         historian: Option<Historian>,
     }
@@ -209,21 +209,19 @@ mod tests {
                 node: node.to_string(),
                 incarnation: "this-start".to_owned(),
                 store: Arc::new(store.clone()),
-                tracker,
-                log: log.clone(),
+                tracker: Arc::clone(&tracker),
+                log,
                 pace: PACE,
             };
-            Self { store, log, writer, historian: Some(historian) }
+            Self { store, tracker, writer, historian: Some(historian) }
         }
 
         fn begins(&self, term: Term) {
-            self.log.emit(Some(term), Event::Elected { module: String::new(), failures: 0 });
+            self.tracker.terms.begins(term, None);
         }
 
-        fn ends(&self, term: Term) {
-            let (message, usage) = (Some("no".to_owned()), baton_runtime::Usage::default());
-            let (outcome, took_s) = ("failed".to_owned(), Duration::ZERO.into());
-            self.log.emit(Some(term), Event::Ended { outcome, message, took_s, usage });
+        fn ends(&self) {
+            self.tracker.terms.has_ended(Ended::Failed, Some("no"));
         }
 
         async fn terms(&self) -> Vec<(Term, bool)> {
@@ -253,12 +251,12 @@ mod tests {
         for _ in 0..25 {
             bench.store.fail_next(Fault::LoseRequest);
         }
-        bench.ends(1);
+        bench.ends();
         bench.begins(2);
-        bench.ends(2);
+        bench.ends();
         bench.until(&[(1, true), (2, true)]).await;
         bench.begins(3);
-        bench.ends(3);
+        bench.ends();
         drop(serving);
         historian.await.unwrap();
         assert_eq!(bench.terms().await, [(1, true), (2, true), (3, true)]);
@@ -273,7 +271,7 @@ mod tests {
         for term in 1..=KEPT_TERMS as u64 + 7 {
             bench.begins(term);
             unwritten.add(historian, historian.tracker.terms.take());
-            bench.ends(term);
+            bench.ends();
             unwritten.add(historian, historian.tracker.terms.take());
         }
         assert_eq!((unwritten.0.len(), unwritten.0.first_key_value().unwrap().0), (KEPT_TERMS, &8));

@@ -2,6 +2,7 @@
 //!
 //! - [`node`] starts a node. A host is one node; tests run several in one process.
 //! - [`supervisor`] carries out what an elector decides, and owns the instance and everything that it started.
+//! - [`view`] is what a node knows about one election, as the supervisor publishes it.
 //! - [`telemetry`] is the log: lines pass a bounded queue to one writer thread, which checks guests' lines again.
 //! - [`steering`] is how operators control nodes: the nodes' side, and the commands' side.
 //! - [`links`] carries hints between the nodes of one store, on a thread of its own.
@@ -20,3 +21,4 @@ pub mod steering;
 pub mod supervisor;
 pub mod telemetry;
 pub mod untrusted;
+pub mod view;

@@ -11,7 +11,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::watched::Watched;
-use baton_node::telemetry::{ElectionTracker, Ended, Histogram, StatusSnapshot, StoreOp, StoreResult, Transition};
+use baton_node::telemetry::{ElectionTracker, Ended, Histogram, LinkStatus, StoreOp, StoreResult, Transition};
+use baton_node::view::NodeView;
 use baton_runtime::{Effect, Effects, InstanceUsage, LimitUsage};
 use baton_store::Labels;
 
@@ -62,7 +63,8 @@ struct Scrape {
 #[derive(Debug)]
 struct Election {
     tracker: Arc<ElectionTracker>,
-    known: StatusSnapshot,
+    view: NodeView,
+    links: LinkStatus,
     leads: Option<Duration>,
     vacant: Duration,
     in_use: Option<InstanceUsage>,
@@ -72,19 +74,20 @@ struct Election {
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Read these before `tracker.known()`: see `StatusSnapshot::effects`.
+        // Read these before `tracker.effects()`.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
         let elections = watched.trackers.iter().map(|tracker| {
-            let known = tracker.known();
+            let view = tracker.view();
             let running = effects.iter().rfind(|(election, ..)| *election == tracker.election);
             Election {
-                effects: known.effects(running.map(|(_, term, effects)| (*term, *effects))),
-                leads: known.leads(now).map(|(_, left)| left),
-                vacant: known.vacant(now),
+                effects: tracker.effects(running.map(|(_, term, effects)| (*term, *effects))),
+                leads: view.leads(now).map(|(_, left)| left),
+                vacant: tracker.vacant(now),
                 // During a swap, use the newest instance.
                 in_use: in_use.iter().rfind(|(election, ..)| *election == tracker.election).map(|one| one.2.clone()),
+                links: tracker.links(),
                 tracker: Arc::clone(tracker),
-                known,
+                view,
             }
         });
         Self { node: watched.node.clone(), labels: watched.labels.clone(), elections: elections.collect() }
@@ -154,7 +157,7 @@ impl Scrape {
             metric.gauge(&[("label", label), ("value", value)], 1.0)?;
         }
         let help = "1 once this node is ready to take over each of its elections";
-        let is_ready = self.elections.iter().all(|one| one.known.is_ready());
+        let is_ready = self.elections.iter().all(|one| one.tracker.is_ready());
         Metric::new(encoder, "baton_ready", None, MetricType::Gauge, help)?.gauge(&[], f64::from(u8::from(is_ready)))
     }
 
@@ -167,14 +170,14 @@ impl Scrape {
             metric.gauge(&[("name", one.tracker.election.as_str())], one.leads.is_some().into())?;
         }
         let help = "1 while steering keeps this node from leading";
-        self.gauges(encoder, "baton_ineligible", None, help, |one| one.known.stays_out.is_some().into())?;
+        self.gauges(encoder, "baton_ineligible", None, help, |one| one.view.command.is_some().into())?;
         let help = "1 while this node has a link to the leader";
-        self.gauges(encoder, "baton_link", None, help, |one| one.known.listens.is_some().into())?;
+        self.gauges(encoder, "baton_link", None, help, |one| one.links.link.is_some().into())?;
         let help = "Number of nodes that have a link to this node";
-        self.gauges(encoder, "baton_link_listeners", None, help, |one| one.known.listeners.into())?;
+        self.gauges(encoder, "baton_link_listeners", None, help, |one| one.links.listeners.into())?;
         let help = "Hints received over links";
-        self.counters(encoder, "baton_link_hints", None, help, |one| number(one.known.hints))?;
-        self.gauges(encoder, "baton_term", None, "Highest term seen", |one| number(one.known.term))?;
+        self.counters(encoder, "baton_link_hints", None, help, |one| number(one.links.hints))?;
+        self.gauges(encoder, "baton_term", None, "Highest term seen", |one| number(one.view.term))?;
         let help = "Length of the lease";
         self.gauges(encoder, "baton_lease", seconds, help, |one| one.tracker.lease.as_secs_f64())?;
         let help = "Time to the deadline; 0 if this node does not lead";
@@ -193,7 +196,7 @@ impl Scrape {
         let help = "Digest of the module that this node would run";
         let mut metric = Metric::new(encoder, "baton_module_info", None, MetricType::Gauge, help)?;
         for one in &self.elections {
-            if let Some(digest) = &one.known.module {
+            if let Some(digest) = &one.view.module {
                 metric.gauge(&[one.label(), ("digest", &digest.to_string())], 1.0)?;
             }
         }

@@ -176,10 +176,10 @@ async fn leader(State(asked): State<Arc<AdminState>>, Path(election): Path<Strin
         Ok(tracker) => tracker,
         Err(no_part) => return no_part.into_response(),
     };
-    let known = tracker.known();
-    let here = known.serves(watched.clock.now());
+    let view = tracker.view();
+    let here = tracker.serves(watched.clock.now());
     let status = if here { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let leader = Leader { election, here, leader: known.leader, term: known.term };
+    let leader = Leader { election, here, leader: view.leader, term: view.term };
     let Ok(body) = serde_json::to_string(&leader) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     answer(status, "application/json", body + "\n")
 }

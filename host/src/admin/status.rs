@@ -70,26 +70,26 @@ pub(super) struct ElectionStatus {
 
 impl ElectionStatus {
     fn of(watched: &Watched, tracker: &ElectionTracker, in_use: &[(ElectionName, Term, InstanceUsage)]) -> Self {
-        let (now, known) = (watched.clock.now(), tracker.known());
-        let leads = known.leads(now);
+        let (now, view, links) = (watched.clock.now(), tracker.view(), tracker.links());
+        let leads = view.leads(now);
         let in_use = in_use.iter().rfind(|(election, ..)| *election == tracker.election);
         Self {
             election: tracker.election.to_string(),
             node: watched.node.clone(),
             labels: watched.labels.clone(),
             leads: leads.is_some(),
-            serves: known.serves(now),
-            term: known.term,
+            serves: tracker.serves(now),
+            term: view.term,
             lease_s: tracker.lease.as_secs_f64(),
             remaining_s: leads.map(|(_, left)| left.as_secs_f64()),
-            module: known.module.map(|digest| digest.to_string()),
-            ready: known.is_ready(),
-            leaderless_s: known.vacant(now).as_secs_f64(),
+            module: view.module.map(|digest| digest.to_string()),
+            ready: tracker.is_ready(),
+            leaderless_s: tracker.vacant(now).as_secs_f64(),
             usage: in_use.map(|(_, _, in_use)| in_use.clone()),
-            listeners: known.listeners,
-            ineligible: known.stays_out,
-            link: known.listens,
-            leader: known.leader,
+            listeners: links.listeners,
+            ineligible: view.command,
+            link: links.link,
+            leader: view.leader,
         }
     }
 }

@@ -192,7 +192,7 @@ impl Maintenance {
     async fn has_stepped_down(&self) -> bool {
         let until = Instant::now() + POLL;
         loop {
-            if self.trackers.iter().all(|tracker| tracker.known().is_out) {
+            if self.trackers.iter().all(|tracker| tracker.view().is_drained) {
                 return true;
             }
             if Instant::now() >= until {

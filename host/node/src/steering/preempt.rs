@@ -82,9 +82,9 @@ impl Preemption {
 
     /// Returns the module of this node if it leads and is eligible.
     fn leads_with(&self) -> Option<Digest> {
-        let known = self.tracker.known();
-        known.leads(self.clock.now())?;
-        known.module.filter(|_| known.stays_out.is_none())
+        let view = self.tracker.view();
+        view.leads(self.clock.now())?;
+        view.module.filter(|_| view.command.is_none())
     }
 
     /// Hands over to a preferred node, if any, and returns that node's incarnation. Does nothing if the store cannot be

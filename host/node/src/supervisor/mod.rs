@@ -12,37 +12,39 @@
 //! An instance counts as gone only once its lines have been written or dropped. Only then is its lease released or
 //! another instance started. Lines that are not read within [`LAST_LINES`], or before the term's deadline, are dropped.
 
+mod instance;
+mod output;
 mod quota;
 mod ready_modules;
-mod reporter;
+mod requests;
 
 use std::future::pending;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, ModuleVersion, Now, Op, Plan, Reply,
-    Report, RequestId, Settings, StoreError, Term, Time,
+    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Report, Settings, Term,
 };
-use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::links::{Candidate, LinkHandle};
 use crate::maintenance::Drained;
 use crate::random::random;
 use crate::steering::{SteeringState, SteeringWatch};
-use crate::telemetry::{BEAT_EVERY, ElectionTracker, LAST_LINES, Log, StoreOp};
+use crate::telemetry::{BEAT_EVERY, ElectionTracker, Event, Log};
+use crate::view::{NodeView, snapshot};
+use baton_election::Snapshot;
 use baton_modules::{Judgement, Prepared, SupervisorState, Supply, Verdict};
-use baton_runtime::{InstanceEvent, InstanceHandle, Launch};
+use baton_runtime::{InstanceEvent, Launch};
+use baton_store::LeaseStore;
 use baton_store::clock::Clock;
 use baton_store::gate::{Deadline, end_this_process};
-use baton_store::{Digest, LeaseStore};
+use instance::Serving;
+use output::Replaced;
 pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
-use reporter::Reporter;
 
 /// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while a
 /// machine sleeps. While an instance runs, the watchdog notifies the supervisor after a sleep.
@@ -96,7 +98,7 @@ pub struct Supervisor {
     pub log: Log,
     /// The links for the election.
     pub link: LinkHandle,
-    /// The state of this node, as shown to outside observers.
+    /// Receives the views of this node, and shows them to outside observers.
     pub tracker: Arc<ElectionTracker>,
 }
 
@@ -108,23 +110,24 @@ impl Supervisor {
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Result<(), getrandom::Error> {
         let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
-        let reporter = Reporter::new(self.log.clone());
         let missed_by_timers = self.launcher.missed_by_timers();
         let hears = self.steering_watch.hears();
         let mut run = Run {
             given: self,
             missed_by_timers,
             elector,
-            reporter,
+            view: NodeView::default(),
             requests: JoinSet::new(),
             at_hand: ReadyModules::nothing(),
             serving: None,
             lines: None,
-            stalled: false,
+            replaced: None,
+            term: None,
             hears,
             steering: SteeringState::default(),
             is_drained: false,
             eligibility: Eligibility::default(),
+            asked: Shutdown::No,
             has_finished: false,
         };
         run.update_eligibility();
@@ -144,14 +147,18 @@ struct Run {
     given: Supervisor,
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
-    reporter: Reporter,
+    /// What the node knows, to be published after each turn.
+    view: NodeView,
     /// Requests to the store, and the wait for an instance's last lines. Each yields an input for the elector.
     requests: JoinSet<Input>,
     at_hand: ReadyModules<Prepared>,
     serving: Option<Serving>,
     /// The deadline by which the instance's lines must be written.
     lines: Option<Deadline>,
-    stalled: bool,
+    /// The last instance, if another version replaces it.
+    replaced: Option<Replaced>,
+    /// The current term of this node, kept until the node becomes a standby again.
+    term: Option<Term>,
     hears: watch::Receiver<SteeringState>,
     /// The operators' commands in the last eligibility.
     steering: SteeringState,
@@ -159,20 +166,30 @@ struct Run {
     is_drained: bool,
     /// The eligibility that the elector knows.
     eligibility: Eligibility,
+    /// The last request to shut down.
+    asked: Shutdown,
     has_finished: bool,
 }
 
-struct Serving {
-    instance: Box<dyn InstanceHandle>,
-    term: Term,
-    module: Digest,
+/// Something that the supervisor has waited for.
+enum News {
+    Instance(InstanceEvent),
+    Supply,
+    Input(Input),
+    /// Time has passed.
+    Tick,
+    /// Commands or maintenance, which [`Run::update_eligibility`] reads.
+    Eligibility,
 }
 
 impl Run {
     async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
-        let mut asked = Shutdown::No;
+        // Act before logging: an instance is started or killed, and the view published, before the log's thread wakes.
+        let mut hold = self.given.log.hold();
         loop {
             self.carry_out_effects();
+            self.publish();
+            drop(hold);
             if self.has_finished {
                 // Pending requests no longer matter: no instance is running, and this node holds no lease.
                 self.requests.shutdown().await;
@@ -182,7 +199,6 @@ impl Run {
                 }
                 return;
             }
-            self.publish(asked);
             if self.elector.follows() {
                 self.given.quota.give_back(&self.given.election);
             }
@@ -192,7 +208,9 @@ impl Run {
             if self.elector.follows() && !self.elector.surveys() {
                 self.given.launcher.expects_none();
             }
-            let input = self.next_input(&mut shutdown, &mut asked).await;
+            let news = self.news(&mut shutdown).await;
+            hold = self.given.log.hold();
+            let input = self.input(news);
             // Pass on steering commands first: this input may be the response that makes the node acquire the lease.
             self.update_eligibility();
             if let Some(input) = input {
@@ -201,43 +219,62 @@ impl Run {
         }
     }
 
-    /// Publishes the current term and this node's state if they have changed.
-    fn publish(&mut self, asked: Shutdown) {
-        let term = self.elector.written_term();
-        self.given.tracker.record_round(self.given.clock.now(), term, self.elector.deadline());
-        let is_done = self.elector.follows() && self.serving.is_none();
-        self.given.tracker.is_out(self.is_drained && is_done);
-        let runs = self.serving.as_ref().map(|serving| serving.module);
-        let steered = self.steering.mark().map(str::to_owned);
-        let stays_out = self.elector.ineligible().map(IneligibleCause::word);
-        let leads_enough = self.given.quota.is_full(&self.given.election);
-        let listens = self.given.tracker.listens_to();
-        let is_ready = self.elector.plan().module.is_some() && stays_out.is_none();
-        let candidate = Candidate { ready: is_ready, priority: self.given.priority, leads_enough };
-        let leader = self.elector.leader();
-        let leader = leader.map(|leader| (leader, self.given.tracker.known().leader.unwrap_or_default()));
-        self.given.link.wants(leader, candidate);
+    /// Publishes what the node knows now.
+    fn publish(&mut self) {
         let now = self.given.clock.now();
+        let is_done = self.elector.follows() && self.serving.is_none();
+        self.view = NodeView {
+            term: self.elector.written_term(),
+            deadline: self.elector.deadline(),
+            instance: self.serving.as_ref().map(Serving::view),
+            module: self.at_hand.all().next().map(|one| one.module.digest()),
+            command: self.elector.command().map(|command| command.reason.clone()),
+            ineligible: self.elector.ineligible().map(IneligibleCause::word),
+            steered: self.steering.mark().map(str::to_owned),
+            at_leadership_limit: self.given.quota.is_full(&self.given.election),
+            link: self.given.tracker.links().link,
+            is_drained: self.is_drained && is_done,
+            is_leaving: self.asked > Shutdown::No && self.serving.is_none(),
+            ..std::mem::take(&mut self.view)
+        };
+        self.given.tracker.publish(now, &self.view);
+        let candidate = Candidate {
+            ready: self.elector.plan().module.is_some() && self.view.ineligible.is_none(),
+            priority: self.given.priority,
+            leads_enough: self.view.at_leadership_limit,
+        };
+        let leader = self.elector.leader();
+        let leader = leader.map(|leader| (leader, self.view.leader.clone().unwrap_or_default()));
+        self.given.link.wants(leader, candidate);
         self.given.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
-        // On shutdown, this node withdraws its whole announcement. An earlier update would only compete with the
-        // successor's requests to the store.
-        let is_leaving = asked > Shutdown::No && self.serving.is_none();
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        let view = &self.view;
+        let state = SupervisorState {
+            runs: view.instance.map(|one| one.module),
+            term: view.term,
+            steered: view.steered.clone(),
+            stays_out: view.ineligible,
+            leads_enough: view.at_leadership_limit,
+            listens: view.link.clone(),
+        };
         self.given.presence.send_if_modified(|known| {
-            if is_leaving && known.term == term {
+            if view.is_leaving && known.term == view.term {
                 return false;
             }
-            let before =
-                std::mem::replace(known, SupervisorState { runs, term, steered, stays_out, leads_enough, listens });
+            let before = std::mem::replace(known, state);
             before != *known
         });
     }
 
-    async fn next_input(&mut self, shutdown: &mut watch::Receiver<Shutdown>, asked: &mut Shutdown) -> Option<Input> {
+    async fn news(&mut self, shutdown: &mut watch::Receiver<Shutdown>) -> News {
         let wait = self.wait();
-        let known = *asked;
+        let known = self.asked;
         let event = async {
             match &mut self.serving {
-                Some(serving) => serving.instance.next_event().await,
+                Some(serving) => serving.handle.next_event().await,
                 None => pending().await,
             }
         };
@@ -246,22 +283,42 @@ impl Run {
             // A shutdown and the end of an instance take precedence over responses from the store.
             biased;
             Ok(level) = shutdown.wait_for(|level| *level > known) => {
-                *asked = *level;
-                Some(if *level == Shutdown::Impatient { Input::SkipGrace } else { Input::Shutdown })
+                self.asked = *level;
+                News::Input(if *level == Shutdown::Impatient { Input::SkipGrace } else { Input::Shutdown })
             }
-            event = event => self.instance_event(event),
-            Ok(()) = self.given.supply.changed() => {
+            event = event => News::Instance(event),
+            Ok(()) = self.given.supply.changed() => News::Supply,
+            Ok(()) = self.hears.changed() => News::Eligibility,
+            Ok(()) = self.given.away.changed() => News::Eligibility,
+            // Requests are cancelled only at shutdown, when their input is no longer needed.
+            Some(Ok(answer)) = self.requests.join_next() => News::Input(answer),
+            () = store.hint(&election) => News::Input(Input::Hint(Hint::Look)),
+            hint = self.given.link.heard() => News::Input(Input::Hint(hint)),
+            Ok(()) = self.missed_by_timers.changed() => News::Tick,
+            () = sleep(wait) => News::Tick,
+        }
+    }
+
+    fn input(&mut self, news: News) -> Option<Input> {
+        match news {
+            News::Instance(event) => self.instance_event(event),
+            News::Supply => {
                 self.update_plan();
                 None
             }
-            Ok(()) = self.hears.changed() => None,
-            Ok(()) = self.given.away.changed() => None,
-            // Requests are cancelled only at shutdown, when their input is no longer needed.
-            Some(answer) = self.requests.join_next() => answer.ok(),
-            () = store.hint(&election) => Some(Input::Hint(Hint::Look)),
-            hint = self.given.link.heard() => Some(Input::Hint(hint)),
-            Ok(()) = self.missed_by_timers.changed() => Some(self.stall().unwrap_or(Input::Tick)),
-            () = sleep(wait) => Some(self.stall().unwrap_or(Input::Tick)),
+            News::Eligibility => None,
+            News::Input(input) => {
+                if let Input::Answer { result, .. } = &input {
+                    self.view.note_answer(result);
+                    if let (None, Some(Snapshot::Object { record: Some(record), .. })) =
+                        (self.view.leads, snapshot(result))
+                    {
+                        self.given.tracker.terms.has_read(record);
+                    }
+                }
+                Some(input)
+            }
+            News::Tick => Some(self.stall().unwrap_or(Input::Tick)),
         }
     }
 
@@ -274,8 +331,6 @@ impl Run {
     }
 
     fn carry_out_effects(&mut self) {
-        // Act before logging: an instance is started or killed before the writer's thread is woken.
-        let _hold = self.given.log.hold();
         while let Some(effect) = self.elector.poll_effect() {
             self.carry_out(effect);
         }
@@ -287,33 +342,23 @@ impl Run {
             Effect::Start { term, version, deadline, abort_at } => self.start(term, &version, deadline, abort_at),
             Effect::Extend { deadline, abort_at } => {
                 if let Some(serving) = &self.serving {
-                    serving.instance.extend(deadline, abort_at);
+                    serving.handle.extend(deadline, abort_at);
                 }
                 if let Some(lines) = &self.lines {
                     lines.extend(deadline);
                 }
             }
-            Effect::Stop { reason, message, grace_ends, next } => {
-                if let Some(Serving { instance, module, .. }) = &mut self.serving {
-                    let left = grace_ends.since(self.given.clock.now()).min(instance.remaining());
-                    self.reporter.stopping(*module, reason, &message, left);
-                    instance.stop(reason, message, grace_ends, next);
-                }
-            }
-            Effect::Kill { reason } => {
-                if let Some(Serving { instance, .. }) = &mut self.serving {
-                    // Kill first: no effect may pass the gate while the log line is being created.
-                    instance.kill();
-                    self.reporter.killed(reason, self.given.clock.now());
-                }
-            }
+            Effect::Stop { reason, message, grace_ends, next } => self.stop(reason, message, grace_ends, next),
+            Effect::Kill { reason } => self.kill(reason),
             Effect::Abort { reason } => self.abort(&reason),
             Effect::Prove { version, term } => {
-                self.reporter.judged(&version, None);
+                self.log(Event::VersionAccepted { module: version.digest.clone() });
                 self.judge(Judgement { version, term, verdict: Verdict::Good });
             }
             Effect::Reject { version, term, reason, instead } => {
-                self.reporter.judged(&version, Some((&reason, instead.as_ref())));
+                let fallback = instead.map(|instead| instead.digest);
+                let module = version.digest.clone();
+                self.log(Event::VersionRejected { module, reason: reason.clone(), fallback });
                 self.judge(Judgement { version, term, verdict: Verdict::Rejected { reason } });
             }
             Effect::Tell(word) => {
@@ -323,25 +368,44 @@ impl Run {
                 };
                 self.given.link.tell(&word, self.given.clock.now(), to);
             }
-            Effect::Report(report) => {
-                if matches!(report, Report::Lost { .. } | Report::Standby { .. })
-                    && let Some(lines) = &self.lines
-                {
-                    lines.end();
-                }
-                if let Report::Ineligible { ineligibility, wait } = &report {
-                    self.given.tracker.stays_out(Some(ineligibility.reason.clone()));
-                    if let Some(command) = self.steering.event(ineligibility, *wait) {
-                        self.reporter.say(command);
-                    }
-                }
-                if let Report::Eligible { .. } = &report {
-                    self.given.tracker.stays_out(None);
-                }
-                self.reporter.report(report);
-            }
+            Effect::Report(report) => self.report(report),
             Effect::Finished => self.has_finished = true,
         }
+    }
+
+    /// Takes over what the elector reports, and logs it.
+    fn report(&mut self, report: Report) {
+        self.view.note_report(&report);
+        if matches!(report, Report::Lost { .. } | Report::Standby { .. })
+            && let Some(lines) = &self.lines
+        {
+            lines.end();
+        }
+        match &report {
+            Report::Elected { record } => {
+                self.term = Some(record.term);
+                self.given.tracker.terms.begins(record.term, record.module.as_deref());
+            }
+            Report::Lost { reason, .. } => self.given.tracker.terms.is_ending(&format!("lost: {reason}")),
+            Report::Ineligible { ineligibility, wait } => {
+                if let Some(command) = self.steering.event(ineligibility, *wait) {
+                    self.log(command);
+                }
+            }
+            _ => {}
+        }
+        let is_standby = matches!(report, Report::Standby { .. });
+        let expected = self.elector.plan().digest().filter(|_| self.given.one_module);
+        for (term, event) in Event::reported(report, expected) {
+            self.given.log.emit(term.or(self.term), event);
+        }
+        if is_standby {
+            (self.term, self.replaced) = (None, None);
+        }
+    }
+
+    fn log(&self, event: Event) {
+        self.given.log.emit(self.term, event);
     }
 
     /// Passes the operators' commands and the maintenance to the elector, if they have changed.
@@ -361,7 +425,6 @@ impl Run {
         let supply = self.given.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
         let plan = Plan { module, fallback };
-        self.reporter.expects(plan.digest().filter(|_| self.given.one_module).map(str::to_owned));
         self.elector.handle(self.given.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.at_hand.add(new.map(|one| (one.version().digest, one)));
@@ -372,21 +435,7 @@ impl Run {
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
         self.at_hand.keep(&planned);
-        self.given.tracker.set_module(self.at_hand.all().next().map(|one| one.module.digest()));
         self.given.launcher.keep(&self.at_hand.all().map(|one| &one.module).collect::<Vec<_>>());
-    }
-
-    fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
-        // The elector knows only versions in this list, and each version is identified by its digest.
-        let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
-            self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
-        };
-        let lines = Deadline::new(self.given.clock.clone(), deadline);
-        let output = self.reporter.output(term, module.digest(), &self.given.clock, lines.clone());
-        self.lines = Some(lines);
-        self.stalled = false;
-        let instance = self.given.launcher.start(module, term, deadline, abort_at, output);
-        self.serving = Some(Serving { instance, term, module: module.digest() });
     }
 
     fn abort(&self, reason: &str) -> ! {
@@ -398,117 +447,5 @@ impl Run {
     fn judge(&self, judgement: Judgement) {
         // If there is no receiver, the host is about to exit.
         let _ = self.given.judgements.send(judgement);
-    }
-
-    fn request(&mut self, id: RequestId, op: Op, limit: Duration, within_quota: bool) {
-        let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
-        if matches!(op, Op::Acquire { .. } | Op::Reclaim { .. })
-            && let Err(reason) = self.given.quota.reserve(&election, !within_quota)
-        {
-            self.requests.spawn(std::future::ready(Input::NotSent { id, reason }));
-            return;
-        }
-        let (tracker, clock) = (Arc::clone(&self.given.tracker), self.given.clock.clone());
-        let (steering_watch, is_recall) = (Arc::clone(&self.given.steering_watch), matches!(op, Op::Recall));
-        // If the node gets the lease, a term begins, and the term's instance first reads its state.
-        let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
-        let launcher = may_lead_to_a_term.then(|| self.prepare_for_next_term());
-        self.requests.spawn(async move {
-            let (what, asked, sent) = (op.to_string(), StoreOp::from(&op), clock.now());
-            let request = async {
-                let answer = timeout(limit, store.request(&election, op)).await;
-                (answer, clock.now().since(sent))
-            };
-            // Read steering commands before the elector requests the lease: during a recall, and after a survey that
-            // shows an unknown version of the steering object. The elector ignores a survey if that read fails.
-            let request = async {
-                if is_recall {
-                    return futures::join!(request, steering_watch.read_within(limit / 2)).0;
-                }
-                let (answer, took) = request.await;
-                if let Ok(Ok(Reply::Surveyed { steering, .. })) = &answer
-                    && !steering_watch.knows(steering.as_ref())
-                {
-                    steering_watch.read_within(limit.saturating_sub(took)).await;
-                }
-                (answer, took)
-            };
-            // The elector always needs a response. The request shares no state that a panic could leave inconsistent.
-            let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
-                Ok((Ok(result), took)) => (result, took),
-                Ok((Err(_), took)) => {
-                    let step = store.slow_step().map(|step| format!(": {step}")).unwrap_or_default();
-                    (Err(StoreError::Unknown(format!("no response to the {what} within {limit:.1?}{step}"))), took)
-                }
-                Err(_) => {
-                    let error = StoreError::Unknown(format!("the {what} panicked: a bug in the store's client"));
-                    (Err(error), clock.now().since(sent))
-                }
-            };
-            if let (Some(launcher), Err(_)) = (launcher, &result) {
-                launcher.expects_none();
-            }
-            tracker.record_request(asked, &result, took);
-            Input::Answer { id, result }
-        });
-    }
-
-    /// Lets the launcher prepare for the next term's instance, unless it has already begun.
-    fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
-        let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
-        if let Some(Prepared { module, .. }) = planned {
-            self.given.launcher.expects(module);
-        }
-        Arc::clone(&self.given.launcher)
-    }
-
-    /// Returns the input for an instance that has exited, or delays the input until the instance's lines have been
-    /// written or dropped. So a term that ends in an orderly way loses no lines, as long as they are read in time.
-    fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        // If the lease is lost in the meantime, the same deadline applies to the lines.
-        let Some(lines) = self.lines.clone().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
-        let written = self.given.log.written();
-        self.requests.spawn(async move {
-            // After this, the writer drops and counts any remaining lines.
-            let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
-            lines.end();
-            gone
-        });
-        None
-    }
-
-    fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {
-        match event {
-            InstanceEvent::Begun => Some(Input::Begun),
-            InstanceEvent::StepDown(reason) => {
-                Some(Input::StepDown { reason: format!("the coordinator requested this: {reason}") })
-            }
-            InstanceEvent::Dying => Some(Input::Dying),
-            InstanceEvent::Gone(gone) => {
-                let usage = self.serving.take().map(|Serving { instance, term, .. }| {
-                    self.given.tracker.is_gone(term, instance.effects());
-                    instance.usage()
-                });
-                let usage = usage.unwrap_or_default();
-                self.reporter.gone(&gone, usage, self.given.clock.now());
-                self.after_last_lines(Input::Gone { end: gone.end })
-            }
-        }
-    }
-
-    /// Returns the time at which the instance will count as stalled unless it makes progress before then.
-    fn stalls_at(&self) -> Option<Time> {
-        let stall_after = self.given.stall_after.filter(|_| !self.stalled)?;
-        Some(self.serving.as_ref()?.instance.last_progress() + stall_after)
-    }
-
-    fn stall(&mut self) -> Option<Input> {
-        let stalls_at = self.stalls_at()?;
-        let stall_after = self.given.stall_after?;
-        if self.given.clock.now() < stalls_at {
-            return None;
-        }
-        self.stalled = true;
-        Some(Input::Stalled { reason: format!("the coordinator made no progress for {stall_after:?}") })
     }
 }

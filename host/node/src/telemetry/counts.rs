@@ -4,7 +4,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton_election::{Reply, StoreError};
+use baton_election::{End, Op, Reply, StoreError};
+use serde::{Serialize, Serializer};
+
+use crate::view::NodeView;
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident => $word:literal,)* }) => {
@@ -110,9 +113,54 @@ impl StoreResult {
     }
 }
 
-impl Ended {
-    pub(super) fn of(outcome: &str) -> Self {
-        Self::ALL.iter().copied().find(|ended| ended.word() == outcome).unwrap_or(Self::Failed)
+impl From<&End> for Ended {
+    fn from(end: &End) -> Self {
+        match end {
+            End::Done => Self::Done,
+            End::Failed(_) | End::Crashed(_) => Self::Failed,
+            End::Fatal(_) => Self::Fatal,
+            End::Unable(_) => Self::Unable,
+            End::Killed => Self::Killed,
+            End::Superseded { .. } => Self::Superseded,
+        }
+    }
+}
+
+impl Serialize for Ended {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
+impl Transition {
+    /// Returns the change of leader between two views, if there is one. A new term of the same leader is not a change,
+    /// and neither is the leader found when the host starts.
+    pub(super) fn between(before: &NodeView, after: &NodeView) -> Option<Self> {
+        match (before.leads, after.leads) {
+            (None, Some(_)) => Some(Self::Elected),
+            (Some(_), None) if after.was_lost => Some(Self::Lost),
+            (Some(_), None) => Some(Self::Released),
+            _ if before.has_looked && after.followed.is_some() && after.followed != before.followed => {
+                Some(Self::Other)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<&Op> for StoreOp {
+    fn from(op: &Op) -> Self {
+        match op {
+            Op::Read => Self::Read,
+            Op::Recall => Self::Recall,
+            Op::Survey => Self::Survey,
+            Op::Create { .. } => Self::Create,
+            Op::Acquire { .. } => Self::Acquire,
+            Op::Reclaim { .. } => Self::Reclaim,
+            Op::Renew { .. } => Self::Renew,
+            Op::Write { .. } => Self::Write,
+            Op::Release { .. } => Self::Release,
+        }
     }
 }
 
@@ -133,7 +181,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn asked(&self, what: StoreOp, result: &Result<Reply, StoreError>, took: Duration) {
+    pub(crate) fn asked(&self, what: StoreOp, result: &Result<Reply, StoreError>, took: Duration) {
         let answered = StoreResult::of(result);
         add(&self.requests[what as usize][answered as usize], 1);
         if what == StoreOp::Renew && answered == StoreResult::Ok {
@@ -150,18 +198,18 @@ impl Counts {
     }
 
     /// Counts the end of an instance. `killed` is the time since the kill, if the instance was killed.
-    pub(super) fn ended(&self, how: Ended, killed: Option<Duration>) {
+    pub(crate) fn ended(&self, how: Ended, killed: Option<Duration>) {
         add(&self.ends[how as usize], 1);
         if let Some(took) = killed {
             self.kills.observe(took);
         }
     }
 
-    pub(super) fn swapped(&self, gap: Duration) {
+    pub(crate) fn swapped(&self, gap: Duration) {
         self.swaps.observe(gap);
     }
 
-    pub(super) fn dropped(&self, lines: u64) {
+    pub(crate) fn dropped(&self, lines: u64) {
         add(&self.dropped, lines);
     }
 
@@ -235,4 +283,32 @@ fn add(count: &AtomicU64, more: u64) {
 
 fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_result() {
+        let counts = Counts::default();
+        let errors = [StoreError::Unknown(String::new()), StoreError::Misconfigured(String::new()), StoreError::Held];
+        counts.asked(StoreOp::Read, &Ok(Reply::Done), Duration::ZERO);
+        errors.into_iter().for_each(|error| counts.asked(StoreOp::Read, &Err(error), Duration::ZERO));
+        let read = StoreResult::ALL.iter().map(|how| counts.requests(StoreOp::Read, *how)).collect::<Vec<_>>();
+        assert_eq!(read, [1, 1, 1, 1]);
+        assert_eq!(counts.requests(StoreOp::Renew, StoreResult::Ok), 0);
+    }
+
+    #[test]
+    fn kills_are_timed_and_ends_are_counted_by_outcome() {
+        let counts = Counts::default();
+        counts.ended(Ended::Done, None);
+        counts.ended(Ended::Killed, Some(Duration::from_millis(3)));
+        counts.ended(Ended::Failed, None);
+        assert_eq!(Ended::ALL.iter().map(|how| counts.ends(*how)).collect::<Vec<_>>(), [1, 1, 0, 0, 1, 0]);
+        let kills: Vec<(f64, u64)> = counts.kills.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(kills, [(0.003, 1)]);
+        assert_eq!(counts.kills.sum(), Duration::from_millis(3));
+    }
 }

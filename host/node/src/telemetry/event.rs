@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::Ended;
 use baton_runtime::{LogLevel, Usage};
 
 /// The stream to which a coordinator printed a line.
@@ -244,7 +245,7 @@ pub enum Event {
     /// The host asks the instance to stop.
     Stopping {
         /// `lease-at-risk`, `lease-lost`, `step-down`, `replaced` or `shutdown`.
-        reason: String,
+        reason: &'static str,
         /// The reason in words.
         message: String,
         /// Time until the host kills the instance.
@@ -257,8 +258,8 @@ pub enum Event {
     },
     /// The instance has ended: no part of it is still running.
     Ended {
-        /// `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`.
-        outcome: String,
+        /// The outcome.
+        outcome: Ended,
         /// The coordinator's error, or the trap.
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
@@ -534,7 +535,7 @@ impl Event {
             Self::RenewalRecovered { .. } => ("renewal_recovered", Info),
             Self::Stopping { .. } => ("stopping", Info),
             Self::Killed { .. } => ("killed", Warn),
-            Self::Ended { outcome, .. } => ("ended", if outcome == "done" { Info } else { Warn }),
+            Self::Ended { outcome, .. } => ("ended", if *outcome == Ended::Done { Info } else { Warn }),
             Self::Suspended { .. } => ("suspended", Warn),
             Self::SteppingDown { .. } => ("stepping_down", Info),
             Self::Transferring { .. } => ("transferring", Info),
@@ -659,7 +660,8 @@ impl fmt::Display for Event {
                 let colon = if why.is_empty() { "" } else { ": " };
                 write!(
                     f,
-                    "{outcome}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines"
+                    "{}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines",
+                    outcome.word()
                 )?;
                 if rest.is_empty() { Ok(()) } else { write!(f, "\n{rest}") }
             }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::queue::LogEntry;
-use super::{Event, Format, GuestStream};
+use super::{Ended, Event, Format, GuestStream};
 use baton_election::ElectionName;
 use baton_runtime::LogLevel;
 use baton_runtime::escape::{escape, escape_json, escape_lines};
@@ -145,7 +145,7 @@ fn matters(event: &Event) -> bool {
         | Event::Stopping { .. }
         | Event::ModuleReady { .. }
         | Event::Released {} => false,
-        Event::Ended { outcome, .. } => outcome != "done",
+        Event::Ended { outcome, .. } => *outcome != Ended::Done,
         _ => true,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_election::timing::LONGEST_POLL;
-use baton_election::{End, StopReason, Term, Timing};
+use baton_election::{End, IneligibleCause, Record, Report, StopReason, StoreError, Term, Timing};
 
 use super::{Event, GuestStream, LAST_LINES};
 use baton_runtime::{LogLevel, Usage};
@@ -66,26 +66,83 @@ impl Event {
             StopReason::Replaced => "replaced",
             StopReason::Shutdown => "shutdown",
         };
-        Self::Stopping { reason: word.to_string(), message: message.to_string(), grace_s: grace.into() }
+        Self::Stopping { reason: word, message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// Creates the event for the end of an instance. `own` is its term, and `took` is the time since its end or its
-    /// kill.
+    /// Creates the event for the end of the instance of term `own`. `took` is the time since its kill.
     #[must_use]
-    pub fn ended(own: Option<Term>, end: &End, took: Duration, usage: Usage) -> Self {
-        let (outcome, message) = match end {
-            End::Done => ("done", None),
-            End::Failed(message) | End::Crashed(message) => ("failed", Some(message.clone())),
-            End::Fatal(message) => ("fatal", Some(message.clone())),
-            End::Unable(message) => ("unable", Some(message.clone())),
-            End::Killed => ("killed", None),
-            // An operator's change does not change the term. If the state is unreadable, its term is 0.
-            End::Superseded { term } if Some(*term) == own => {
-                ("superseded", Some("an operator changed the state".into()))
+    pub fn ended(own: Term, end: &End, took: Duration, usage: Usage) -> Self {
+        let message = match end {
+            End::Done | End::Killed => None,
+            End::Failed(message) | End::Crashed(message) | End::Fatal(message) | End::Unable(message) => {
+                Some(message.clone())
             }
-            End::Superseded { term: 0 } => ("superseded", Some("the state was removed or damaged".into())),
-            End::Superseded { term } => ("superseded", Some(format!("the state was claimed by term {term}"))),
+            // An operator's change does not change the term. If the state is unreadable, its term is 0.
+            End::Superseded { term } if *term == own => Some("an operator changed the state".into()),
+            End::Superseded { term: 0 } => Some("the state was removed or damaged".into()),
+            End::Superseded { term } => Some(format!("the state was claimed by term {term}")),
         };
-        Self::Ended { outcome: outcome.to_string(), message, took_s: took.into(), usage }
+        Self::Ended { outcome: end.into(), message, took_s: took.into(), usage }
+    }
+
+    /// Creates the events for a report of the elector, each with its term if that is not this node's own term.
+    /// `expected` is the digest of the module that every leader should run, if there is one.
+    pub(crate) fn reported(report: Report, expected: Option<&str>) -> Vec<(Option<Term>, Self)> {
+        let event = match report {
+            Report::Standby { reason } | Report::Deferring { reason } => Self::Standby { reason, leader: None },
+            // The supervisor knows the command, and logs it.
+            Report::Ineligible { .. } => return Vec::new(),
+            Report::Eligible { before } => {
+                let reason = match before.cause {
+                    IneligibleCause::Suspended => "the suspension is over".to_owned(),
+                    IneligibleCause::SteppedDown => "the step-down period is over".to_owned(),
+                    IneligibleCause::Transferring { to } => format!("the time for {to} to take the lease is over"),
+                    IneligibleCause::Maintenance | IneligibleCause::CoolingOff => return Vec::new(),
+                };
+                Self::Resumed { reason }
+            }
+            Report::Following { leader: Record { term, node, module, .. } } => {
+                let leader = node.unwrap_or_default();
+                let standby =
+                    Self::Standby { reason: format!("{leader} leads in term {term}"), leader: Some(leader.clone()) };
+                let differs = expected.zip(module).filter(|(expected, theirs)| expected != theirs);
+                let differs = differs.map(|(expected, leader_module)| Self::ModuleDiffers {
+                    leader,
+                    leader_module,
+                    module: expected.to_owned(),
+                });
+                return [Some(standby), differs].into_iter().flatten().map(|event| (Some(term), event)).collect();
+            }
+            Report::HeldOutside { reason } => Self::HeldByOtherClient { reason },
+            Report::ElectionOver { record: Record { term, .. } } => {
+                let reason = format!("the coordinator finished in term {term}; `baton rerun` runs it again");
+                return vec![(Some(term), Self::Finished { reason })];
+            }
+            Report::TookOver { from: Record { term, node, incarnation, .. } } => {
+                return vec![(Some(term), Self::Reclaimed { from: node.unwrap_or_default(), incarnation })];
+            }
+            Report::Settling { wait, reason } => Self::WaitingForPreviousLease { reason, wait_s: wait.into() },
+            Report::Elected { record } => {
+                Self::Elected { module: record.module.unwrap_or_default(), failures: record.failures }
+            }
+            Report::RenewFailed { error, since_renewal, remaining } => Self::RenewalFailed {
+                error: error.to_string(),
+                since_renewal_s: since_renewal.into(),
+                remaining_s: remaining.into(),
+            },
+            Report::RenewedAgain { after } => Self::RenewalRecovered { after_s: after.into() },
+            Report::Pausing { wait } => Self::Idle { wait_s: wait.into() },
+            Report::Resting { wait, reason, failures } => Self::Retrying { reason, failures, wait_s: wait.into() },
+            Report::CoolOff { wait, reason } => Self::CoolOff { reason, wait_s: wait.into() },
+            Report::Lost { reason, since_renewal } => {
+                Self::LeadershipLost { reason, since_renewal_s: since_renewal.into() }
+            }
+            Report::Released => Self::Released {},
+            Report::NotReleased { reason } => Self::ReleaseFailed { reason },
+            Report::StoreTrouble { error: StoreError::Misconfigured(error), .. } => Self::Misconfigured { error },
+            Report::StoreTrouble { error, asked } => Self::StoreUnreachable { error: format!("{asked}: {error}") },
+            Report::StoreBack { after } => Self::StoreRecovered { after_s: after.into() },
+        };
+        vec![(None, event)]
     }
 }

@@ -38,7 +38,7 @@ pub use heartbeat::{BEAT_EVERY, Heartbeat};
 pub use make::hand_off;
 pub use ring::{LogLine, Ring, Taken};
 pub use terms::Served;
-pub use tracker::{ElectionTracker, StatusSnapshot};
+pub use tracker::{ElectionTracker, LinkStatus};
 
 use crate::node::NodeId;
 use baton_store::clock::wall;
@@ -79,12 +79,6 @@ struct Scope {
 impl Scope {
     fn election(&self) -> Option<&ElectionName> {
         self.tracker.as_ref().map(|tracker| &tracker.election)
-    }
-
-    fn observe(&self, term: Option<Term>, event: &Event) {
-        if let Some(tracker) = &self.tracker {
-            tracker.observe(self.node.as_str(), term, event);
-        }
     }
 }
 
@@ -137,7 +131,6 @@ impl Log {
     }
 
     fn push(&self, term: Option<Term>, event: Event, deadline: Option<Deadline>) {
-        self.scope.observe(term, &event);
         let event = event.shortened();
         let entry = Arc::new(LogEntry { at: wall(), scope: Arc::clone(&self.scope), term, event, deadline });
         self.keep(&entry);

@@ -112,7 +112,7 @@ impl Event {
             | Self::VersionRejected { reason: text, .. }
             | Self::CapabilityDenied { what: text, .. } => WITHHELD.clone_into(text),
             // It may have been the coordinator that requested the step-down.
-            Self::Stopping { reason, message, .. } if reason == "step-down" => WITHHELD.clone_into(message),
+            Self::Stopping { reason, message, .. } if *reason == "step-down" => WITHHELD.clone_into(message),
             Self::RequestRefused { origin, reason, setting, flag } => {
                 origin.clear();
                 WITHHELD.clone_into(reason);

@@ -1,0 +1,153 @@
+//! The instance: its start, its end, and what is known about it in between.
+
+use std::sync::Arc;
+
+use baton_election::{End, Input, ModuleVersion, StopReason, Term, Time};
+use baton_modules::Prepared;
+use baton_runtime::{Gone, InstanceEvent, InstanceHandle};
+use baton_store::Digest;
+use baton_store::gate::Deadline;
+use tokio::time::timeout;
+
+use super::Run;
+use super::output::{Replaced, TermOutput};
+use crate::telemetry::{Event, LAST_LINES};
+use crate::view::InstanceView;
+
+/// The instance that is running or ending.
+pub(super) struct Serving {
+    pub handle: Box<dyn InstanceHandle>,
+    term: Term,
+    module: Digest,
+    /// True if another version is about to replace it.
+    is_replaced: bool,
+    /// True once the instance has counted as stalled.
+    is_stalled: bool,
+    killed: Option<Time>,
+}
+
+impl Serving {
+    pub(super) fn view(&self) -> InstanceView {
+        InstanceView { term: self.term, module: self.module, is_killed: self.killed.is_some() }
+    }
+}
+
+impl Run {
+    pub(super) fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
+        // The elector knows only versions in this list, and each version is identified by its digest.
+        let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
+            self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
+        };
+        let digest = module.digest();
+        let lines = Deadline::new(self.given.clock.clone(), deadline);
+        let output = TermOutput {
+            log: self.given.log.clone(),
+            tracker: Arc::clone(&self.given.tracker),
+            term,
+            module: digest,
+            replaces: self.replaced.take().filter(|replaced| replaced.module != digest),
+            clock: self.given.clock.clone(),
+            lines: lines.clone(),
+        };
+        self.lines = Some(lines);
+        let handle = self.given.launcher.start(module, term, deadline, abort_at, Arc::new(output));
+        self.serving =
+            Some(Serving { handle, term, module: digest, is_replaced: false, is_stalled: false, killed: None });
+    }
+
+    pub(super) fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
+        let Some(serving) = &mut self.serving else { return };
+        let left = grace_ends.since(self.given.clock.now()).min(serving.handle.remaining());
+        serving.is_replaced = reason == StopReason::Replaced;
+        let event = Event::stopping(reason, &message, left);
+        if let Event::Stopping { reason, message, .. } = &event {
+            self.given.tracker.terms.is_ending(&format!("{reason}: {message}"));
+        }
+        serving.handle.stop(reason, message, grace_ends, next);
+        self.log(event);
+    }
+
+    pub(super) fn kill(&mut self, reason: String) {
+        let Some(serving) = &mut self.serving else { return };
+        // Kill first: no effect may pass the gate while the log line is being created.
+        serving.handle.kill();
+        serving.killed = Some(self.given.clock.now());
+        self.log_kill(reason);
+    }
+
+    fn log_kill(&self, reason: String) {
+        self.given.tracker.terms.is_ending(&reason);
+        self.log(Event::Killed { reason });
+    }
+
+    pub(super) fn instance_event(&mut self, event: InstanceEvent) -> Option<Input> {
+        match event {
+            InstanceEvent::Begun => Some(Input::Begun),
+            InstanceEvent::StepDown(reason) => {
+                Some(Input::StepDown { reason: format!("the coordinator requested this: {reason}") })
+            }
+            InstanceEvent::Dying => Some(Input::Dying),
+            InstanceEvent::Gone(Gone { end, backtrace }) => {
+                if let Some(serving) = self.serving.take() {
+                    self.ended(serving, &end, backtrace.as_deref());
+                }
+                self.after_last_lines(Input::Gone { end })
+            }
+        }
+    }
+
+    /// Records and logs the end of the instance.
+    fn ended(&mut self, serving: Serving, end: &End, backtrace: Option<&str>) {
+        let Serving { handle, term, module, is_replaced, mut killed, .. } = serving;
+        let (now, tracker) = (self.given.clock.now(), &self.given.tracker);
+        tracker.is_gone(term, handle.effects());
+        self.replaced = is_replaced.then_some(Replaced { module, gone: now });
+        if *end == End::Killed && killed.is_none() {
+            self.log_kill("the deadline passed: the gate refused an effect, and the instance exited".to_owned());
+            killed = Some(now);
+        }
+        let took = killed.map(|killed| now.since(killed));
+        tracker.counts.ended(end.into(), took);
+        let event = match (end, backtrace) {
+            (End::Crashed(why), Some(backtrace)) => {
+                let end = End::Crashed(format!("{why}\n{}", backtrace.trim_end()));
+                Event::ended(term, &end, took.unwrap_or_default(), handle.usage())
+            }
+            _ => Event::ended(term, end, took.unwrap_or_default(), handle.usage()),
+        };
+        if let Event::Ended { outcome, message, .. } = &event {
+            tracker.terms.has_ended(*outcome, message.as_deref());
+        }
+        self.log(event);
+    }
+
+    /// Returns the input for an instance that has exited, or delays the input until the instance's lines have been
+    /// written or dropped. So a term that ends in an orderly way loses no lines, as long as they are read in time.
+    fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
+        // If the lease is lost in the meantime, the same deadline applies to the lines.
+        let Some(lines) = self.lines.clone().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
+        let written = self.given.log.written();
+        self.requests.spawn(async move {
+            // After this, the writer drops and counts any remaining lines.
+            let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
+            lines.end();
+            gone
+        });
+        None
+    }
+
+    /// Returns the time at which the instance will count as stalled unless it makes progress before then.
+    pub(super) fn stalls_at(&self) -> Option<Time> {
+        let serving = self.serving.as_ref().filter(|serving| !serving.is_stalled)?;
+        Some(serving.handle.last_progress() + self.given.stall_after?)
+    }
+
+    pub(super) fn stall(&mut self) -> Option<Input> {
+        let (stalls_at, stall_after) = (self.stalls_at()?, self.given.stall_after?);
+        if self.given.clock.now() < stalls_at {
+            return None;
+        }
+        self.serving.as_mut()?.is_stalled = true;
+        Some(Input::Stalled { reason: format!("the coordinator made no progress for {stall_after:?}") })
+    }
+}

@@ -1,0 +1,92 @@
+//! The sink for the output of one instance. It logs the instance's lines as effects, and notices about the instance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{Term, Time};
+use baton_runtime::{NearLimit, Notice, Output, RefusedRequest, Stream};
+use baton_store::Digest;
+use baton_store::clock::Clock;
+use baton_store::gate::Deadline;
+
+use crate::telemetry::{ElectionTracker, Event, GuestStream, Log};
+
+pub(super) struct TermOutput {
+    pub log: Log,
+    pub tracker: Arc<ElectionTracker>,
+    pub term: Term,
+    pub module: Digest,
+    /// The instance that this one replaces, if another version ran before.
+    pub replaces: Option<Replaced>,
+    pub clock: Clock,
+    /// The deadline by which lines must be written.
+    pub lines: Deadline,
+}
+
+/// An instance that another one replaces.
+pub(super) struct Replaced {
+    pub module: Digest,
+    /// The time at which it ended.
+    pub gone: Time,
+}
+
+impl Output for TermOutput {
+    fn notice(&self, notice: Notice<'_>) {
+        let event = match notice {
+            Notice::Started(took) => return self.started(took),
+            Notice::Line(stream, line) => return self.put_out(Event::printed(stream.into(), line)),
+            Notice::Log { level, context, message } => {
+                return self.put_out(Event::logged(level, context, message));
+            }
+            Notice::Denied { what, remedy } => {
+                Event::CapabilityDenied { what: what.to_owned(), remedy: remedy.to_owned() }
+            }
+            Notice::Dropped { lines, limit } => {
+                self.tracker.counts.dropped(lines);
+                let reason = format!("the coordinator printed more than {limit} lines a second; raise --max-output");
+                Event::OutputDropped { lines, reason }
+            }
+            Notice::NearLimit(NearLimit { what, used, limit }) => {
+                Event::NearLimit { limit: what.name(), used, max: limit, flag: what.flag() }
+            }
+            Notice::StateDelayed(refusal) => Event::StateDelayed { error: refusal.to_string() },
+            Notice::RefusedRequest(refused) => {
+                let RefusedRequest { origin, reason, allow } = refused.clone();
+                let [setting, flag] = allow.map_or([None, None], |lines| lines.map(Some));
+                Event::RequestRefused { origin, reason, setting, flag }
+            }
+        };
+        self.log(event);
+    }
+}
+
+impl TermOutput {
+    fn started(&self, took: Duration) {
+        self.tracker.has_begun(self.term);
+        self.log(Event::Started { module: self.module.to_string(), took_s: took.into() });
+        if let Some(Replaced { module: previous, gone }) = &self.replaces {
+            let gap = self.clock.now().since(*gone);
+            self.tracker.counts.swapped(gap);
+            let (module, previous) = (self.module.to_string(), previous.to_string());
+            self.log(Event::Swapped { module, previous, gap_s: gap.into() });
+        }
+    }
+
+    /// Logs a line as an effect of the instance.
+    fn put_out(&self, line: Event) {
+        self.log.emit_output(self.term, line, &self.lines);
+    }
+
+    fn log(&self, event: Event) {
+        self.log.emit(Some(self.term), event);
+    }
+}
+
+impl From<Stream> for GuestStream {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Stdout => Self::Stdout,
+            Stream::Stderr => Self::Stderr,
+        }
+    }
+}

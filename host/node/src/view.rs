@@ -1,0 +1,137 @@
+//! What a node knows about one election.
+//!
+//! The supervisor publishes one [`NodeView`] after each input that it has handled. Everything that observes the node
+//! reads the last one: the metrics, the status, the announcement and the links.
+
+use std::time::Duration;
+
+use baton_election::{LeaseState, Outcome, Record, Reply, Report, Snapshot, StoreError, Term, Time};
+use baton_store::{Digest, Listens};
+
+/// What a node knows about one election, after one input of its supervisor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeView {
+    /// The highest term seen so far; 0 before the first one.
+    pub term: Term,
+    /// The leader, as far as this node knows.
+    pub leader: Option<String>,
+    /// The deadline, while this node holds the lease.
+    pub deadline: Option<Time>,
+    /// The term in which this node leads, from the election until the lease is lost or released.
+    pub leads: Option<Term>,
+    /// The instance, from its start until its process has been reaped.
+    pub instance: Option<InstanceView>,
+    /// The module that this node would run.
+    pub module: Option<Digest>,
+    /// The operators' command that prevents this node from leading, if any.
+    pub command: Option<String>,
+    /// The word for the reason why this node would not acquire the lease now, if there is one.
+    pub ineligible: Option<&'static str>,
+    /// The mark of the last steering object that this node has read, if any.
+    pub steered: Option<String>,
+    /// True if the host leads `--max-leaderships` other elections.
+    pub at_leadership_limit: bool,
+    /// The node to which this node has a link, if any.
+    pub link: Option<Listens>,
+    /// True while this node is drained and its last term is completely over: no instance is running, and there is no
+    /// lease to release.
+    pub is_drained: bool,
+    /// True while the host shuts down and no instance is running any more.
+    pub is_leaving: bool,
+    /// True once the store has responded.
+    pub has_store: bool,
+    /// True if the last reading, or this node's own loss of the lease, showed that there was no leader.
+    pub is_vacant: bool,
+    /// The other node that leads. It is forgotten once a reading shows no leader, so that its next election counts.
+    pub followed: Option<String>,
+    /// True once this node knows who leads, or that nobody does.
+    pub has_looked: bool,
+    /// True if this node's last leadership was lost, and false if the lease was released.
+    pub was_lost: bool,
+}
+
+/// An instance on this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InstanceView {
+    /// The term that it serves.
+    pub term: Term,
+    /// The module that it runs.
+    pub module: Digest,
+    /// True once the host has killed it.
+    pub is_killed: bool,
+}
+
+impl NodeView {
+    /// Returns the term in which this node leads, and the time left until its deadline.
+    #[must_use]
+    pub fn leads(&self, now: Time) -> Option<(Term, Duration)> {
+        let left = self.deadline?.since(now);
+        self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
+    }
+
+    /// True if nothing but the deadline differs.
+    #[must_use]
+    pub fn differs_only_in_deadline(&self, other: &Self) -> bool {
+        Self { deadline: other.deadline, ..self.clone() } == *other
+    }
+
+    /// Takes over what an answer of the store shows.
+    pub(crate) fn note_answer(&mut self, answer: &Result<Reply, StoreError>) {
+        self.has_store |= answer.is_ok();
+        let Some(snapshot) = snapshot(answer) else { return };
+        self.is_vacant = is_vacant(snapshot);
+        if self.is_vacant {
+            (self.has_looked, self.followed) = (true, None);
+        }
+        if let Snapshot::Object { lease, record: Some(record), .. } = snapshot
+            && self.leads.is_none()
+        {
+            self.leader = record.node.clone().filter(|_| leads(*lease, record));
+        }
+    }
+
+    /// Takes over what the elector reports.
+    pub(crate) fn note_report(&mut self, report: &Report) {
+        match report {
+            Report::Elected { record } => {
+                (self.leader, self.followed, self.has_looked) = (record.node.clone(), None, true);
+                self.leads = Some(record.term);
+            }
+            Report::Following { leader } => {
+                self.leader.clone_from(&leader.node);
+                (self.followed, self.has_looked) = (leader.node.clone(), true);
+            }
+            Report::Standby { .. } | Report::Released => self.leadership_ends(false),
+            Report::Lost { .. } | Report::NotReleased { .. } => self.leadership_ends(true),
+            _ => {}
+        }
+    }
+
+    fn leadership_ends(&mut self, was_lost: bool) {
+        if self.leads.take().is_some() {
+            (self.leader, self.is_vacant, self.was_lost) = (None, true, was_lost);
+        }
+    }
+}
+
+/// Returns the snapshot in an answer of the store, if there is one.
+pub(crate) fn snapshot(answer: &Result<Reply, StoreError>) -> Option<&Snapshot> {
+    match answer {
+        Ok(Reply::Read(snapshot) | Reply::Surveyed { read: snapshot, .. }) => Some(snapshot),
+        _ => None,
+    }
+}
+
+fn leads(lease: LeaseState, record: &Record) -> bool {
+    matches!(lease, LeaseState::Held | LeaseState::Breaking) && record.node.is_some() && !record.released
+}
+
+/// True if the snapshot shows that a leader is missing. A finished election needs no leader.
+fn is_vacant(snapshot: &Snapshot) -> bool {
+    match snapshot {
+        Snapshot::Object { lease, record: Some(record), .. } => {
+            record.outcome != Some(Outcome::Done) && !leads(*lease, record)
+        }
+        Snapshot::Object { record: None, .. } | Snapshot::Nothing => true,
+    }
+}
