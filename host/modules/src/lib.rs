@@ -35,7 +35,7 @@ pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
 pub use edit::{EditError, edit_versions, read_versions};
 pub use file::FileSource;
-pub use follow::{Follower, FollowerConfig, LoadError, NodeProperties, Pace, Prepare, Report, ReportSink};
+pub use follow::{Follower, FollowerConfig, LoadError, Pace, Prepare, Report, ReportSink};
 pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
 pub use prepare::{Preparation, PrepareError, Preparer, inspect};
@@ -47,7 +47,6 @@ pub use version_list::{
 };
 
 use baton_runtime::Module;
-use baton_store::{Digest, Listens};
 
 /// A version that is ready to start: verified, compiled and linked.
 #[derive(Clone)]
@@ -81,23 +80,6 @@ impl Supply {
     pub fn versions(&self) -> [Option<ModuleVersion>; 2] {
         [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(Prepared::version))
     }
-}
-
-/// The state that a supervisor wants its node to announce.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct SupervisorState {
-    /// Digest of the version that this node's instance runs, if there is an instance.
-    pub runs: Option<Digest>,
-    /// The highest term that the node has seen in the election; 0 if it has seen none.
-    pub term: Term,
-    /// The last steering command to the node, as in an [`Announcement`](baton_store::Announcement).
-    pub steered: Option<String>,
-    /// The reason why the node would not acquire the lease now, as in an `Announcement`.
-    pub stays_out: Option<&'static str>,
-    /// True if the host already leads its share of the other elections.
-    pub leads_enough: bool,
-    /// The leader to which the node listens over a link, if any.
-    pub listens: Option<Listens>,
 }
 
 /// A leader's verdict on a version that it has run.

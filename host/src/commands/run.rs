@@ -31,7 +31,7 @@ use anyhow::Context;
 use baton_election::eligibility::longest_deferral;
 use baton_election::{ElectionName, StoreError};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::dev::{Workshop, hint_at_busy_instances};
@@ -44,9 +44,10 @@ use crate::service_manager::{Notifier, Phase, Phases, ServiceManager};
 use crate::signals::{Ask, Signals};
 use crate::watched::Watched;
 use baton_modules::{
-    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, NodeProperties, OciSource, Pace,
-    Preparer, RegistryCredentials, Report, ReportSink, Source, SupervisorState, Trust,
+    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, OciSource, Pace, Preparer,
+    RegistryCredentials, Report, ReportSink, Source, Trust,
 };
+use baton_node::announcer::NodeProperties;
 use baton_node::links::{self, Links, MAX_LINKS, PeerSettings};
 use baton_node::maintenance::Maintenance;
 use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
@@ -422,7 +423,7 @@ impl Host<'_> {
         let Self { config, workshop, log, .. } = self;
         let mut signals = Signals::listen()?;
         let elections = tokio::select! {
-            elections = self.elections(shared, &stores, &network, aside) => elections?,
+            elections = self.elections(shared, &stores, aside) => elections?,
             // Preparing a large module takes a while. Nothing has started yet that a shutdown would have to end.
             asked = signals.next() => {
                 begin_shutdown(asked, log, &phases);
@@ -460,11 +461,10 @@ impl Host<'_> {
         &self,
         shared: &Shared,
         stores: &Stores,
-        network: &Network,
         aside: &mut JoinSet<()>,
     ) -> anyhow::Result<Vec<ElectionConfig>> {
         let Self { config, log, .. } = self;
-        let followers = Followers::new(self, shared, stores, network);
+        let followers = Followers::new(self, stores);
         let mut elections = Vec::new();
         for (checked, tracker) in self.checked.iter().zip(&shared.trackers) {
             let runners = Runners::new(checked.policy.clone(), &shared.templates, &shared.keepers);
@@ -538,8 +538,14 @@ impl Host<'_> {
     ) -> NodeConfig {
         let Self { config, workshop, node, log, .. } = self;
         let sockets = links::folder(&config.store).filter(|_| config.links && workshop.is_none());
+        let properties = NodeProperties {
+            labels: config.labels.clone(),
+            admin: network.advertised.as_ref().map(ToString::to_string).unwrap_or_default(),
+            peer: network.peers.as_ref().map(links::PeerListener::announced),
+        };
         let peers = network.peers.map(|listening| (listening, Arc::clone(&stores.status) as Arc<dyn ObjectStore>));
         NodeConfig {
+            properties,
             itself: NodeIncarnation { node: node.to_string(), incarnation: shared.incarnation.clone() },
             links: Links::new((node.as_str(), &shared.incarnation), sockets, peers, network.max_links),
             stores,
@@ -617,21 +623,19 @@ fn begin_shutdown(asked: Ask, log: &Log, phases: &Phases) -> Shutdown {
 /// Creates the followers of all elections' module sources.
 struct Followers<'a> {
     host: &'a Host<'a>,
-    shared: &'a Shared,
     stores: &'a Stores,
-    network: &'a Network,
     compiler: Compiler,
     cache: Option<Cache>,
 }
 
 impl<'a> Followers<'a> {
-    fn new(host: &'a Host<'a>, shared: &'a Shared, stores: &'a Stores, network: &'a Network) -> Self {
+    fn new(host: &'a Host<'a>, stores: &'a Stores) -> Self {
         let cache = host.config.cache.as_deref().and_then(|folder| {
             let key = host.config.cache_key.as_deref().ok_or(CacheError::NoPlaceForKey);
             let opened = key.and_then(|key| Cache::open(folder, key));
             opened.map_err(|error| host.log.emit(None, Event::Error { error: error.to_string() })).ok()
         });
-        Self { host, shared, stores, network, compiler: Compiler::default(), cache }
+        Self { host, stores, compiler: Compiler::default(), cache }
     }
 
     /// Creates the follower of a module source, and loads the module if it is a file. Only a file must be usable at
@@ -642,10 +646,9 @@ impl<'a> Followers<'a> {
         runners: &Runners,
         tracker: &Arc<ElectionTracker>,
     ) -> anyhow::Result<(ModuleFollower, Option<Digest>)> {
-        let Self { host, shared, stores, network, .. } = self;
+        let Self { host, stores, .. } = self;
         let engine = Engine::new();
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        let (presence, seen) = watch::channel(SupervisorState::default());
         let reports: Arc<dyn ReportSink> = Arc::new(FollowerLog {
             log: host.log.for_election(tracker),
             tracker: Arc::clone(tracker),
@@ -669,17 +672,9 @@ impl<'a> Followers<'a> {
         let (mut follower, supply, judgements) = Follower::new(FollowerConfig {
             election: coordinator.election.clone(),
             node: host.node.to_string(),
-            incarnation: shared.incarnation.clone(),
             name: coordinator.module.to_string(),
-            known_by: NodeProperties {
-                labels: host.config.labels.clone(),
-                priority: coordinator.priority,
-                admin: network.advertised.as_ref().map(ToString::to_string).unwrap_or_default(),
-                peer: network.peers.as_ref().map(links::PeerListener::announced),
-            },
             source,
             store: Arc::clone(&stores.modules),
-            leases: Arc::clone(&stores.leases),
             preparer: Arc::new(Preparer {
                 engine,
                 trust: trust.clone(),
@@ -688,7 +683,6 @@ impl<'a> Followers<'a> {
                 cache: self.cache.clone(),
                 runners: runners.clone(),
             }),
-            presence: seen,
             reports,
             pace: Pace::default(),
             notifier: tracker.notifier.clone(),
@@ -699,7 +693,7 @@ impl<'a> Followers<'a> {
             }
             _ => None,
         };
-        Ok((ModuleFollower { follower, supply, judgements, presence }, module))
+        Ok((ModuleFollower { follower, supply, judgements, source: coordinator.module.to_string() }, module))
     }
 }
 

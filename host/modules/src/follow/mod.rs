@@ -4,7 +4,6 @@
 //! A follower makes no decisions about leases or instances. It gives its node's supervisor a [`Supply`], and receives
 //! [`Judgement`]s until the last sender is dropped. Versions that are ready stay ready, whatever fails.
 
-mod announcer;
 mod in_flight;
 mod offer_history;
 mod ready;
@@ -21,15 +20,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::slow_notice::notify_if_slow;
-use super::{Judgement, Offer, Preparation, PrepareError, Preparer, SupervisorState, VersionList};
+use super::{Judgement, Offer, Preparation, PrepareError, Preparer, VersionList};
 use super::{RecordedVerdict, Source, SourceError, Supply, Verdict};
-use announcer::{AnnouncedState, Announcer};
 use baton_runtime::LARGEST_MODULE;
-use baton_store::LeaseStore;
 use baton_store::jitter::doubled;
-use baton_store::{
-    AnnouncedPeer, ChangeNotifier, ChangeReader, Digest, Labels, ModuleStore as _, ObjectStore, Reading,
-};
+use baton_store::{ChangeNotifier, ChangeReader, Digest, ModuleStore as _, ObjectStore, Reading};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
 use ready::{Candidate, ReadyVersions, RetryWaits, Setback, Step};
@@ -47,41 +42,20 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Timeout for store requests at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Properties of a node that other nodes and operators see. They do not change while the node runs.
-#[derive(Clone, Debug, Default)]
-pub struct NodeProperties {
-    /// Human-readable labels.
-    pub labels: Labels,
-    /// Priority for acquiring a free lease. A node with priority 100 does not wait for other nodes.
-    pub priority: u8,
-    /// Address of the admin endpoint; empty if the node has none.
-    pub admin: String,
-    /// Address and certificate fingerprint for links from other machines; `None` if the node has no such links.
-    pub peer: Option<AnnouncedPeer>,
-}
-
 /// Parameters of a [`Follower`].
 pub struct FollowerConfig {
     /// The election whose modules to follow.
     pub election: ElectionName,
-    /// This node's id.
+    /// This node's id, for verdicts.
     pub node: String,
-    /// Distinguishes this run of the node from earlier ones.
-    pub incarnation: String,
     /// Display name of the source.
     pub name: String,
-    /// Properties of this node that other nodes and operators see.
-    pub known_by: NodeProperties,
     /// The source of modules. `None` if modules are pushed into the store.
     pub source: Option<Box<dyn Source>>,
     /// Store of the control object. Use a separate handle from urgent requests, since modules may be large.
     pub store: Arc<dyn ObjectStore>,
-    /// Store of the lease record, which the follower reads at shutdown.
-    pub leases: Arc<dyn LeaseStore>,
     /// Prepares the modules.
     pub preparer: Arc<dyn Prepare>,
-    /// State to announce, provided by the supervisor.
-    pub presence: watch::Receiver<SupervisorState>,
     /// Hints about the control object, from and to other nodes. The hints also determine how often it is read.
     pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
@@ -148,6 +122,8 @@ pub enum LoadError {
 pub struct Follower {
     given: FollowerConfig,
     supply: watch::Sender<Supply>,
+    /// The modules that could start immediately.
+    holds: watch::Sender<Vec<Digest>>,
     judgements: mpsc::UnboundedReceiver<Judgement>,
     /// Content of the control object at the last read, with the verdicts that this node has written since.
     control: VersionList,
@@ -166,7 +142,6 @@ pub struct Follower {
     preparing: InFlight<Result<Preparation, Setback>>,
     prepares: Option<Candidate>,
     recorder: Recorder,
-    announcer: Announcer,
     reporter: Reporter,
 }
 
@@ -176,10 +151,11 @@ impl Follower {
     pub fn new(given: FollowerConfig) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let FollowerConfig { store, leases, election, node, incarnation, name, known_by, reports, pace, .. } = &given;
+        let FollowerConfig { store, election, reports, pace, .. } = &given;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
+            holds: watch::Sender::default(),
             judgements,
             control: VersionList::default(),
             version: None,
@@ -196,19 +172,16 @@ impl Follower {
             preparing: InFlight::none(),
             prepares: None,
             recorder: Recorder::new(Arc::clone(store), election.clone()),
-            announcer: Announcer::new(
-                Arc::clone(store),
-                Arc::clone(leases),
-                election.clone(),
-                node.clone(),
-                incarnation.clone(),
-                name.clone(),
-                known_by.clone(),
-            ),
             reporter: Reporter::new(Arc::clone(reports), election.clone()),
             given,
         };
         (follower, supplied, judge)
+    }
+
+    /// Returns the modules that the node could start immediately, now and later.
+    #[must_use]
+    pub fn holds(&self) -> watch::Receiver<Vec<Digest>> {
+        self.holds.subscribe()
     }
 
     /// Prepares the first module of the source, for a host that must not start without a usable module. Returns the
@@ -261,17 +234,11 @@ impl Follower {
                 prepared = self.preparing.done() => self.prepared(prepared),
                 (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
-                rival = self.announcer.attend() => {
-                    if let Some(rival) = rival {
-                        self.reporter.error(another_has_this_id(&self.given.node, &self.given.incarnation, &rival));
-                    }
-                }
                 // Ignore hints while the store is failing, or while a read is in progress: a hint may be newer than the
                 // response.
                 at = self.notifier.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
                     self.read_at = self.read_at.min(at);
                 }
-                Ok(()) = self.given.presence.changed() => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -318,8 +285,8 @@ impl Follower {
             Step::Wait(_) | Step::Rest => self.preparing.stop(),
         }
         self.recorder.begin(now);
-        let presence = self.given.presence.borrow_and_update().clone();
-        self.announcer.begin(AnnouncedState { holds: self.ready.holds(), presence }, now);
+        let holds = self.ready.holds();
+        self.holds.send_if_modified(|before| std::mem::replace(before, holds) != *before);
     }
 
     fn next_wake(&self, now: Instant) -> Instant {
@@ -328,7 +295,7 @@ impl Follower {
             Step::Wait(until) => Some(until),
             Step::Prepare(_) | Step::Rest => None,
         };
-        let wakes = [read, retry, self.recorder.due(), self.announcer.due()];
+        let wakes = [read, retry, self.recorder.due()];
         wakes.into_iter().flatten().min().unwrap_or(now + self.given.pace.outage)
     }
 
@@ -483,12 +450,10 @@ impl Follower {
         }
     }
 
-    /// Writes what no other node would write: the remaining verdicts, and the withdrawal of the announcement.
+    /// Writes the remaining verdicts, which no other node would write.
     async fn finish(self) {
-        let Self { recorder, announcer, given, .. } = self;
-        let withdrawn = announcer.withdraw(given.presence.borrow().term);
-        // Both writes are useful, but not worth waiting for a store that does not respond.
-        let _ = futures::future::join(timeout(LAST_WORDS, recorder.finish()), timeout(LAST_WORDS, withdrawn)).await;
+        // They are useful, but not worth waiting for a store that does not respond.
+        let _ = timeout(LAST_WORDS, self.recorder.finish()).await;
     }
 }
 
@@ -536,14 +501,6 @@ async fn hash(offer: Offer) -> (Digest, Offer) {
         // The runtime is shutting down, and drops this task, too.
         Err(_) => std::future::pending().await,
     }
-}
-
-/// Builds the error message for two hosts with the same id. Other nodes cannot distinguish such hosts, and each
-/// overwrites the other's announcement.
-fn another_has_this_id(node: &str, own: &str, other: &str) -> String {
-    format!(
-        "another host has the id {node} ({other}; this host is {own}): give one of the hosts another id with `--node`"
-    )
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::RecordedVerdict;
-use baton_store::{Announcement, Reading};
+use baton_store::Reading;
 use fleet::{File, Fleet, component, name, rejected, version};
 
 #[tokio::test]
@@ -276,63 +276,15 @@ async fn file_is_supplied_when_the_store_is_down() {
 }
 
 #[tokio::test]
-async fn node_announces_its_modules_and_withdraws_at_its_end() {
+async fn follower_names_the_modules_that_could_start() {
     let fleet = Fleet::new();
     let (first, second) = (fleet.push(1).await, fleet.push(2).await);
     let mut node = fleet.node("a");
     let mut held = [first, second];
     held.sort_unstable();
-    fleet.announced("a", |said| said.holds == held && said.runs.is_none() && said.source == "store://fleet").await;
-    fleet.announced("a", |said| (said.priority, said.leads_enough) == (Some(50), false)).await;
-    node.presence.send_replace(SupervisorState {
-        runs: Some(second),
-        leads_enough: true,
-        ..SupervisorState::default()
-    });
-    fleet.announced("a", |said| said.runs == Some(second) && said.leads_enough).await;
+    node.holds(&held).await;
     node.judge(second, 2, Verdict::Good);
-    fleet.announced("a", |said| said.holds == [second]).await;
-    node.end().await;
-    assert!(fleet.store.store.announcements(&fleet.election).await.unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn announcement_stays_when_nothing_else_names_its_term() {
-    let fleet = Fleet::new();
-    fleet.push(1).await;
-    let mut node = fleet.node("a");
-    // There is no lease record: it was deleted, or an earlier copy is about to be restored.
-    node.presence.send_replace(SupervisorState { runs: None, term: 7, ..SupervisorState::default() });
-    fleet.announced("a", |said| said.term == 7).await;
-    // The last term that the node has seen, not yet announced.
-    node.presence.send_replace(SupervisorState { runs: None, term: 8, ..SupervisorState::default() });
-    node.end().await;
-    fleet.announced("a", |said| said.term == 8).await;
-}
-
-#[tokio::test]
-async fn node_never_announces_a_lower_term_than_before() {
-    let fleet = Fleet::new();
-    let first = fleet.push(1).await;
-    let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
-    fleet.store.store.announce(&fleet.election, "a", before.encode()).await.unwrap();
-    // As long as the previous announcement cannot be read, it is not overwritten.
-    fleet.store.interceptor.is_down.store(true, Ordering::Relaxed);
-    let mut node = fleet.node("a");
-    node.says("Unreachable").await;
-    fleet.announced("a", |said| (said.incarnation.as_str(), said.term) == ("0", 7)).await;
-    fleet.store.interceptor.is_down.store(false, Ordering::Relaxed);
-    // The new incarnation has not yet seen a term of this election.
-    fleet.announced("a", |said| said.incarnation == "1").await;
-    fleet.announced("a", |said| said.term == 7).await;
-    node.supplied(Some((first, 1)), None).await;
-    for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
-        // Only the digest reveals that the announcement is new.
-        let runs = Digest::of(&[seen as u8]);
-        node.presence.send_replace(SupervisorState { runs: Some(runs), term: seen, ..SupervisorState::default() });
-        fleet.announced("a", |said| said.runs == Some(runs)).await;
-        fleet.announced("a", |said| said.term == named).await;
-    }
+    node.holds(&[second]).await;
     node.end().await;
 }
 

@@ -12,13 +12,14 @@ use baton_election::{ElectionName, OnDone, Settings, Timing};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
+use crate::announcer::{Announcer, NodeProperties};
 use crate::historian::{Historian, HistorianPace};
 use crate::links::{Links, LinksThread};
 use crate::maintenance::Drained;
 use crate::steering::{HandOvers, NodeIncarnation, Preemption, SteeringWatch};
 use crate::supervisor::{LeadershipQuota, Shutdown, Supervisor};
 use crate::telemetry::{ElectionTracker, Event, Log};
-use baton_modules::{Follower, Judgement, SupervisorState, Supply};
+use baton_modules::{Follower, Judgement, Supply};
 use baton_runtime::Launch;
 use baton_store::clock::Clock;
 use baton_store::{LeaseStore, ObjectStore, Store};
@@ -46,6 +47,8 @@ pub struct NodeConfig {
     pub clock: Clock,
     /// The host's log.
     pub log: Log,
+    /// Properties that the node announces.
+    pub properties: NodeProperties,
     /// The host's links, without any election so far.
     pub links: Links,
     /// Maximum number of elections that the node leads at the same time, as long as other nodes can lead the others.
@@ -90,8 +93,8 @@ pub struct ModuleFollower {
     pub supply: watch::Receiver<Supply>,
     /// Sink for the judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
-    /// Sink for this node's announcement.
-    pub presence: watch::Sender<SupervisorState>,
+    /// The display name of the source, for the node's announcement.
+    pub source: String,
 }
 
 /// A node that takes part in its elections.
@@ -100,6 +103,8 @@ pub struct Node {
     drained: watch::Sender<Drained>,
     supervisors: JoinSet<Result<(), getrandom::Error>>,
     followers: JoinSet<()>,
+    /// Announcers end after their supervisors.
+    announcers: JoinSet<()>,
     historians: JoinSet<()>,
     /// Tasks without an end of their own: steering watches and preemptions.
     watches: JoinSet<()>,
@@ -124,11 +129,12 @@ impl Node {
     /// Starts to take part in the elections. Call this in the runtime that runs the node's tasks.
     #[must_use]
     pub fn start(config: NodeConfig) -> Self {
-        let NodeConfig { itself, stores, clock, log, mut links, max_leaderships, elections } = config;
+        let NodeConfig { itself, stores, clock, log, properties, mut links, max_leaderships, elections } = config;
         let host = Host {
             itself,
             stores,
             clock,
+            properties,
             quota: LeadershipQuota::at_most(max_leaderships),
             hand_overs: HandOvers::default(),
         };
@@ -137,6 +143,7 @@ impl Node {
             drained: watch::Sender::new(None),
             supervisors: JoinSet::new(),
             followers: JoinSet::new(),
+            announcers: JoinSet::new(),
             historians: JoinSet::new(),
             watches: JoinSet::new(),
             links: None,
@@ -152,7 +159,7 @@ impl Node {
 
     /// Spawns the tasks of one election.
     fn contend(&mut self, host: &Host, links: &mut Links, config: ElectionConfig) {
-        let Host { itself, stores, clock, quota, hand_overs } = host;
+        let Host { itself, stores, clock, properties, quota, hand_overs } = host;
         let ElectionConfig { election, timing, priority, tracker, modules, .. } = config;
         let log = self.log.for_election(&tracker);
         // A node with the highest priority never needs to preempt.
@@ -178,6 +185,18 @@ impl Node {
             tracker.notifier.clone(),
         ));
         self.watches.spawn(Arc::clone(&steering_watch).watch());
+        let announcer = Announcer {
+            store: Arc::clone(&stores.modules),
+            leases: Arc::clone(&stores.leases),
+            election: election.clone(),
+            itself: itself.clone(),
+            source: modules.source,
+            priority,
+            properties: properties.clone(),
+            views: tracker.views(),
+            holds: modules.follower.holds(),
+            log: log.clone(),
+        };
         let historian = Historian {
             election: election.clone(),
             node: itself.node.clone(),
@@ -206,7 +225,6 @@ impl Node {
             steering_watch,
             priority,
             quota: quota.clone(),
-            presence: modules.presence,
             stall_after: config.stall_after,
             clock: clock.clone(),
             link: links.handle(election.clone(), &tracker.notifier, &tracker, &log),
@@ -214,8 +232,15 @@ impl Node {
             tracker,
             election,
         };
-        self.supervisors.spawn(supervisor.run(self.shutdown.subscribe()));
+        let (contending, over) = watch::channel(());
+        let supervisor = supervisor.run(self.shutdown.subscribe());
+        self.supervisors.spawn(async move {
+            let result = supervisor.await;
+            drop(contending);
+            result
+        });
         self.followers.spawn(modules.follower.run());
+        self.announcers.spawn(announcer.run(over));
         self.historians.spawn(historian.run(self.serving.subscribe()));
     }
 
@@ -253,6 +278,8 @@ impl Node {
         while let Some(ended) = self.followers.join_next().await {
             report_failed_follower(ended, &self.log);
         }
+        // A failed announcer leaves an announcement that becomes recognizably old.
+        while self.announcers.join_next().await.is_some() {}
         // Historians write last, so that they do not delay takeovers. A failed historian has nothing more to write.
         drop(self.serving);
         while self.historians.join_next().await.is_some() {}
@@ -266,6 +293,7 @@ struct Host {
     itself: NodeIncarnation,
     stores: Stores,
     clock: Clock,
+    properties: NodeProperties,
     quota: LeadershipQuota,
     hand_overs: HandOvers,
 }

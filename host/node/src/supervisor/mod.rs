@@ -36,7 +36,7 @@ use crate::steering::{SteeringState, SteeringWatch};
 use crate::telemetry::{BEAT_EVERY, ElectionTracker, Event, Log};
 use crate::view::{NodeView, snapshot};
 use baton_election::Snapshot;
-use baton_modules::{Judgement, Prepared, SupervisorState, Supply, Verdict};
+use baton_modules::{Judgement, Prepared, Supply, Verdict};
 use baton_runtime::{InstanceEvent, Launch};
 use baton_store::LeaseStore;
 use baton_store::clock::Clock;
@@ -88,8 +88,6 @@ pub struct Supervisor {
     pub priority: u8,
     /// The elections that this host may lead at the same time.
     pub quota: LeadershipQuota,
-    /// Sink for this node's announcement.
-    pub presence: watch::Sender<SupervisorState>,
     /// Time without progress after which an instance counts as stalled; `None` for no limit.
     pub stall_after: Option<Duration>,
     /// The host's clock.
@@ -247,26 +245,6 @@ impl Run {
         let leader = leader.map(|leader| (leader, self.view.leader.clone().unwrap_or_default()));
         self.given.link.wants(leader, candidate);
         self.given.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
-        self.announce();
-    }
-
-    fn announce(&mut self) {
-        let view = &self.view;
-        let state = SupervisorState {
-            runs: view.instance.map(|one| one.module),
-            term: view.term,
-            steered: view.steered.clone(),
-            stays_out: view.ineligible,
-            leads_enough: view.at_leadership_limit,
-            listens: view.link.clone(),
-        };
-        self.given.presence.send_if_modified(|known| {
-            if view.is_leaving && known.term == view.term {
-                return false;
-            }
-            let before = std::mem::replace(known, state);
-            before != *known
-        });
     }
 
     async fn news(&mut self, shutdown: &mut watch::Receiver<Shutdown>) -> News {

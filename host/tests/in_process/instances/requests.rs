@@ -93,7 +93,6 @@ async fn store_request_is_repeated_when_it_panics() {
         steering_watch: Arc::new(steering_watch),
         priority: 100,
         quota: LeadershipQuota::at_most(None),
-        presence: watch::Sender::default(),
         stall_after: None,
         clock,
         log,

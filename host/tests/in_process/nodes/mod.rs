@@ -18,9 +18,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use baton_election::{ElectionName, End, OnDone, StopReason, StoreError, Term, Time, Timing};
 use baton_modules::{
-    EditError, Follower, FollowerConfig, NodeProperties, Offer, Pace, Preparation, Prepare, PrepareError, Publication,
-    SupervisorState, VersionList, edit_versions,
+    EditError, Follower, FollowerConfig, Offer, Pace, Preparation, Prepare, PrepareError, Publication, VersionList,
+    edit_versions,
 };
+use baton_node::announcer::NodeProperties;
 use baton_node::links::Links;
 use baton_node::node::{ElectionConfig, ModuleFollower, Node, NodeConfig, NodeId, Stores};
 use baton_node::steering::NodeIncarnation;
@@ -114,6 +115,7 @@ impl Fleet {
         let store = Arc::new(Intercept { store: Arc::new(self.store.clone()), interceptor: network.clone() });
         let elections = self.elections.iter().map(|one| self.election(one, &itself, settings, &log, &store)).collect();
         let node = Node::start(NodeConfig {
+            properties: NodeProperties::default(),
             links: Links::new((name, &itself.incarnation), None, None, 0),
             itself,
             stores: Stores {
@@ -140,18 +142,13 @@ impl Fleet {
         store: &Arc<Intercept<MemoryStore, Network>>,
     ) -> ElectionConfig {
         let tracker = Arc::new(ElectionTracker::new(election.clone(), LEASE));
-        let (presence, seen) = watch::channel(SupervisorState::default());
         let (follower, supply, judgements) = Follower::new(FollowerConfig {
             election: election.clone(),
             node: itself.node.clone(),
-            incarnation: itself.incarnation.clone(),
             name: format!("store://{election}"),
-            known_by: NodeProperties { priority: settings.priority, ..NodeProperties::default() },
             source: None,
             store: Arc::clone(store) as _,
-            leases: Arc::clone(store) as _,
             preparer: Arc::new(InProcess),
-            presence: seen,
             notifier: tracker.notifier.clone(),
             reports: Arc::new(FollowerLog {
                 log: log.for_election(&tracker),
@@ -170,7 +167,7 @@ impl Fleet {
             priority: settings.priority,
             preempt: settings.preempt,
             one_module: false,
-            modules: ModuleFollower { follower, supply, judgements, presence },
+            modules: ModuleFollower { follower, supply, judgements, source: format!("store://{election}") },
             launcher: Arc::new(Scripted {
                 node: itself.node.clone(),
                 election: election.clone(),

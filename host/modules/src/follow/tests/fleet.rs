@@ -1,6 +1,6 @@
 //! Followers that use a store which fails on demand.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ use super::super::*;
 use crate::{EditError, Publication, edit_versions};
 use baton_runtime::{Engine, Module};
 use baton_store::MemoryStore;
-use baton_store::{Announcement, Intercept, Interceptor, PlainObject, StoreAnswer, StoreCall};
+use baton_store::{Intercept, Interceptor, PlainObject, StoreAnswer, StoreCall};
 
 /// Guards against hangs; no measurement depends on it.
 const GUARD: Duration = Duration::from_secs(60);
@@ -107,18 +107,7 @@ impl Fleet {
         .await;
     }
 
-    /// Waits until a node's announcement satisfies `test`.
-    pub async fn announced(&self, node: &str, test: impl Fn(&Announcement) -> bool) {
-        until("the announcement", async || {
-            let said: BTreeMap<_, _> =
-                self.store.store.announcements(&self.election).await.unwrap().into_iter().collect();
-            said.get(node).is_some_and(|said| test(&Announcement::decode(said).unwrap()))
-        })
-        .await;
-    }
-
     pub fn follower(&self, node: &str, source: Option<Box<dyn Source>>) -> (Follower, Node) {
-        let (presence, seen) = watch::channel(SupervisorState::default());
         let said = Kept::default();
         let prepares = Arc::new(AtomicU32::new(0));
         let preparer = InProcess {
@@ -131,23 +120,15 @@ impl Fleet {
             notifier: ChangeNotifier::default(),
             election: self.election.clone(),
             node: node.to_owned(),
-            incarnation: "1".to_owned(),
             name: if source.is_some() { "x.wasm".to_owned() } else { "store://fleet".to_owned() },
-            known_by: NodeProperties {
-                labels: [("zone".to_owned(), node.to_owned())].into(),
-                priority: 50,
-                admin: format!("http://{node}:7070"),
-                peer: None,
-            },
             source,
             store: Arc::clone(&self.store) as Arc<dyn ObjectStore>,
-            leases: Arc::clone(&self.store.store) as _,
             preparer: Arc::new(preparer),
-            presence: seen,
             reports: Arc::new(said.clone()),
             pace: PACE,
         });
-        (follower, Node { supply, judge: Some(judge), presence, said, running: None, prepares })
+        let holds = follower.holds();
+        (follower, Node { supply, holds, judge: Some(judge), said, running: None, prepares })
     }
 
     pub fn node(&self, name: &str) -> Node {
@@ -170,7 +151,7 @@ impl Fleet {
 pub struct Node {
     pub supply: watch::Receiver<Supply>,
     pub judge: Option<mpsc::UnboundedSender<Judgement>>,
-    pub presence: watch::Sender<SupervisorState>,
+    holds: watch::Receiver<Vec<Digest>>,
     said: Kept,
     pub running: Option<JoinHandle<()>>,
     pub prepares: Arc<AtomicU32>,
@@ -183,6 +164,10 @@ impl Node {
         if waited.is_err() {
             panic!("{wanted:?} was never supplied, but {:?}; {}", self.supply.borrow().versions(), self.said.text());
         }
+    }
+
+    pub async fn holds(&mut self, wanted: &[Digest]) {
+        timeout(GUARD, self.holds.wait_for(|holds| holds == wanted)).await.unwrap().unwrap();
     }
 
     pub async fn supplied_current(&mut self, current: (Digest, u64)) {

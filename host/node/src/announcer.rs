@@ -1,0 +1,428 @@
+//! Announces a node's modules and state to operators, and the highest term that the node has seen to other nodes.
+//! Leadership does not depend on announcements: failures are retried, but not logged.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::{ElectionName, StoreError, Term};
+use baton_store::clock::{rfc3339, wall};
+use baton_store::jitter::doubled;
+use baton_store::{
+    AnnouncedPeer, Announcement, Digest, Labels, LeaseStore, ModuleStore as _, ObjectStore, withdraw, withdraw_gone,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::steering::NodeIncarnation;
+use crate::telemetry::{Event, Log};
+use crate::view::NodeView;
+
+/// Delay between a change and its announcement: when a term begins, the instance needs the machine.
+const NEWS_AFTER: Duration = Duration::from_millis(10);
+/// Delay if only the link changed: a lease may just have been released, and the store is busy with the next leader.
+const LINK_AFTER: Duration = Duration::from_millis(250);
+/// Interval between announcements. It is finite so that the announcement of a crashed node becomes recognizably old.
+const EVERY: Duration = Duration::from_secs(60);
+/// Initial and maximum wait after a failure. The wait doubles each time.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// Timeout for one announcement.
+const TRY: Duration = Duration::from_secs(10);
+/// Timeout for the withdrawal at shutdown, and for the announcement in progress before it.
+const WITHDRAWS_WITHIN: Duration = Duration::from_secs(1);
+/// Interval at which a leader withdraws the announcements of dead nodes, and the timeout for one withdrawal.
+const TIDIES_EVERY: Duration = Duration::from_secs(600);
+const TIDIES_WITHIN: Duration = Duration::from_secs(120);
+
+/// Properties of a node that other nodes and operators see. They do not change while the node runs.
+#[derive(Clone, Debug, Default)]
+pub struct NodeProperties {
+    /// Human-readable labels.
+    pub labels: Labels,
+    /// Address of the admin endpoint; empty if the node has none.
+    pub admin: String,
+    /// Address and certificate fingerprint for links from other machines; `None` if the node has no such links.
+    pub peer: Option<AnnouncedPeer>,
+}
+
+/// Announces a node in one election.
+pub(crate) struct Announcer {
+    pub store: Arc<dyn ObjectStore>,
+    pub leases: Arc<dyn LeaseStore>,
+    pub election: ElectionName,
+    pub itself: NodeIncarnation,
+    /// The display name of the modules' source.
+    pub source: String,
+    pub priority: u8,
+    pub properties: NodeProperties,
+    /// The node's state.
+    pub views: watch::Receiver<NodeView>,
+    /// The modules that the node could start immediately.
+    pub holds: watch::Receiver<Vec<Digest>>,
+    pub log: Log,
+}
+
+/// What has been announced so far.
+struct Announced {
+    /// The last announcement, as [`Announcer::announcement`] returned it.
+    said: Option<Announcement>,
+    /// The highest term that this node has announced, in any incarnation. `None` until that is known.
+    named: Option<Term>,
+    /// Time of the next announcement if nothing changes.
+    again: Instant,
+    failures: u32,
+    /// Incarnation of another host with the same id, and the time until which that host is assumed to be running.
+    rival: Option<(String, Instant)>,
+}
+
+struct AnnouncementResult {
+    named: Term,
+    /// Incarnation of another host with the same id, if its announcement was found where this host writes its own.
+    rival: Option<String>,
+}
+
+impl Announcer {
+    /// Announces the node until the sender of `over` is dropped, and then withdraws the announcement. The first
+    /// announcement starts immediately.
+    pub(crate) async fn run(mut self, mut over: watch::Receiver<()>) {
+        let mut announced = Announced { said: None, named: None, again: Instant::now(), failures: 0, rival: None };
+        let mut tidies_at = Instant::now() + TIDIES_EVERY;
+        // The withdrawal of dead nodes' announcements, if in progress.
+        let mut tidying = JoinSet::new();
+        loop {
+            tokio::select! {
+                _ = over.changed() => break,
+                Some(_) = tidying.join_next() => {}
+                announcement = self.due(&announced) => {
+                    if announcement.runs.is_some() && Instant::now() >= tidies_at && tidying.is_empty() {
+                        tidies_at = Instant::now() + TIDIES_EVERY;
+                        tidying.spawn(self.tidy());
+                    }
+                    announced.again = Instant::now() + EVERY;
+                    announced.said = Some(announcement.clone());
+                    let mut saying = pin!(self.say(announcement, &announced));
+                    let said = tokio::select! {
+                        said = &mut saying => said,
+                        _ = over.changed() => {
+                            // An announcement in progress could overwrite the withdrawal.
+                            let Ok(said) = timeout(WITHDRAWS_WITHIN, saying).await else { return };
+                            announced.hear(said);
+                            break;
+                        }
+                    };
+                    if let Some(rival) = announced.hear(said) {
+                        self.log.emit(None, Event::Error { error: self.another_has_this_id(&rival) });
+                    }
+                }
+            }
+        }
+        let _ = timeout(WITHDRAWS_WITHIN, self.withdraw(announced)).await;
+    }
+
+    /// Waits until a change is due for announcement, or until the last announcement is too old. Returns the next
+    /// announcement.
+    async fn due(&mut self, announced: &Announced) -> Announcement {
+        // Time at which a pending change is announced.
+        let mut news: Option<Instant> = None;
+        loop {
+            let now = Instant::now();
+            let view = self.views.borrow_and_update().clone();
+            let holds = self.holds.borrow_and_update().clone();
+            let next = self.announcement(&view, holds);
+            let wait = announced.said.as_ref().and_then(|said| {
+                // At shutdown, this node withdraws its whole announcement. An earlier update would only compete with
+                // the successor's requests to the store.
+                let waits_for_end = view.is_leaving && said.term == next.term;
+                outdated_after(said, &next).filter(|_| !waits_for_end)
+            });
+            news = wait.map(|wait| news.map_or(now + wait, |news| news.min(now + wait)));
+            let due = news.map_or(announced.again, |news| news.min(announced.again));
+            if now >= due {
+                return next;
+            }
+            tokio::select! {
+                Ok(()) = self.views.changed() => {}
+                Ok(()) = self.holds.changed() => {}
+                () = sleep_until(due) => {}
+            }
+        }
+    }
+
+    /// Returns the announcement of the current state, without what [`Announcer::say`] adds: the time and a rival.
+    fn announcement(&self, view: &NodeView, holds: Vec<Digest>) -> Announcement {
+        let NodeIncarnation { node, incarnation } = &self.itself;
+        let runs = view.instance.map(|instance| instance.module);
+        let NodeProperties { labels, admin, peer } = self.properties.clone();
+        Announcement {
+            at: String::new(),
+            term: view.term,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            steered: view.steered.clone(),
+            stays_out: view.ineligible.map(str::to_owned),
+            leads_enough: view.at_leadership_limit,
+            listens: view.link.clone(),
+            labels,
+            priority: Some(self.priority),
+            admin,
+            peer,
+            ..Announcement::now(node, incarnation, &self.source, holds, runs)
+        }
+    }
+
+    fn say(
+        &self,
+        announcement: Announcement,
+        announced: &Announced,
+    ) -> impl Future<Output = Result<AnnouncementResult, StoreError>> + use<> {
+        let rival = announced.rival.as_ref().filter(|(_, until)| Instant::now() < *until);
+        let announcement =
+            Announcement { at: rfc3339(wall()), rival: rival.map(|(rival, _)| rival.clone()), ..announcement };
+        let said = say(Arc::clone(&self.store), self.election.clone(), announcement, announced.named);
+        async {
+            timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
+        }
+    }
+
+    /// Withdraws the announcements of dead nodes.
+    fn tidy(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (leases, store, election) = (Arc::clone(&self.leases), Arc::clone(&self.store), self.election.clone());
+        async move {
+            // The next withdrawal retries the rest.
+            let _ = timeout(TIDIES_WITHIN, withdraw_gone(&*leases, &*store, &election)).await;
+        }
+    }
+
+    /// Withdraws the announcement. If this node might be the only one that knows the last term, announces that term
+    /// instead.
+    async fn withdraw(self, announced: Announced) {
+        let NodeIncarnation { node, incarnation } = &self.itself;
+        // An earlier incarnation's announcement may be the only record of its term, so leave it.
+        let (Some(named), Some(said)) = (announced.named, announced.said) else { return };
+        let known = named.max(said.term).max(self.views.borrow().term);
+        // If this fails, the announcement still becomes recognizably old.
+        let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, known).await;
+        if matches!(is_taken_back, Ok(false)) && (known > named || said.runs.is_some()) {
+            // The node is shutting down: it no longer holds modules or runs an instance.
+            let announcement = Announcement {
+                term: known,
+                version: said.version,
+                labels: said.labels,
+                ..Announcement::now(node, incarnation, &self.source, Vec::new(), None)
+            };
+            let _ = say(self.store, self.election, announcement, Some(named)).await;
+        }
+    }
+
+    /// Builds the error message for two hosts with the same id. Other nodes cannot distinguish such hosts, and each
+    /// overwrites the other's announcement.
+    fn another_has_this_id(&self, other: &str) -> String {
+        let NodeIncarnation { node, incarnation } = &self.itself;
+        format!(
+            "another host has the id {node} ({other}; this host is {incarnation}): give one of the hosts another id \
+             with `--node`"
+        )
+    }
+}
+
+impl Announced {
+    /// Takes over the result of an announcement. If it revealed another host with this node's id for the first time,
+    /// returns that host's incarnation.
+    fn hear(&mut self, heard: Result<AnnouncementResult, StoreError>) -> Option<String> {
+        match heard {
+            Ok(AnnouncementResult { named, rival }) => {
+                self.named = Some(named);
+                let known = self.rival.as_ref().map(|(known, _)| known);
+                let news = rival.clone().filter(|rival| Some(rival) != known);
+                // Each host sends an announcement every minute.
+                self.rival = rival.map(|rival| (rival, Instant::now() + 2 * EVERY)).or_else(|| self.rival.take());
+                self.failures = 0;
+                news
+            }
+            Err(_) => {
+                self.again = Instant::now() + doubled(AGAIN, self.failures);
+                self.failures = self.failures.saturating_add(1);
+                None
+            }
+        }
+    }
+}
+
+/// Returns the delay until `next` must be announced after `said`, or `None` if nothing changed.
+fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> {
+    let differs_only_in_link = || Announcement { listens: next.listens.clone(), ..said.clone() } == *next;
+    (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
+}
+
+/// Writes an announcement. Its term is at least `named`, the highest term that this node has announced before. Reads
+/// the previous announcement first: it may be the only record of a term, and it reveals another host with the same id.
+async fn say(
+    store: Arc<dyn ObjectStore>,
+    election: ElectionName,
+    mut announcement: Announcement,
+    named: Option<Term>,
+) -> Result<AnnouncementResult, StoreError> {
+    let before = store.announced(&election, &announcement.node).await?;
+    let before = before.and_then(|content| Announcement::decode(&content));
+    let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
+    let rival = named.and(other).cloned();
+    announcement.rival = rival.clone().or(announcement.rival);
+    // Another host with this id may be the only one that knows a higher term.
+    let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
+    announcement.term = announcement.term.max(named);
+    store.announce(&election, &announcement.node, announcement.encode()).await?;
+    Ok(AnnouncementResult { named: announcement.term, rival })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_store::MemoryStore;
+    use baton_store::memory::Fault;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::node::NodeId;
+    use crate::telemetry::{Format, LogWriter, Style};
+    use crate::view::InstanceView;
+
+    const GUARD: Duration = Duration::from_secs(60);
+
+    struct Bench {
+        store: MemoryStore,
+        election: ElectionName,
+        views: watch::Sender<NodeView>,
+        holds: watch::Sender<Vec<Digest>>,
+        contending: watch::Sender<()>,
+        running: JoinHandle<()>,
+        _writer: LogWriter,
+    }
+
+    impl Bench {
+        fn start(store: MemoryStore) -> Self {
+            let style = Style { format: Format::Json, terminal: false, colours: false };
+            let nowhere = Box::new(std::fs::File::create("/dev/null").unwrap());
+            let (log, writer) = Log::start(style, &NodeId::new("a").unwrap(), nowhere).unwrap();
+            let election = ElectionName::new("job").unwrap();
+            let ((views, seen), (holds, held)) = (watch::channel(NodeView::default()), watch::channel(Vec::new()));
+            let (contending, over) = watch::channel(());
+            let announcer = Announcer {
+                store: Arc::new(store.clone()),
+                leases: Arc::new(store.clone()),
+                election: election.clone(),
+                itself: NodeIncarnation { node: "a".to_owned(), incarnation: "1".to_owned() },
+                source: "store://job".to_owned(),
+                priority: 50,
+                properties: NodeProperties::default(),
+                views: seen,
+                holds: held,
+                log,
+            };
+            let running = tokio::spawn(announcer.run(over));
+            Self { store, election, views, holds, contending, running, _writer: writer }
+        }
+
+        /// Waits until the node's announcement satisfies `test`.
+        async fn announced(&self, test: impl Fn(&Announcement) -> bool) {
+            let waited = timeout(GUARD, async {
+                loop {
+                    let said = self.store.announced(&self.election, "a").await;
+                    let said = said.ok().flatten().and_then(|said| Announcement::decode(&said));
+                    if said.is_some_and(|said| test(&said)) {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+            assert!(waited.await.is_ok(), "the announcement does not come");
+        }
+
+        fn becomes(&self, term: Term, runs: Option<Digest>) {
+            let instance = runs.map(|module| InstanceView { term, module, is_killed: false });
+            self.views.send_modify(|view| *view = NodeView { term, instance, ..NodeView::default() });
+        }
+
+        async fn end(self) -> MemoryStore {
+            drop(self.contending);
+            timeout(GUARD, self.running).await.unwrap().unwrap();
+            self.store
+        }
+    }
+
+    fn store() -> MemoryStore {
+        MemoryStore::new(Arc::new(|| Duration::ZERO))
+    }
+
+    #[tokio::test]
+    async fn node_announces_its_state_and_withdraws_at_its_end() {
+        let bench = Bench::start(store());
+        bench.announced(|said| said.holds.is_empty() && said.runs.is_none() && said.source == "store://job").await;
+        let module = Digest::of(b"");
+        bench.holds.send_replace(vec![module]);
+        bench.announced(|said| said.holds == [module] && (said.priority, said.leads_enough) == (Some(50), false)).await;
+        bench.views.send_modify(|view| {
+            view.instance = Some(InstanceView { term: 0, module, is_killed: false });
+            view.at_leadership_limit = true;
+        });
+        bench.announced(|said| said.runs == Some(module) && said.leads_enough).await;
+        let election = bench.election.clone();
+        assert!(bench.end().await.announcements(&election).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn announcement_stays_when_nothing_else_names_its_term() {
+        let bench = Bench::start(store());
+        // There is no lease record: it was deleted, or an earlier copy is about to be restored.
+        bench.becomes(7, None);
+        bench.announced(|said| said.term == 7).await;
+        // The last term that the node has seen, not yet announced.
+        bench.becomes(8, None);
+        let election = bench.election.clone();
+        let said = bench.end().await.announced(&election, "a").await.unwrap();
+        assert_eq!(Announcement::decode(&said.unwrap()).unwrap().term, 8);
+    }
+
+    #[tokio::test]
+    async fn node_never_announces_a_lower_term_than_before() {
+        let (store, election) = (store(), ElectionName::new("job").unwrap());
+        let before = Announcement { term: 7, ..Announcement::now("a", "0", "", vec![], None) };
+        store.announce(&election, "a", before.encode()).await.unwrap();
+        // As long as the previous announcement cannot be read, it is not overwritten.
+        store.fail_next(Fault::LoseRequest);
+        let bench = Bench::start(store);
+        // The new incarnation has not yet seen a term of this election.
+        bench.announced(|said| said.incarnation == "1").await;
+        bench.announced(|said| said.term == 7).await;
+        for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
+            // Only the digest reveals that the announcement is new.
+            let runs = Digest::of(&[seen as u8]);
+            bench.becomes(seen, Some(runs));
+            bench.announced(|said| said.runs == Some(runs)).await;
+            bench.announced(|said| said.term == named).await;
+        }
+        bench.end().await;
+    }
+
+    #[tokio::test]
+    async fn node_that_leaves_announces_only_a_new_term() {
+        let bench = Bench::start(store());
+        bench.becomes(7, Some(Digest::of(b"")));
+        bench.announced(|said| said.runs.is_some()).await;
+        bench.views.send_modify(|view| (view.instance, view.is_leaving) = (None, true));
+        bench.views.send_modify(|view| view.ineligible = Some("suspended"));
+        bench.views.send_modify(|view| view.term = 8);
+        bench.announced(|said| said.term == 8).await;
+        bench.end().await;
+    }
+
+    #[tokio::test]
+    async fn another_host_with_the_same_id_is_announced() {
+        let bench = Bench::start(store());
+        bench.announced(|said| said.incarnation == "1").await;
+        let twin = Announcement::now("a", "2", "", vec![], None);
+        bench.store.announce(&bench.election, "a", twin.encode()).await.unwrap();
+        bench.becomes(1, None);
+        bench.announced(|said| said.incarnation == "1" && said.rival.as_deref() == Some("2")).await;
+        bench.end().await;
+    }
+}
