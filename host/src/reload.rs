@@ -46,7 +46,10 @@ impl Reload {
                 None,
                 match done.unwrap_or_else(|error| Err(error.into())) {
                     Ok(reloaded) => reloaded,
-                    Err(error) => Event::ReloadFailed { error: format!("{:#}", anyhow::Error::new(error)) },
+                    Err(error) => {
+                        let error = Some(format!("{:#}", anyhow::Error::new(error)));
+                        Event::Reload { read: Vec::new(), next_start: Vec::new(), error }
+                    }
                 },
             );
             phases.are_at(Phase::Ready);
@@ -72,6 +75,6 @@ impl Reload {
             certificate.renew(anew);
             read.extend([Key::AdminTlsCert, Key::AdminTlsKey].map(Key::flag));
         }
-        Ok(Event::Reloaded { read, next_start: self.config.differences(&now) })
+        Ok(Event::Reload { read, next_start: self.config.differences(&now), error: None })
     }
 }

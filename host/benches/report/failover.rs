@@ -283,7 +283,7 @@ impl<'a> Pair<'a> {
         self.site.steer("suspend")?;
         let nodes = [&self.leader, &self.standby];
         let last =
-            nodes.map(|node| at(&node.event("to stop", |event| event.name == "suspended" && at(event) >= begun)));
+            nodes.map(|node| at(&node.event("to stop", |event| event.name == "ineligible" && at(event) >= begun)));
         self.site.steer("resume")?;
         let started = |event: &Event| event.name == "started" && event.term > self.term;
         self.term = self.site.journal.event("another term", |event| started(event)).term;
@@ -361,7 +361,7 @@ impl Setting {
     fn stands_by(&self, standby: &Node) {
         follows(standby);
         if self.links {
-            standby.event("to hear from the leader", |event| event.name == "linked");
+            standby.event("to hear from the leader", |event| event.is_linked());
         }
     }
 }

@@ -63,7 +63,7 @@ pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let pair = Remote::start(module, azurite.address().port(), "pair", &[])?;
     let linked = Remote::start(module, azurite.address().port(), "linked", &[("--peer", "127.0.0.1:0")])?;
-    linked.standby.0.event("to hear of the leader", |event| event.name == "linked");
+    linked.standby.0.event("to hear of the leader", Event::is_linked);
     let start = |count: &usize| Crowd::start(module, *count, Some(azurite.address().port()));
     let crowds = COUNTS.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
     thread::sleep(SETTLE);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::azurite::Azurite;
 use crate::hosts::Site;
 use crate::idle::{SETTLE, Used, Watch};
-use crate::node::Node;
+use crate::node::{Event, Node};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
@@ -63,7 +63,7 @@ impl Fleet {
         leader.after(0, "started");
         let standbys: Vec<Node> = (0..standbys).map(|number| start(&format!("standby-{number}"))).collect();
         for standby in &standbys {
-            standby.event("to hear of the leader", |event| event.name == "linked");
+            standby.event("to hear of the leader", Event::is_linked);
         }
         Self { leader, _standbys: standbys, _site: site }
     }

@@ -197,7 +197,7 @@ impl Leader {
     fn swapped(&mut self, push: &Push, measured: &mut Measured) -> anyhow::Result<()> {
         let Push { digest, begun, returned } = push;
         let of = |name: &'static str| move |event: &Event| event.name == name && event.text("module") == digest;
-        let swapped = self.node.event("the change-over", of("swapped"));
+        let swapped = self.node.event("the change-over", |event| event.is_swap() && event.text("module") == digest);
         let first = self.node.after(self.term, "output");
         let (ready, started) =
             (self.node.event("it to be ready", of("module_ready")), self.node.event("it", of("started")));

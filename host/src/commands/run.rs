@@ -178,7 +178,14 @@ fn host(
         log.emit(None, Event::Error { error });
     }
     if let Some(links::PeerListener { address, advertised, .. }) = &peers {
-        log.emit(None, Event::ListeningForPeers { address: address.to_string(), advertised: advertised.to_string() });
+        log.emit(
+            None,
+            Event::Listening {
+                purpose: "peers",
+                address: address.to_string(),
+                advertised: Some(advertised.to_string()),
+            },
+        );
     }
     for Misspelt { variable, meant: suggestion } in config.misspelt.iter().cloned() {
         log.emit(None, Event::UnknownVariable { variable, suggestion });
@@ -332,7 +339,7 @@ impl Host<'_> {
         let address = ends.listening.as_ref().map(BoundEndpoint::address).transpose()?;
         let advertised = address.and_then(|address| config.admin.advertised(address, &config.store));
         if let Some(address) = address {
-            log.emit(None, Event::Endpoint { address: address.to_string() });
+            log.emit(None, Event::Listening { purpose: "admin", address: address.to_string(), advertised: None });
         }
         let watched = Arc::new(self.watched(&shared, heartbeat.clone()));
         let reload = Reload {

@@ -20,7 +20,7 @@ use crate::fleet::{ELECTION, Fleet};
 use crate::frozen::{freeze, freeze_in};
 use crate::guests::{Guest, effects_without_state};
 use crate::http::server::{Reply, Server};
-use crate::node::{Node, finish, until};
+use crate::node::{Event, Node, finish, until};
 use crate::store::Store;
 use crate::{scenarios, skipped};
 use baton_test_support::server::free_port;
@@ -164,7 +164,7 @@ fn swap_gap_is_timed_and_module_is_reported(fleet: Fleet) {
     fleet.beat_above(0);
     becomes_one(at, &module(&first));
     let second = build(2);
-    node.event("the swap", |event| event.name == "swapped");
+    node.event("the swap", Event::is_swap);
     becomes_one(at, &series("baton_swap_gap_seconds_count", ""));
     becomes_one(at, &module(&second));
     let page = at.ask("/metrics").body;
@@ -553,7 +553,7 @@ fn admin_address_is_used_exactly_as_given() {
     assert_eq!(Endpoint::of(&node).ask("/livez").status, 200);
     let quiet = fleet.launch_with("beta", &[("--admin", "none")]).start();
     quiet.event("the start", |event| event.name == "starting");
-    assert!(!fleet.journal.events().iter().any(|event| event.from == "beta" && event.name == "endpoint"));
+    assert!(!fleet.journal.events().iter().any(|event| event.from == "beta" && event.name == "listening"));
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
     // A complaint is repeated only after another problem in between.
     let events = fleet.journal.events();
-    let silences = events.iter().filter(|event| event.name == "store_unreachable" && event.from == "alpha").count();
+    let silences = events.iter().filter(|event| event.name == "unreachable" && event.from == "alpha").count();
     assert!(complaints(&events).len() <= 1 + silences, "the same problem is reported once: {events:?}");
     let signature = reads.split("sig=").nth(1).expect("a signature");
     assert!(!format!("{:?}", fleet.journal.events()).contains(signature), "a signature is never logged");

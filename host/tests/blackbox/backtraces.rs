@@ -21,7 +21,7 @@ fn failure_message_is_cut_as_output_is() {
     let node = fleet.node("alpha");
     let ended = node.after(0, "ended");
     assert!(ended.text("message").ends_with("x … and 1040384 bytes more"), "{} bytes", ended.raw.len());
-    node.event("`cool_off`", |event| event.name == "cool_off");
+    node.event("the cool-off", |event| event.is_ineligible("cooling-off"));
     for event in fleet.journal.events() {
         assert!(event.raw.len() < 10_000, "{} has {} bytes", event.name, event.raw.len());
     }

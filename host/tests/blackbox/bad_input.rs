@@ -261,7 +261,7 @@ fn missing_container_is_reported_once_and_node_waits() {
     let events = fleet.journal.events();
     let named = |name: &str| events.iter().filter(|event| event.name == name).count();
     // A complaint is repeated only after another problem in between.
-    assert!(named("misconfigured") <= 1 + named("store_unreachable"), "the same problem is reported once: {events:?}");
+    assert!(named("misconfigured") <= 1 + named("unreachable"), "the same problem is reported once: {events:?}");
     fleet.check_promises();
 }
 

@@ -207,7 +207,7 @@ fn host_that_compiles_its_module_shuts_down_cleanly() {
     let file = fleet.home.path().join("slow.wasm");
     std::fs::write(&file, modules::slow()).expect("written");
     let mut node = fleet.launch_from("alpha", &file, &[("--compile-timeout", "10m")]).start();
-    node.event("the compilation", |event| event.name == "compiling");
+    node.event("the compilation", |event| event.name == "preparing" && event.text("step") == "compiling");
     assert_eq!(node.terminate().code(), Some(0));
     node.event("the reason of the shutdown", |event| event.name == "shutting_down");
     fleet.check_promises();

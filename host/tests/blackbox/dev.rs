@@ -81,14 +81,14 @@ fn each_build_is_swapped_in_and_failed_builds_are_not() {
     assert_eq!(first.text("election"), "job");
 
     project.write("two");
-    let swapped = project.event("swapped", 1);
-    assert_eq!(swapped.text("previous"), started.text("module"));
+    let swapped = project.event("started", 2);
+    assert_eq!(swapped.text("replaces"), started.text("module"));
     assert!(swapped.fields["gap_s"].as_f64().is_some(), "{swapped:?}");
     let second = project.beat_after(&swapped);
     assert!(second.term > first.term, "{second:?} after {first:?}");
 
     fs::write(project.path("broken"), "").unwrap();
-    let failed = project.event("build_failed", 1);
+    let failed = project.event("built", 3);
     assert!(failed.text("error").contains("exit status: 7"), "{failed:?}");
     project.journal.event("the compiler's output", |event| event.raw == "broken is in the way");
     assert_eq!(project.beat_after(&failed).term, second.term, "the instance keeps running");
@@ -100,8 +100,8 @@ fn each_build_is_swapped_in_and_failed_builds_are_not() {
     assert_eq!(project.beat_after(&refused).term, second.term, "the instance keeps running");
 
     project.write("three");
-    let swapped = project.event("swapped", 2);
-    assert_eq!(swapped.text("previous"), first_swapped_module(&project), "nothing else ran in between");
+    let swapped = project.event("started", 3);
+    assert_eq!(swapped.text("replaces"), first_swapped_module(&project), "nothing else ran in between");
     assert!(project.beat_after(&swapped).term > second.term);
 
     node.signal(Signal::INT);
@@ -113,7 +113,7 @@ fn each_build_is_swapped_in_and_failed_builds_are_not() {
 }
 
 fn first_swapped_module(project: &Project) -> String {
-    project.event("swapped", 1).text("module").to_owned()
+    project.event("started", 2).text("module").to_owned()
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn externally_built_module_is_swapped_in() {
     let two = [fs::read(Guest::Beats.module()).unwrap(), fs::read(project.path("section")).unwrap()].concat();
     fs::write(project.path("new"), two).unwrap();
     fs::rename(project.path("new"), project.path("job.wasm")).unwrap();
-    line(&["swapped: ", "without an instance"]);
+    line(&["started: ", "without an instance"]);
     line(&["out", "term 2", "| ", "beat"]);
     assert_eq!(node.terminate().code(), Some(0));
     for hidden in ["standby: ", "elected: ", "starting: "] {

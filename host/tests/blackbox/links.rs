@@ -45,7 +45,7 @@ fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) 
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
     let beta = launch("beta").start();
-    beta.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
+    beta.event("to hear from alpha", |event| event.is_linked() && event.text("leader") == "alpha");
     (alpha, beta, term)
 }
 
@@ -272,7 +272,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     drop(loiterers);
     keeps_leading(&fleet, &alpha, term);
     let gamma = linked(&fleet, "gamma", &[LONGER]).start();
-    gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
+    gamma.event("to hear from alpha", |event| event.is_linked() && event.text("leader") == "alpha");
     fleet.check_promises();
 }
 
@@ -305,7 +305,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
     });
     // The leader learns from the store, not from links, which node it prefers.
     keeps_leading(&fleet, &alpha, term);
-    let moved = |event: &Event| event.from == "alpha" && event.name == "transferring";
+    let moved = |event: &Event| event.from == "alpha" && event.is_ineligible("transferring");
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
     takes_over_at_hand_off(&beta, &mut alpha, term);
     drop(liars);
@@ -382,7 +382,7 @@ fn links_are_refused_when_there_is_no_room() {
     keeps_leading(&fleet, &alpha, term);
     drop(greeted);
     let gamma = linked(&fleet, "gamma", &[MINUTE]).start();
-    gamma.event("to hear from alpha", |event| event.name == "linked" && event.text("leader") == "alpha");
+    gamma.event("to hear from alpha", |event| event.is_linked() && event.text("leader") == "alpha");
     fleet.check_promises();
 }
 
@@ -421,7 +421,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     });
     let beta = launch("beta").start();
     fleet.journal.wait("beta to hear lies", |events| {
-        events.iter().any(|event| event.from == "beta" && event.name == "linked").then_some(())
+        events.iter().any(|event| event.from == "beta" && event.is_linked()).then_some(())
     });
     // Alpha leads all the time, in one term.
     until("60 lies", || (count.load(Ordering::Relaxed) > 60).then_some(()).ok_or(()));
@@ -448,7 +448,7 @@ fn election_works_without_links() {
     let next = fleet.beat_above(term);
     assert_eq!(next.from, "beta");
     let events = fleet.journal.events();
-    assert!(!events.iter().any(|event| event.name == "linked"), "{events:?}");
+    assert!(!events.iter().any(|event| event.is_linked()), "{events:?}");
     // A host that cannot create the folder runs without links.
     let bare = Fleet::new(Store::sqlite());
     std::fs::create_dir_all(bare.store.folder()).expect("the store's folder");

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 
 use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
-use crate::node::{Launch, until};
+use crate::node::{Event, Launch, until};
 use crate::store::Store;
 use crate::{scenarios, skipped::skipped};
 
@@ -142,6 +142,10 @@ impl Metadata {
     }
 }
 
+fn is(event: &Event, status: &str) -> bool {
+    event.name == "maintenance" && event.text("status") == status
+}
+
 fn node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     let metadata = Metadata::new();
     let alpha = metadata.used_by(fleet.launch("alpha")).start();
@@ -155,7 +159,7 @@ fn node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     let stopping = alpha.event("to stop", |event| event.name == "stopping");
     assert_eq!((stopping.text("reason"), stopping.text("message")), ("step-down", "the machine is about to be frozen"));
     let released = alpha.event("to step down", |event| event.name == "released");
-    alpha.event("to acknowledge", |event| event.name == "maintenance_acknowledged");
+    alpha.event("to acknowledge", |event| is(event, "Acknowledged"));
     let acknowledged = metadata.state().acknowledged.clone();
     assert_eq!(acknowledged.len(), 1, "once");
     assert!(acknowledged[0].0 == "freeze-1" && acknowledged[0].1 >= released.ts, "{acknowledged:?} {released:?}");
@@ -167,7 +171,7 @@ fn node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     let elected = || fleet.journal.events().iter().filter(|e| e.name == "elected" && e.from == "alpha").count();
     assert_eq!(elected(), 1, "alpha took part during the event");
     metadata.is_over();
-    alpha.event("to come back", |event| event.name == "maintenance_over");
+    alpha.event("to come back", |event| is(event, "Over"));
     assert_eq!(fleet.beat_above(beat.term).from, "alpha");
     assert_eq!(metadata.acknowledged(), ["freeze-1"]);
     fleet.check_promises();
@@ -186,7 +190,7 @@ fn node_steps_down_at_once_when_a_freeze_has_started() {
     metadata.wait_for_requests(3);
     assert!(metadata.acknowledged().is_empty(), "an event that has started needs no acknowledgement");
     metadata.is_over();
-    alpha.event("to come back", |event| event.name == "maintenance_over");
+    alpha.event("to come back", |event| is(event, "Over"));
     fleet.check_promises();
 }
 
@@ -214,8 +218,7 @@ fn node_steps_down_and_acknowledges_each_kind_of_event() {
     let mut term = fleet.beat_above(0).term;
     for kind in ["Reboot", "Redeploy", "Preempt", "Terminate"] {
         metadata.plans(kind, kind, "Scheduled", &[MACHINE]);
-        let acknowledged =
-            alpha.event(kind, |event| event.name == "maintenance_acknowledged" && event.text("id") == kind);
+        let acknowledged = alpha.event(kind, |event| is(event, "Acknowledged") && event.text("id") == kind);
         let released = alpha.after(term - 1, "released");
         assert!(released.ts <= acknowledged.ts, "{released:?} {acknowledged:?}");
         metadata.is_over();
@@ -261,7 +264,7 @@ fn standby_acknowledges_and_takes_no_lease_during_event() {
     let metadata = Metadata::new();
     metadata.plans("preempt", "Preempt", "Scheduled", &[MACHINE]);
     let beta = metadata.used_by(fleet.launch("beta")).start();
-    beta.event("to acknowledge", |event| event.name == "maintenance_acknowledged");
+    beta.event("to acknowledge", |event| is(event, "Acknowledged"));
     drop(alpha);
     metadata.wait_for_requests(6);
     assert!(fleet.journal.events().iter().all(|event| event.name != "elected" || event.from == "alpha"));

@@ -220,7 +220,7 @@ impl Project {
         let count = |line: &str| line.strip_prefix("tick ").and_then(|count| count.parse::<u32>().ok());
         let next = line("the changed guest to go on", &|line| count(line).is_some_and(|count| count > 2));
         assert!(next.term > first.term, "{next:?}");
-        journal.event("the change-over", |event| event.name == "swapped");
+        journal.event("the change-over", Event::is_swap);
         assert!(node.terminate().success());
     }
 

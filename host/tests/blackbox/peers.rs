@@ -36,11 +36,11 @@ fn launch(fleet: &Fleet, name: &str) -> Launch {
 }
 
 fn is_linked(node: &Node, leader: &str) {
-    node.event("to hear from the leader", |event| event.name == "linked" && event.text("leader") == leader);
+    node.event("to hear from the leader", |event| event.is_linked() && event.text("leader") == leader);
 }
 
 fn address(node: &Node) -> SocketAddr {
-    node.event("to listen", |event| event.name == "listening_for_peers").text("address").parse().expect("an address")
+    node.event("to listen", |event| event.text("purpose") == "peers").text("address").parse().expect("an address")
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn leader_with_preempt_hands_over_to_preferred_node(fleet: Fleet) {
     alpha.event("to lead", |event| event.name == "elected");
     let second = fleet.beat_above(first);
     assert_eq!(second.from, "alpha");
-    let transfer = beta.event("the transfer", |event| event.name == "transferring");
+    let transfer = beta.event("the transfer", |event| event.is_ineligible("transferring"));
     let why = "alpha has priority 100, and beta 50";
     assert_eq!([transfer.text("to"), transfer.text("by"), transfer.text("reason")], ["alpha", "beta (--preempt)", why]);
     until("the history", || {

@@ -56,7 +56,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     }
     let delta = fleet.launch_with("delta", &MINUTE).start();
     let killed = OffsetDateTime::now_utc();
-    for name in ["reclaimed", "cool_off", "released"] {
+    for name in ["reclaimed", "ineligible", "released"] {
         delta.event(name, |event| event.name == name);
     }
     let last = fleet.beat_above(next.term);

@@ -70,6 +70,10 @@ fn logs(node: &Node, name: &str) -> Event {
     node.event(&format!("`{name}`"), |event| event.name == name)
 }
 
+fn ineligible(node: &Node, cause: &str) -> Event {
+    node.event(&format!("to be ineligible: {cause}"), |event| event.is_ineligible(cause))
+}
+
 /// Sends a request to the store directly.
 fn on_store<T>(fleet: &Fleet, ask: impl AsyncFn(&dyn AnyStore) -> T) -> T {
     let store = baton_store::open(&fleet.store.url().parse().expect("a URL")).expect("a store");
@@ -88,7 +92,7 @@ fn step_down_hands_over_and_reports_its_reason(fleet: Fleet) {
     assert_eq!(row["version"], env!("CARGO_PKG_VERSION"), "{row}");
     let step_down = steer(&fleet, &["step-down", "--for", "1h", "--reason", "kernel update"]);
     done(&step_down, &["alpha led fleet in term ", "is ineligible for 1h", "beta leads in term "]);
-    let stepping_down = logs(&alpha, "stepping_down");
+    let stepping_down = ineligible(&alpha, "stepped-down");
     assert_eq!(stepping_down.text("reason"), "kernel update", "{stepping_down:?}");
     assert!(
         stepping_down.text("by").contains('@') && stepping_down.fields["wait_s"].as_f64() > Some(3500.0),
@@ -102,7 +106,7 @@ fn step_down_hands_over_and_reports_its_reason(fleet: Fleet) {
     // No other node can take over from beta, so beta leads again afterwards.
     let alone = steer(&fleet, &["step-down", "--for", "3s"]);
     done(&alone, &["beta led fleet", "no other node has announced that it can"]);
-    logs(&beta, "resumed");
+    logs(&beta, "eligible");
     let last = elected(&fleet, "beta")[0];
     assert_eq!(fleet.beat_above(last).from, "beta");
     assert_eq!(elected(&fleet, "alpha").len(), 1, "alpha is still ineligible");
@@ -119,12 +123,12 @@ fn no_node_leads_while_election_is_suspended(fleet: Fleet) {
     let status = fleet.status();
     assert_eq!((&status["lease"], &status["suspended"]["reason"]), (&"free".into(), &"the database is moved".into()));
     for node in [&alpha, &beta] {
-        assert_eq!(logs(node, "suspended").text("reason"), "the database is moved");
+        assert_eq!(ineligible(node, "suspended").text("reason"), "the database is moved");
         assert_eq!(listed(&fleet, &node.name, |row| !row["ineligible"].is_null())["ineligible"], "suspended");
     }
     // A node that starts now reads the suspension before it acquires the free lease.
     let gamma = fleet.node("gamma");
-    logs(&gamma, "suspended");
+    ineligible(&gamma, "suspended");
     refused(&steer(&fleet, &["step-down"]), &["no node leads fleet", "suspended by", "the database is moved"]);
     refused(&steer(&fleet, &["transfer", "--to", "alpha"]), &["is suspended by", "`baton resume fleet` first"]);
     assert_eq!(elected(&fleet, "alpha"), [term], "alpha has not led since");
@@ -133,7 +137,7 @@ fn no_node_leads_while_election_is_suspended(fleet: Fleet) {
     assert_eq!(fleet.status()["suspended"], Value::Null);
     fleet.beat_above(term);
     for node in [&alpha, &beta, &gamma] {
-        logs(node, "resumed");
+        logs(node, "eligible");
     }
     let unknown = fleet.command(&["suspend", "nightly"]);
     refused(&unknown, &["there is no election nightly", "the store has fleet;", "--store"]);
@@ -159,7 +163,7 @@ fn hanging_leader_obeys_commands_when_it_wakes(fleet: Fleet) {
     alpha.resume();
     beta.resume();
     for node in [&alpha, &beta] {
-        logs(node, "suspended");
+        ineligible(node, "suspended");
     }
     done(&steer(&fleet, &["resume"]), &["is resumed"]);
     fleet.check_promises();
@@ -201,7 +205,7 @@ fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && error.contains("the request to fleet stays in force"), "{output:?}");
     alpha.resume();
-    logs(&alpha, "suspended");
+    ineligible(&alpha, "suspended");
     done(&steer(&fleet, &["resume"]), &["is resumed"]);
     fleet.check_promises();
 }
@@ -224,8 +228,8 @@ fn commands_wait_for_expiry_when_leader_is_cut_off() {
     assert_eq!(fleet.beat_above(term).from, "beta");
     done(&steer(&["suspend", ELECTION, "--reason", "while it is away"]), &["alpha has not confirmed the suspension"]);
     drop(outage);
-    assert_eq!(logs(&alpha, "suspended").text("reason"), "while it is away");
-    logs(&beta, "suspended");
+    assert_eq!(ineligible(&alpha, "suspended").text("reason"), "while it is away");
+    ineligible(&beta, "suspended");
     // The reverse case, with a step-down: alpha leads, and loses the store while beta is ready.
     assert!(beta.terminate().success());
     done(&steer(&["resume", ELECTION]), &["is resumed: alpha leads"]);

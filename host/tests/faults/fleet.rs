@@ -336,7 +336,7 @@ impl Log {
         if fields["event"] == "started" {
             self.served = fields["module"].as_str().map(str::to_owned);
         }
-        self.linked += usize::from(fields["event"] == "linked");
+        self.linked += usize::from(fields["event"] == "link" && fields["up"] == true);
         if fields["event"] == "aborting" {
             self.aborted.insert(node);
         }

@@ -93,7 +93,7 @@ impl ElectionSinks {
     fn report_link(&mut self, incarnation: String, node: String) {
         self.report_end();
         self.tracker.listens(Some(node.clone()));
-        self.log.emit(None, LogEvent::Linked { leader: node.clone() });
+        self.log.emit(None, LogEvent::Link { leader: node.clone(), up: true });
         self.unreachable = None;
         self.linked = Some((incarnation, node));
     }
@@ -115,7 +115,7 @@ impl ElectionSinks {
     fn report_end(&mut self) {
         let Some((from, node)) = self.linked.take() else { return };
         self.tracker.listens(None);
-        self.log.emit(None, LogEvent::LinkEnded { leader: node });
+        self.log.emit(None, LogEvent::Link { leader: node, up: false });
         let _ = self.heard.try_send(Hint::Silent { from });
     }
 

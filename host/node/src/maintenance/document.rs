@@ -91,11 +91,16 @@ impl ScheduledEvent {
     }
 
     pub(super) fn to_event(&self) -> Event {
+        self.to_event_in(&self.status)
+    }
+
+    /// Creates the log event for this event in another status.
+    pub(super) fn to_event_in(&self, status: &str) -> Event {
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Event::Maintenance {
             reason: self.why(),
-            id: self.id.clone(),
-            status: self.status.clone(),
+            id: Some(self.id.clone()),
+            status: status.to_owned(),
             not_before: some(&self.not_before),
             description: some(&self.description),
         }

@@ -164,7 +164,7 @@ impl Maintenance {
         while let Some((event, answer)) = answers.next().await {
             match answer {
                 Ok(()) => {
-                    self.log.emit(None, Event::MaintenanceAcknowledged { id: event.id.clone() });
+                    self.log.emit(None, event.to_event_in("Acknowledged"));
                     state.acknowledged.insert(event.id.clone());
                 }
                 Err(error) => self.refused(state, event, &error),
@@ -217,7 +217,8 @@ impl Maintenance {
 
     fn end_maintenance(&self, reason: &str) {
         if self.away.send_replace(None).is_some() {
-            self.log.emit(None, Event::MaintenanceOver { reason: reason.to_owned() });
+            let (reason, status) = (reason.to_owned(), "Over".to_owned());
+            self.log.emit(None, Event::Maintenance { reason, id: None, status, not_before: None, description: None });
         }
     }
 }
@@ -293,7 +294,7 @@ mod tests {
         log.written().await;
         let events = log.events().since(0).said.iter().map(|line| line.json(true)).collect::<Vec<_>>();
         let of = |text: &str| events.iter().filter(|event| event.contains(text)).collect::<Vec<_>>();
-        let (errors, taken) = (of("cannot acknowledge"), of("maintenance_acknowledged"));
+        let (errors, taken) = (of("cannot acknowledge"), of("Acknowledged"));
         assert_eq!((errors.len(), taken.len()), (1, 2), "{events:?}");
         assert!(errors[0].contains("event A") && errors[0].contains("403") && errors[0].contains("POST"), "{errors:?}");
         assert!(taken[0].contains("\"B\"") && taken[1].contains("\"C\""), "{taken:?}");

@@ -129,27 +129,13 @@ impl SteeringState {
         }
     }
 
-    /// Creates the event to log when a command makes the node ineligible for `wait`. `None` if the cause is not a
-    /// command.
+    /// Returns the origin of the command behind an ineligibility, if it is one of these commands.
     #[must_use]
-    pub fn event(&self, ineligibility: &Ineligibility, wait: Option<Duration>) -> Option<Event> {
-        let wait_s = wait.unwrap_or_default().into();
-        let origin = |order: &CommandOrigin| (order.by.clone(), order.reason.clone());
-        Some(match &ineligibility.cause {
-            IneligibleCause::Suspended => {
-                let (by, reason) = origin(self.suspended.as_ref()?);
-                Event::Suspended { by, reason }
-            }
-            IneligibleCause::SteppedDown => {
-                let (by, reason) = origin(&self.stepped_down.as_ref()?.0);
-                Event::SteppingDown { by, reason, wait_s }
-            }
-            IneligibleCause::Transferring { to } => {
-                let (by, reason) = origin(&self.transfer.as_ref()?.0);
-                Event::Transferring { to: to.clone(), by, reason, wait_s }
-            }
-            IneligibleCause::Maintenance | IneligibleCause::CoolingOff => return None,
-        })
+    pub fn origin(&self, ineligibility: &Ineligibility) -> Option<&CommandOrigin> {
+        let stepped_down = self.stepped_down.as_ref().map(|(order, _)| order);
+        let transfer = self.transfer.as_ref().map(|(order, ..)| order);
+        let orders = [self.suspended.as_ref(), stepped_down, transfer];
+        orders.into_iter().flatten().find(|order| order.id == ineligibility.id)
     }
 
     /// Identifies the steering object in the last read. `None` before the first read.

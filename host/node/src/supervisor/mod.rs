@@ -41,6 +41,7 @@ use baton_runtime::{InstanceEvent, Launch};
 use baton_store::LeaseStore;
 use baton_store::clock::Clock;
 use baton_store::gate::{Deadline, end_this_process};
+use baton_store::steering::CommandOrigin;
 use instance::Serving;
 use output::Replaced;
 pub use quota::LeadershipQuota;
@@ -366,8 +367,8 @@ impl Run {
             }
             Report::Lost { reason, .. } => self.given.tracker.terms.is_ending(&format!("lost: {reason}")),
             Report::Ineligible { ineligibility, wait } => {
-                if let Some(command) = self.steering.event(ineligibility, *wait) {
-                    self.log(command);
+                if let Some(CommandOrigin { by, reason, .. }) = self.steering.origin(ineligibility).cloned() {
+                    self.log(Event::ineligible(&ineligibility.cause, (Some(by), reason), *wait));
                 }
             }
             _ => {}

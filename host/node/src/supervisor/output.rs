@@ -63,13 +63,14 @@ impl Output for TermOutput {
 impl TermOutput {
     fn started(&self, took: Duration) {
         self.tracker.has_begun(self.term);
-        self.log(Event::Started { module: self.module.to_string(), took_s: took.into() });
-        if let Some(Replaced { module: previous, gone }) = &self.replaces {
-            let gap = self.clock.now().since(*gone);
-            self.tracker.counts.swapped(gap);
-            let (module, previous) = (self.module.to_string(), previous.to_string());
-            self.log(Event::Swapped { module, previous, gap_s: gap.into() });
-        }
+        let gap = self.replaces.as_ref().map(|replaced| self.clock.now().since(replaced.gone));
+        gap.into_iter().for_each(|gap| self.tracker.counts.swapped(gap));
+        self.log(Event::Started {
+            module: self.module.to_string(),
+            took_s: took.into(),
+            replaces: self.replaces.as_ref().map(|replaced| replaced.module.to_string()),
+            gap_s: gap.map(Into::into),
+        });
     }
 
     /// Logs a line as an effect of the instance.

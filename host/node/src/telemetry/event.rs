@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use baton_runtime::{LogLevel, Usage};
 use serde::{Serialize, Serializer};
 
 use super::Ended;
-use baton_runtime::{LogLevel, Usage};
+use super::shorten::Shorten;
+use LogLevel::{Error, Info, Warn};
 
 /// The stream to which a coordinator printed a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -50,12 +52,67 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A log event. Its strings may come from guests and stores, so the formats escape them.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-#[serde(untagged)]
-pub enum Event {
+/// Defines [`Event`] from its list of kinds. Each kind has a name, a level, its fields, and its sentence for people: a
+/// format string, or an expression that yields text.
+macro_rules! events {
+    ($(
+        $(#[$doc:meta])*
+        $kind:ident = $name:literal, $level:expr,
+        { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } => $sentence:tt;
+    )*) => {
+        /// A log event. Its strings may come from guests and stores, so the formats escape them.
+        #[derive(Clone, PartialEq, Debug, Serialize)]
+        #[serde(untagged)]
+        pub enum Event {
+            $($(#[$doc])* $kind { $($(#[$field_doc])* $field: $type,)* },)*
+        }
+
+        impl Event {
+            /// The name of each kind of event, with the names of its fields.
+            #[cfg(test)]
+            pub(super) const KINDS: &[(&str, &[&str])] = &[$(($name, &[$(stringify!($field)),*])),*];
+
+            /// Returns the event's name in the log and its level.
+            #[must_use]
+            #[allow(unused_variables, reason = "most levels depend on no field")]
+            pub fn kind(&self) -> (&'static str, LogLevel) {
+                match self {
+                    $(Self::$kind { $($field),* } => ($name, $level),)*
+                }
+            }
+        }
+
+        impl fmt::Display for Event {
+            #[allow(unused_variables, reason = "a sentence may leave out fields")]
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$kind { $($field),* } => sentence!(f, $sentence),)*
+                }
+            }
+        }
+
+        impl Shorten for Event {
+            fn shorten(&mut self) {
+                match self {
+                    $(Self::$kind { $($field),* } => { $($field.shorten();)* })*
+                }
+            }
+        }
+    };
+}
+
+macro_rules! sentence {
+    ($f:ident, $text:literal) => {
+        write!($f, $text)
+    };
+    ($f:ident, $text:expr) => {
+        $f.write_str(&$text)
+    };
+}
+
+events! {
     /// The host joins an election. The times are worst cases derived from its settings.
-    Starting {
+    Starting = "starting", Info, {
         /// Version of the host.
         version: String,
         /// This node. Omitted from the JSON event, because every JSON line names the node.
@@ -80,86 +137,94 @@ pub enum Event {
         tolerated_pause_s: Seconds,
         /// Tolerated lag of this machine's clock behind the store's, in percent.
         tolerated_drift_percent: f64,
-    },
-    /// The admin endpoint is listening.
-    Endpoint {
-        /// Address of the endpoint.
-        address: String,
-    },
-    /// The kernel does not support part of the isolation of runners and compilers.
-    WeakerIsolation {
-        /// The missing part.
-        missing: &'static str,
-    },
-    /// The host listens for hosts on other machines.
-    ListeningForPeers {
+    } => {
+        let modules = match module {
+            Some(module) => format!("module {module} from {source}"),
+            None => format!("modules from {source}"),
+        };
+        format!(
+            "baton {version}, node {node}, store {store}, {modules}, lease {lease_s}; at worst: takeover after a crash \
+             {crash_takeover_s}, hand-off {hand_off_s}; tolerates a store outage of {tolerated_outage_s}, a hidden \
+             pause of {tolerated_pause_s}, a clock that is {tolerated_drift_percent}% slow"
+        )
+    };
+    /// The host listens at an address.
+    Listening = "listening", Info, {
+        /// `admin` for the page, health and metrics, or `peers` for hosts on other machines.
+        purpose: &'static str,
         /// The address on which the host listens.
         address: String,
-        /// The address that the host advertises in the store.
-        advertised: String,
-    },
+        /// The address that the host advertises in the store, for peers.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        advertised: Option<String>,
+    } => { match advertised {
+        None => format!("page, health and metrics: http://{address}"),
+        Some(advertised) => format!(
+            "listening at {address}, announced as {advertised}; a client that can write to the store can pose as a \
+             node here, but can only make this node poll the store earlier or later"
+        ),
+    }};
+    /// The kernel does not support part of the isolation of runners and compilers.
+    WeakerIsolation = "weaker_isolation", Warn, {
+        /// The missing part.
+        missing: &'static str,
+    } => "this kernel lacks {missing}: a module that escapes its sandbox or exploits the compiler has more of this \
+          user's rights";
     /// The host ignores an environment variable whose name resembles that of a setting.
-    UnknownVariable {
+    UnknownVariable = "unknown_variable", Warn, {
         /// Name of the variable.
         variable: String,
         /// The variable that was probably meant.
         suggestion: String,
-    },
+    } => "ignoring unknown variable {variable}; did you mean {suggestion}?";
     /// This node is a standby.
-    Standby {
+    Standby = "standby", Info, {
         /// The reason, or the current leader.
         reason: String,
         /// The leader, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         leader: Option<String>,
-    },
-    /// This node is linked to the leader, so it polls the store less often.
-    Linked {
+    } => "{reason}";
+    /// The link to the leader has been established or has ended.
+    Link = "link", Info, {
         /// The leader's node.
         leader: String,
-    },
-    /// The link to the leader has ended, so this node polls the store every second.
-    LinkEnded {
-        /// The leader at the other end.
-        leader: String,
-    },
+        /// True while the link exists. This node then polls the store less often.
+        up: bool,
+    } => { if *up {
+        format!("linked to the leader {leader}; polls the store less often")
+    } else {
+        format!("the link to {leader} ended; polls the store every second")
+    }};
     /// A client other than Baton holds the lease.
-    HeldByOtherClient {
+    HeldByOtherClient = "held_by_other_client", Warn, {
         /// The evidence for this.
         reason: String,
-    },
-    /// An operator suspended the election: no node leads until it is resumed.
-    Suspended {
-        /// The operator, `USER@HOST`.
-        by: String,
-        /// The operator's reason.
+    } => "a client other than Baton holds the lease: {reason}";
+    /// This node must not lead for now, because of an operator's command, of `--preempt` or of its own failures.
+    Ineligible = "ineligible", (if matches!(*cause, "suspended" | "cooling-off") { Warn } else { Info }), {
+        /// `suspended`, `stepped-down`, `transferring` or `cooling-off`.
+        cause: &'static str,
+        /// The reason for the cool-off, or the operator's reason.
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-    },
-    /// An operator told this node to step down for some time.
-    SteppingDown {
-        /// The operator, `USER@HOST`.
-        by: String,
-        /// The operator's reason.
+        /// The operator, `USER@HOST`, unless this node is cooling off.
         #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-        /// Time for which this node is ineligible.
-        wait_s: Seconds,
-    },
-    /// This node lets another node lead, at the request of an operator or of `--preempt`.
-    Transferring {
-        /// The node that should lead.
-        to: String,
-        /// The operator, `USER@HOST`.
-        by: String,
-        /// The operator's reason.
+        by: Option<String>,
+        /// The node that should lead, for a transfer.
         #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-        /// Longest time that this node waits for the other node.
-        wait_s: Seconds,
-    },
+        to: Option<String>,
+        /// Longest time for which this node is ineligible; omitted if only an operator ends that.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        wait_s: Option<Seconds>,
+    } => { ineligible(cause, reason.as_deref(), by.as_deref(), to.as_deref(), *wait_s) };
+    /// An operator's command no longer prevents this node from leading.
+    Eligible = "eligible", Info, {
+        /// The obstacle that no longer exists.
+        reason: String,
+    } => "this node may lead again: {reason}";
     /// An earlier version was made current again through this node's admin endpoint.
-    RolledBack {
+    RolledBack = "rolled_back", Info, {
         /// The operator, `USER@HOST`.
         by: String,
         /// The operator's reason.
@@ -167,43 +232,53 @@ pub enum Event {
         reason: Option<String>,
         /// The change.
         result: String,
-    },
-    /// This node may lead again.
-    Resumed {
-        /// The obstacle that no longer exists.
-        reason: String,
-    },
+    } => { format!("{}, requested by {}", result.trim_end(), by_whom(by, reason.as_deref())) };
     /// This node took over a lease before it expired, because all processes of its holder are dead. The event's term is
     /// that of the dead holder.
-    Reclaimed {
+    Reclaimed = "reclaimed", Info, {
         /// The dead holder's node.
         from: String,
         /// The dead host's incarnation.
         incarnation: String,
-    },
+    } => "took the lease before it expired: all processes of {from} ({incarnation}) are dead";
     /// This node holds the lease, and waits until an earlier holder's lease has certainly expired.
-    WaitingForPreviousLease {
+    WaitingForPreviousLease = "waiting_for_previous_lease", Info, {
         /// Reason why the earlier lease may still be valid.
         reason: String,
         /// Time until the earlier lease has certainly expired.
         wait_s: Seconds,
-    },
+    } => "the term begins in {wait_s}: {reason}";
     /// This node leads: its term is in the store.
-    Elected {
+    Elected = "elected", Info, {
         /// The module's digest.
         module: String,
         /// Consecutive failures so far, across all nodes.
         failures: u32,
-    },
+    } => { match failures {
+        0 => format!("leading with module {module}"),
+        1 => format!("leading with module {module} after 1 failure"),
+        failures => format!("leading with module {module} after {failures} failures in a row"),
+    }};
     /// The instance is running.
-    Started {
+    Started = "started", Info, {
         /// The module's digest.
         module: String,
         /// Time from `elected` to the instance's first instruction.
         took_s: Seconds,
-    },
+        /// Digest of the version that this one replaces under the same lease, if there is one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        replaces: Option<String>,
+        /// Time without an instance, if this version replaces another.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gap_s: Option<Seconds>,
+    } => { match replaces.as_ref().zip(*gap_s) {
+        None => format!("module {module} runs after {took_s}"),
+        Some((replaces, gap)) => {
+            format!("module {module} runs after {took_s}, and replaces {replaces}; {gap} without an instance")
+        }
+    }};
     /// The coordinator printed or logged a line.
-    Output {
+    Output = "output", (*level), {
         /// The level, if the coordinator logged the line.
         #[serde(skip)]
         level: LogLevel,
@@ -214,9 +289,19 @@ pub enum Event {
         context: Option<String>,
         /// The line, without its line terminator.
         line: String,
-    },
+    } => { match context {
+        Some(context) => format!("{context}: {line}"),
+        None => line.clone(),
+    }};
+    /// Lines from the coordinator were dropped.
+    OutputDropped = "output_dropped", Warn, {
+        /// Number of dropped lines.
+        lines: u64,
+        /// The reason, and how to avoid this.
+        reason: String,
+    } => "{lines} lines dropped: {reason}";
     /// The host refused an HTTP request. Logged once per term for each origin.
-    RequestRefused {
+    RequestRefused = "request_refused", Warn, {
         /// The request's origin; empty if the rule does not involve an origin.
         origin: String,
         /// The rule that forbids the request, or the missing grant.
@@ -227,238 +312,19 @@ pub enum Event {
         /// The flag that would allow the request, if there is one.
         #[serde(skip_serializing_if = "Option::is_none")]
         flag: Option<String>,
-    },
-    /// A renewal failed, or its outcome is unknown. The host retries.
-    RenewalFailed {
-        /// The store's response, or a note that there was none.
-        error: String,
-        /// Time since the last successful renewal.
-        since_renewal_s: Seconds,
-        /// Time until the deadline.
-        remaining_s: Seconds,
-    },
-    /// Renewals succeed again.
-    RenewalRecovered {
-        /// Time since the last successful renewal.
-        after_s: Seconds,
-    },
-    /// The host asks the instance to stop.
-    Stopping {
-        /// `lease-at-risk`, `lease-lost`, `step-down`, `replaced` or `shutdown`.
-        reason: &'static str,
-        /// The reason in words.
-        message: String,
-        /// Time until the host kills the instance.
-        grace_s: Seconds,
-    },
-    /// The host refuses the instance's effects from now on and kills it.
-    Killed {
-        /// The reason for the kill.
-        reason: String,
-    },
-    /// The instance has ended: no part of it is still running.
-    Ended {
-        /// The outcome.
-        outcome: Ended,
-        /// The coordinator's error, or the trap.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        message: Option<String>,
-        /// Time between the end of the instance, or the kill, and the reaping of its process.
-        took_s: Seconds,
-        /// The resources that the instance used.
-        usage: Usage,
-    },
-    /// This node released the lease, so another node may acquire it at once.
-    Released {},
-    /// The lease could not be released, so other nodes must wait until it expires.
-    ReleaseFailed {
-        /// The reason.
-        reason: String,
-    },
-    /// This node lost its leadership.
-    LeadershipLost {
-        /// The evidence for this.
-        reason: String,
-        /// Time since the last successful renewal.
-        since_renewal_s: Seconds,
-    },
-    /// The coordinator is done. The next term begins under the same lease, after `--restart-delay`.
-    Idle {
-        /// Time until the next term.
-        wait_s: Seconds,
-    },
-    /// The instance failed. The next term begins under the same lease, after a backoff.
-    Retrying {
-        /// The failure.
-        reason: String,
-        /// Consecutive failures across all nodes; after `unable`, consecutive failed starts on this node.
-        failures: u32,
-        /// Time until the next term.
-        wait_s: Seconds,
-    },
-    /// This node steps down and does not contend for some time.
-    CoolOff {
-        /// The failure, the stall, or the coordinator's request.
-        reason: String,
-        /// Time until this node contends again.
-        wait_s: Seconds,
-    },
-    /// The coordinator is done for good, unless a new module arrives or an operator runs `baton rerun`.
-    Finished {
-        /// The outcome, and how to run the coordinator again.
-        reason: String,
-    },
-    /// The leader runs a different module than this node would run.
-    ModuleDiffers {
-        /// The leader.
-        leader: String,
-        /// Digest of the leader's module.
-        leader_module: String,
-        /// Digest of this node's module.
-        module: String,
-    },
-    /// Downloading a module takes more than a second.
-    Pulling {
-        /// Digest of the module.
-        module: String,
-        /// Source of the module.
-        source: String,
-    },
-    /// Compiling a module takes more than a second.
-    Compiling {
-        /// Digest of the module.
-        module: String,
-        /// Source of the module.
-        source: String,
-    },
-    /// A module has been verified, compiled and linked, so it can start at once.
-    ModuleReady {
-        /// Digest of the module.
-        module: String,
-        /// Source of the module.
-        source: String,
-        /// True if the code came from the cache.
-        cached: bool,
-        /// Time taken to verify, compile and link it.
-        took_s: Seconds,
-    },
-    /// The module from the source cannot run here. The previous module, if any, is kept.
-    ModuleRefused {
-        /// Digest of the module, if the source delivered a module.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        module: Option<String>,
-        /// Source of the module.
-        source: String,
-        /// The reason, and how to fix it.
-        error: String,
-        /// Digest of the module that this node can still run, if any.
-        fallback: Option<String>,
-    },
-    /// An instance of a new version replaced the previous version's, under the same lease.
-    Swapped {
-        /// Digest of the new module.
-        module: String,
-        /// Digest of the previous module.
-        previous: String,
-        /// Time without an instance.
-        gap_s: Seconds,
-    },
-    /// A new version passed its probation.
-    VersionAccepted {
-        /// Digest of the module.
-        module: String,
-    },
-    /// A version failed its probation. No node will run it until it is pushed again or named in `baton rollback`.
-    VersionRejected {
-        /// Digest of the module.
-        module: String,
-        /// The reason.
-        reason: String,
-        /// Digest of the module that runs instead, if any.
-        fallback: Option<String>,
-    },
-    /// The module source does not respond. Logged once; the host keeps retrying.
-    SourceUnreachable {
-        /// The source.
-        source: String,
-        /// The error.
-        error: String,
-    },
-    /// The module source responds again.
-    SourceRecovered {
-        /// The source.
-        source: String,
-        /// Duration of the outage.
-        after_s: Seconds,
-    },
-    /// The store does not respond. Logged once; the host keeps retrying.
-    StoreUnreachable {
-        /// The error.
-        error: String,
-    },
-    /// The store responds again.
-    StoreRecovered {
-        /// Duration of the outage.
-        after_s: Seconds,
-    },
-    /// The store rejects this host, and retries alone are unlikely to help. Logged once; the host keeps retrying.
-    Misconfigured {
-        /// The problem, and how to fix it.
-        error: String,
-    },
-    /// The host reloaded the files that are named in its settings.
-    Reloaded {
-        /// The settings whose files were read.
-        read: Vec<String>,
-        /// The settings that have changed and will take effect at the next start.
-        next_start: Vec<String>,
-    },
-    /// A file could not be reloaded, so nothing changes.
-    ReloadFailed {
-        /// The file, the problem, and how to fix it.
-        error: String,
-    },
-    /// Maintenance of this machine is scheduled or in progress. This node is drained until the maintenance is over.
-    Maintenance {
-        /// The kind of maintenance.
-        reason: String,
-        /// Azure's id of the event.
-        id: String,
-        /// `Scheduled` or `Started`.
-        status: String,
-        /// Earliest start, as written by Azure.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        not_before: Option<String>,
-        /// Azure's description.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        description: Option<String>,
-    },
-    /// This node has stepped down and has told Azure that the maintenance may start.
-    MaintenanceAcknowledged {
-        /// Azure's id of the event.
-        id: String,
-    },
-    /// This node is eligible again.
-    MaintenanceOver {
-        /// End of the maintenance.
-        reason: String,
-    },
-    /// The host received a signal to shut down.
-    ShuttingDown {
-        /// The signal.
-        signal: String,
-        /// True if instances get their grace period.
-        grace: bool,
-    },
+    } => { match setting.as_ref().zip(flag.as_ref()) {
+        Some((setting, flag)) => format!("{reason}; to allow it: {setting} in baton.toml, or {flag}"),
+        None => reason.clone(),
+    }};
     /// The host denied the coordinator a capability that was not granted. Logged once per term for each kind.
-    CapabilityDenied {
+    CapabilityDenied = "capability_denied", Warn, {
         /// The capability.
         what: String,
         /// The flag that grants the capability, or a note that there is none.
         remedy: String,
-    },
+    } => "the coordinator asked for {what}, which it is not granted: {remedy}";
     /// The instance uses 80% of a limit. Logged once per limit.
-    NearLimit {
+    NearLimit = "near_limit", Warn, {
         /// The limit's name.
         limit: &'static str,
         /// The amount in use.
@@ -468,324 +334,303 @@ pub enum Event {
         /// The flag that raises the limit, if any.
         #[serde(skip_serializing_if = "Option::is_none")]
         flag: Option<&'static str>,
-    },
-    /// Lines from the coordinator were dropped.
-    OutputDropped {
-        /// Number of dropped lines.
-        lines: u64,
-        /// The reason, and how to avoid this.
-        reason: String,
-    },
+    } => {
+        let in_mib = ["memory", "memory of the host"].contains(limit);
+        let [used, max] = [used, max].map(|amount| if in_mib { amount.div_ceil(1 << 20) } else { *amount });
+        let unit = if in_mib { "MiB of " } else { "" };
+        let hint = flag.map(|flag| format!("; {flag} raises the limit")).unwrap_or_default();
+        format!("the instance uses {used} of {max} {unit}{limit}{hint}")
+    };
     /// The store has not yet accepted a claim or a commit of state. The host retries.
-    StateDelayed {
+    StateDelayed = "state_delayed", Warn, {
         /// The store's response.
         error: String,
-    },
+    } => "the store has not accepted the state yet, retrying: {error}";
+    /// A renewal failed, or its outcome is unknown. The host retries.
+    RenewalFailed = "renewal_failed", Warn, {
+        /// The store's response, or a note that there was none.
+        error: String,
+        /// Time since the last successful renewal.
+        since_renewal_s: Seconds,
+        /// Time until the deadline.
+        remaining_s: Seconds,
+    } => "{error}; last renewed {since_renewal_s} ago, {remaining_s} left";
+    /// Renewals succeed again.
+    RenewalRecovered = "renewal_recovered", Info, {
+        /// Time since the last successful renewal.
+        after_s: Seconds,
+    } => "renewals succeed again; the last one was {after_s} ago";
+    /// The host asks the instance to stop.
+    Stopping = "stopping", Info, {
+        /// `lease-at-risk`, `lease-lost`, `step-down`, `replaced` or `shutdown`.
+        reason: &'static str,
+        /// The reason in words.
+        message: String,
+        /// Time until the host kills the instance.
+        grace_s: Seconds,
+    } => "{reason}: {message}; the host kills the instance in {grace_s}";
+    /// The host refuses the instance's effects from now on and kills it.
+    Killed = "killed", Warn, {
+        /// The reason for the kill.
+        reason: String,
+    } => "{reason}";
+    /// The instance has ended: no part of it is still running.
+    Ended = "ended", (if *outcome == Ended::Done { Info } else { Warn }), {
+        /// The outcome.
+        outcome: Ended,
+        /// The coordinator's error, or the trap.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+        /// Time between the end of the instance, or the kill, and the reaping of its process.
+        took_s: Seconds,
+        /// The resources that the instance used.
+        usage: Usage,
+    } => {
+        // A trap's message has its backtrace after the first line.
+        let message = message.as_deref().unwrap_or_default();
+        let (why, rest) = message.split_once('\n').map_or((message, None), |(why, rest)| (why, Some(rest)));
+        let Usage { memory, handles, lines, .. } = usage;
+        let (memory, outcome) = (memory.div_ceil(1 << 20), outcome.word());
+        let colon = if why.is_empty() { "" } else { ": " };
+        let rest = rest.map(|rest| format!("\n{rest}")).unwrap_or_default();
+        format!("{outcome}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines{rest}")
+    };
+    /// The next term begins under the same lease after a wait: the coordinator is done, or its instance failed.
+    NextTerm = "next_term", (if *failures == 0 { Info } else { Warn }), {
+        /// The failure, if the instance failed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Consecutive failures across all nodes; after `unable`, consecutive failed starts on this node.
+        failures: u32,
+        /// Time until the next term.
+        wait_s: Seconds,
+    } => { match reason {
+        None => format!("the coordinator is done; the next term begins in {wait_s}"),
+        Some(reason) => format!("failure {failures} in a row, the next term begins in {wait_s}: {reason}"),
+    }};
+    /// The coordinator is done for good, unless a new module arrives or an operator runs `baton rerun`.
+    Finished = "finished", Info, {
+        /// The outcome, and how to run the coordinator again.
+        reason: String,
+    } => "{reason}";
+    /// This node released the lease, so another node may acquire it at once.
+    Released = "released", Info, {} => "released the lease";
+    /// The lease could not be released, so other nodes must wait until it expires.
+    ReleaseFailed = "release_failed", Warn, {
+        /// The reason.
+        reason: String,
+    } => "{reason}";
+    /// This node lost its leadership.
+    LeadershipLost = "leadership_lost", Warn, {
+        /// The evidence for this.
+        reason: String,
+        /// Time since the last successful renewal.
+        since_renewal_s: Seconds,
+    } => "{reason}; last renewed {since_renewal_s} ago";
+    /// The leader runs a different module than this node would run.
+    ModuleDiffers = "module_differs", Warn, {
+        /// The leader.
+        leader: String,
+        /// Digest of the leader's module.
+        leader_module: String,
+        /// Digest of this node's module.
+        module: String,
+    } => "{leader} leads with module {leader_module}; this node would run {module}";
+    /// Downloading or compiling a module takes more than a second.
+    Preparing = "preparing", Info, {
+        /// `fetching` or `compiling`.
+        step: &'static str,
+        /// Digest of the module.
+        module: String,
+        /// Source of the module.
+        source: String,
+    } => "{step} module {module} from {source}";
+    /// A module has been verified, compiled and linked, so it can start at once.
+    ModuleReady = "module_ready", Info, {
+        /// Digest of the module.
+        module: String,
+        /// Source of the module.
+        source: String,
+        /// True if the code came from the cache.
+        cached: bool,
+        /// Time taken to verify, compile and link it.
+        took_s: Seconds,
+    } => {
+        let how = if *cached { " from the cache" } else { "" };
+        format!("module {module} from {source} is ready{how} after {took_s}")
+    };
+    /// The module from the source cannot run here. The previous module, if any, is kept.
+    ModuleRefused = "module_refused", Error, {
+        /// Digest of the module, if the source delivered a module.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        module: Option<String>,
+        /// Source of the module.
+        source: String,
+        /// The reason, and how to fix it.
+        error: String,
+        /// Digest of the module that this node can still run, if any.
+        fallback: Option<String>,
+    } => {
+        let module = module.as_ref().map(|module| format!("module {module} from ")).unwrap_or_default();
+        let then = if fallback.is_some() { "the previous module stays" } else { "no other module is ready" };
+        format!("{module}{source}: {error}; {then}")
+    };
+    /// A new version passed its probation.
+    VersionAccepted = "version_accepted", Info, {
+        /// Digest of the module.
+        module: String,
+    } => "module {module} passed its probation";
+    /// A version failed its probation. No node will run it until it is pushed again or named in `baton rollback`.
+    VersionRejected = "version_rejected", Error, {
+        /// Digest of the module.
+        module: String,
+        /// The reason.
+        reason: String,
+        /// Digest of the module that runs instead, if any.
+        fallback: Option<String>,
+    } => {
+        let instead = fallback.as_ref().map(|fallback| format!("; {fallback} runs instead")).unwrap_or_default();
+        format!(
+            "module {module} will not run until it is pushed again or selected with `baton rollback`{instead}: {reason}"
+        )
+    };
+    /// The store or the module source does not respond. Logged once; the host keeps retrying.
+    Unreachable = "unreachable", Warn, {
+        /// `store`, or the module source.
+        what: String,
+        /// The error.
+        error: String,
+    } => "{what}: {error}";
+    /// The store or the module source responds again.
+    Reachable = "reachable", Info, {
+        /// `store`, or the module source.
+        what: String,
+        /// Duration of the outage.
+        after_s: Seconds,
+    } => "{what}: answers again after {after_s}";
+    /// The store rejects this host, and retries alone are unlikely to help. Logged once; the host keeps retrying.
+    Misconfigured = "misconfigured", Error, {
+        /// The problem, and how to fix it.
+        error: String,
+    } => "{error}";
+    /// The host reloaded the files that are named in its settings, or could not do so and changed nothing.
+    Reload = "reload", (match (error, next_start.as_slice()) {
+        (Some(_), _) => Error,
+        (None, []) => Info,
+        (None, _) => Warn,
+    }), {
+        /// The settings whose files were read.
+        read: Vec<String>,
+        /// The settings that have changed and will take effect at the next start.
+        next_start: Vec<String>,
+        /// The file that could not be reloaded, the problem, and how to fix it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    } => { reloaded(read, next_start, error.as_deref()) };
+    /// Maintenance of this machine is scheduled, in progress or over. This node is drained until it is over.
+    Maintenance = "maintenance", (if matches!(status.as_str(), "Acknowledged" | "Over") { Info } else { Warn }), {
+        /// The kind of maintenance, or how it ended.
+        reason: String,
+        /// Azure's id of the event; omitted once all maintenance is over.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// `Scheduled` or `Started`, as written by Azure; `Acknowledged` once this node has stepped down and has told
+        /// Azure that the maintenance may start; `Over` once this node is eligible again.
+        status: String,
+        /// Earliest start, as written by Azure.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_before: Option<String>,
+        /// Azure's description.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        description: Option<String>,
+    } => { maintenance(reason, id.as_deref(), status, not_before.as_deref(), description.as_deref()) };
+    /// The host received a signal to shut down.
+    ShuttingDown = "shutting_down", Info, {
+        /// The signal.
+        signal: String,
+        /// True if instances get their grace period.
+        grace: bool,
+    } => { if *grace {
+        format!("{signal}: shutting down cleanly; a second signal skips the grace")
+    } else {
+        format!("{signal}: stopping without grace")
+    }};
     /// `baton dev` is building the project.
-    Building {
+    Building = "building", Info, {
         /// The command line.
         command: String,
-    },
-    /// The build succeeded.
-    Built {
+    } => "{command}";
+    /// The build ended. If it failed, the running version is kept, and the compiler has printed the reason.
+    Built = "built", (if error.is_some() { Error } else { Info }), {
+        /// The command's exit status, if the build failed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
         /// Duration of the build.
         took_s: Seconds,
-    },
-    /// The build failed, so the running version is kept. The compiler has printed the reason.
-    BuildFailed {
-        /// The command's exit status.
-        error: String,
-        /// Duration of the build.
-        took_s: Seconds,
-    },
+    } => { match error {
+        None => format!("in {took_s}"),
+        Some(error) => format!("{error} after {took_s}; save a file to build again"),
+    }};
     /// The host ends its own process, because part of an instance may still be running when the lease expires.
-    Aborting {
+    Aborting = "aborting", Error, {
         /// The part that may still be running.
         reason: String,
-    },
+    } => "{reason}";
     /// A failure that an operator should investigate.
-    Error {
+    Error = "error", Error, {
         /// The failure with all its causes.
         error: String,
-    },
+    } => "{error}";
 }
 
-impl Event {
-    /// Returns the event's name in the log and its level.
-    #[must_use]
-    pub fn kind(&self) -> (&'static str, LogLevel) {
-        use LogLevel::{Error, Info, Warn};
-        match self {
-            Self::Starting { .. } => ("starting", Info),
-            Self::Endpoint { .. } => ("endpoint", Info),
-            Self::WeakerIsolation { .. } => ("weaker_isolation", Warn),
-            Self::ListeningForPeers { .. } => ("listening_for_peers", Info),
-            Self::UnknownVariable { .. } => ("unknown_variable", Warn),
-            Self::Standby { .. } => ("standby", Info),
-            Self::Linked { .. } => ("linked", Info),
-            Self::LinkEnded { .. } => ("link_ended", Info),
-            Self::HeldByOtherClient { .. } => ("held_by_other_client", Warn),
-            Self::Reclaimed { .. } => ("reclaimed", Info),
-            Self::WaitingForPreviousLease { .. } => ("waiting_for_previous_lease", Info),
-            Self::Elected { .. } => ("elected", Info),
-            Self::Started { .. } => ("started", Info),
-            Self::Output { level, .. } => ("output", *level),
-            Self::RequestRefused { .. } => ("request_refused", Warn),
-            Self::RenewalFailed { .. } => ("renewal_failed", Warn),
-            Self::RenewalRecovered { .. } => ("renewal_recovered", Info),
-            Self::Stopping { .. } => ("stopping", Info),
-            Self::Killed { .. } => ("killed", Warn),
-            Self::Ended { outcome, .. } => ("ended", if *outcome == Ended::Done { Info } else { Warn }),
-            Self::Suspended { .. } => ("suspended", Warn),
-            Self::SteppingDown { .. } => ("stepping_down", Info),
-            Self::Transferring { .. } => ("transferring", Info),
-            Self::RolledBack { .. } => ("rolled_back", Info),
-            Self::Resumed { .. } => ("resumed", Info),
-            Self::Released {} => ("released", Info),
-            Self::ReleaseFailed { .. } => ("release_failed", Warn),
-            Self::LeadershipLost { .. } => ("leadership_lost", Warn),
-            Self::Idle { .. } => ("idle", Info),
-            Self::Retrying { .. } => ("retrying", Warn),
-            Self::CoolOff { .. } => ("cool_off", Warn),
-            Self::Finished { .. } => ("finished", Info),
-            Self::ModuleDiffers { .. } => ("module_differs", Warn),
-            Self::Pulling { .. } => ("pulling", Info),
-            Self::Compiling { .. } => ("compiling", Info),
-            Self::ModuleReady { .. } => ("module_ready", Info),
-            Self::ModuleRefused { .. } => ("module_refused", Error),
-            Self::Swapped { .. } => ("swapped", Info),
-            Self::VersionAccepted { .. } => ("version_accepted", Info),
-            Self::VersionRejected { .. } => ("version_rejected", Error),
-            Self::SourceUnreachable { .. } => ("source_unreachable", Warn),
-            Self::SourceRecovered { .. } => ("source_recovered", Info),
-            Self::StoreUnreachable { .. } => ("store_unreachable", Warn),
-            Self::StoreRecovered { .. } => ("store_recovered", Info),
-            Self::Misconfigured { .. } => ("misconfigured", Error),
-            Self::Reloaded { next_start, .. } => ("reloaded", if next_start.is_empty() { Info } else { Warn }),
-            Self::ReloadFailed { .. } => ("reload_failed", Error),
-            Self::Maintenance { .. } => ("maintenance", Warn),
-            Self::MaintenanceAcknowledged { .. } => ("maintenance_acknowledged", Info),
-            Self::MaintenanceOver { .. } => ("maintenance_over", Info),
-            Self::ShuttingDown { .. } => ("shutting_down", Info),
-            Self::CapabilityDenied { .. } => ("capability_denied", Warn),
-            Self::NearLimit { .. } => ("near_limit", Warn),
-            Self::OutputDropped { .. } => ("output_dropped", Warn),
-            Self::StateDelayed { .. } => ("state_delayed", Warn),
-            Self::Building { .. } => ("building", Info),
-            Self::Built { .. } => ("built", Info),
-            Self::BuildFailed { .. } => ("build_failed", Error),
-            Self::Aborting { .. } => ("aborting", Error),
-            Self::Error { .. } => ("error", Error),
+fn by_whom(by: &str, reason: Option<&str>) -> String {
+    reason.map_or_else(|| by.to_owned(), |reason| format!("{by}: {reason}"))
+}
+
+fn ineligible(cause: &str, reason: Option<&str>, by: Option<&str>, to: Option<&str>, wait: Option<Seconds>) -> String {
+    let wait = wait.unwrap_or(Seconds(Duration::ZERO));
+    let Some(by) = by else {
+        return format!("stepped down, and does not contend again for {wait}: {}", reason.unwrap_or_default());
+    };
+    let by = by_whom(by, reason);
+    match (cause, to) {
+        ("suspended", _) => format!("suspended by {by}; no node leads until `baton resume`"),
+        (_, Some(to)) => {
+            format!("leadership goes to {to}; this node is ineligible for up to {wait}, requested by {by}")
         }
+        _ => format!("this node stops leading and is ineligible for {wait}, requested by {by}"),
     }
 }
 
-fn by_whom(by: &str, reason: &Option<String>) -> String {
-    reason.as_ref().map_or_else(|| by.to_owned(), |reason| format!("{by}: {reason}"))
+fn reloaded(read: &[String], next_start: &[String], error: Option<&str>) -> String {
+    if let Some(error) = error {
+        return format!("{error}; nothing was reloaded");
+    }
+    let read = match read {
+        [] => "no setting refers to a file".to_owned(),
+        read => format!("reloaded the files of {}", read.join(", ")),
+    };
+    match next_start {
+        [] => read,
+        next_start => format!("{read}; these changes take effect after a restart: {}", next_start.join(", ")),
+    }
 }
 
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Starting {
-                version,
-                node,
-                store,
-                source,
-                module,
-                lease_s,
-                crash_takeover_s,
-                hand_off_s,
-                tolerated_outage_s,
-                tolerated_pause_s,
-                tolerated_drift_percent,
-            } => write!(
-                f,
-                "baton {version}, node {node}, store {store}, {}, lease {lease_s}; at worst: takeover after a crash \
-                 {crash_takeover_s}, hand-off {hand_off_s}; tolerates a store outage of {tolerated_outage_s}, a hidden \
-                 pause of {tolerated_pause_s}, a clock that is {tolerated_drift_percent}% slow",
-                match module {
-                    Some(module) => format!("module {module} from {source}"),
-                    None => format!("modules from {source}"),
-                }
-            ),
-            Self::Endpoint { address } => write!(f, "page, health and metrics: http://{address}"),
-            Self::WeakerIsolation { missing } => write!(
-                f,
-                "this kernel lacks {missing}: a module that escapes its sandbox or exploits the compiler has more of \
-                 this user's rights"
-            ),
-            Self::ListeningForPeers { address, advertised } => write!(
-                f,
-                "listening at {address}, announced as {advertised}; a client that can write to the store can pose as a \
-                 node here, but can only make this node poll the store earlier or later"
-            ),
-            Self::UnknownVariable { variable, suggestion } => {
-                write!(f, "ignoring unknown variable {variable}; did you mean {suggestion}?")
-            }
-            Self::Standby { reason, .. } => f.write_str(reason),
-            Self::Linked { leader } => write!(f, "linked to the leader {leader}; polls the store less often"),
-            Self::LinkEnded { leader } => write!(f, "the link to {leader} ended; polls the store every second"),
-            Self::HeldByOtherClient { reason } => write!(f, "a client other than Baton holds the lease: {reason}"),
-            Self::Reclaimed { from, incarnation } => {
-                write!(f, "took the lease before it expired: all processes of {from} ({incarnation}) are dead")
-            }
-            Self::WaitingForPreviousLease { reason, wait_s } => write!(f, "the term begins in {wait_s}: {reason}"),
-            Self::Elected { module, failures: 0 } => write!(f, "leading with module {module}"),
-            Self::Elected { module, failures: 1 } => write!(f, "leading with module {module} after 1 failure"),
-            Self::Elected { module, failures } => {
-                write!(f, "leading with module {module} after {failures} failures in a row")
-            }
-            Self::Started { module, took_s } => write!(f, "module {module} runs after {took_s}"),
-            Self::Output { context: Some(context), line, .. } => write!(f, "{context}: {line}"),
-            Self::Output { context: None, line, .. } => f.write_str(line),
-            Self::RequestRefused { reason, setting: Some(setting), flag: Some(flag), .. } => {
-                write!(f, "{reason}; to allow it: {setting} in baton.toml, or {flag}")
-            }
-            Self::RequestRefused { reason, .. } => f.write_str(reason),
-            Self::RenewalFailed { error, since_renewal_s, remaining_s } => {
-                write!(f, "{error}; last renewed {since_renewal_s} ago, {remaining_s} left")
-            }
-            Self::RenewalRecovered { after_s } => write!(f, "renewals succeed again; the last one was {after_s} ago"),
-            Self::Stopping { reason, message, grace_s } => {
-                write!(f, "{reason}: {message}; the host kills the instance in {grace_s}")
-            }
-            Self::Killed { reason } => f.write_str(reason),
-            Self::Ended { outcome, message, took_s, usage } => {
-                // A trap's message has its backtrace after the first line.
-                let (why, rest) =
-                    message.as_deref().map_or(("", ""), |message| message.split_once('\n').unwrap_or((message, "")));
-                let Usage { memory, handles, lines, .. } = usage;
-                let memory = memory.div_ceil(1 << 20);
-                let colon = if why.is_empty() { "" } else { ": " };
-                write!(
-                    f,
-                    "{}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines",
-                    outcome.word()
-                )?;
-                if rest.is_empty() { Ok(()) } else { write!(f, "\n{rest}") }
-            }
-            Self::Suspended { by, reason } => {
-                write!(f, "suspended by {}; no node leads until `baton resume`", by_whom(by, reason))
-            }
-            Self::SteppingDown { by, reason, wait_s } => {
-                write!(
-                    f,
-                    "this node stops leading and is ineligible for {wait_s}, requested by {}",
-                    by_whom(by, reason)
-                )
-            }
-            Self::Transferring { to, by, reason, wait_s } => {
-                write!(
-                    f,
-                    "leadership goes to {to}; this node is ineligible for up to {wait_s}, requested by {}",
-                    by_whom(by, reason)
-                )
-            }
-            Self::RolledBack { by, reason, result } => {
-                write!(f, "{}, requested by {}", result.trim_end(), by_whom(by, reason))
-            }
-            Self::Resumed { reason } => write!(f, "this node may lead again: {reason}"),
-            Self::ReleaseFailed { reason } => f.write_str(reason),
-            Self::Released {} => f.write_str("released the lease"),
-            Self::LeadershipLost { reason, since_renewal_s } => {
-                write!(f, "{reason}; last renewed {since_renewal_s} ago")
-            }
-            Self::Idle { wait_s } => write!(f, "the coordinator is done; the next term begins in {wait_s}"),
-            Self::Retrying { reason, failures, wait_s } => {
-                write!(f, "failure {failures} in a row, the next term begins in {wait_s}: {reason}")
-            }
-            Self::CoolOff { reason, wait_s } => {
-                write!(f, "stepped down, and does not contend again for {wait_s}: {reason}")
-            }
-            Self::Finished { reason } => f.write_str(reason),
-            Self::ModuleDiffers { leader, leader_module, module } => {
-                write!(f, "{leader} leads with module {leader_module}; this node would run {module}")
-            }
-            Self::Pulling { module, source } => {
-                write!(f, "module {module} from {source}")
-            }
-            Self::Compiling { module, source } => {
-                write!(f, "module {module} from {source}")
-            }
-            Self::ModuleReady { module, source, cached, took_s } => {
-                let how = if *cached { " from the cache" } else { "" };
-                write!(f, "module {module} from {source} is ready{how} after {took_s}")
-            }
-            Self::ModuleRefused { module, source, error, fallback } => {
-                if let Some(module) = module {
-                    write!(f, "module {module} from ")?;
-                }
-                let then = match fallback {
-                    Some(_) => "the previous module stays",
-                    None => "no other module is ready",
-                };
-                write!(f, "{source}: {error}; {then}")
-            }
-            Self::SourceUnreachable { source, error } => write!(f, "{source}: {error}"),
-            Self::SourceRecovered { source, after_s } => write!(f, "{source} answers again after {after_s}"),
-            Self::Swapped { module, previous, gap_s } => {
-                write!(f, "module {module} replaced {previous}; {gap_s} without an instance")
-            }
-            Self::VersionAccepted { module } => write!(f, "module {module} passed its probation"),
-            Self::VersionRejected { module, reason, fallback: Some(fallback) } => {
-                write!(
-                    f,
-                    "module {module} will not run until it is pushed again or selected with `baton rollback`; \
-                     {fallback} runs instead: {reason}"
-                )
-            }
-            Self::VersionRejected { module, reason, fallback: None } => {
-                write!(
-                    f,
-                    "module {module} will not run until it is pushed again or selected with `baton rollback`: {reason}"
-                )
-            }
-            Self::StoreUnreachable { error } | Self::Misconfigured { error } | Self::Error { error } => {
-                f.write_str(error)
-            }
-            Self::StoreRecovered { after_s } => write!(f, "the store answers again after {after_s}"),
-            Self::Reloaded { read, next_start } => {
-                match read.as_slice() {
-                    [] => f.write_str("no setting refers to a file")?,
-                    read => write!(f, "reloaded the files of {}", read.join(", "))?,
-                }
-                if next_start.is_empty() {
-                    return Ok(());
-                }
-                write!(f, "; these changes take effect after a restart: {}", next_start.join(", "))
-            }
-            Self::Maintenance { reason, id, not_before, description, .. } => {
-                write!(f, "{reason}; this node is drained until the maintenance is over: event {id}")?;
-                if let Some(not_before) = not_before {
-                    write!(f, ", not before {not_before}")?;
-                }
-                description.as_ref().map_or(Ok(()), |description| write!(f, ": {description}"))
-            }
-            Self::MaintenanceAcknowledged { id } => write!(f, "stepped down; Azure may begin event {id}"),
-            Self::MaintenanceOver { reason } => write!(f, "{reason}; this node is eligible again"),
-            Self::ReloadFailed { error } => write!(f, "{error}; nothing was reloaded"),
-            Self::ShuttingDown { signal, grace: true } => {
-                write!(f, "{signal}: shutting down cleanly; a second signal skips the grace")
-            }
-            Self::ShuttingDown { signal, grace: false } => write!(f, "{signal}: stopping without grace"),
-            Self::CapabilityDenied { what, remedy } => {
-                write!(f, "the coordinator asked for {what}, which it is not granted: {remedy}")
-            }
-            Self::NearLimit { limit: limit @ ("memory" | "memory of the host"), used, max, flag } => {
-                let (used, max) = (used.div_ceil(1 << 20), max.div_ceil(1 << 20));
-                write!(f, "the instance uses {used} of {max} MiB of {limit}")?;
-                flag.map_or(Ok(()), |flag| write!(f, "; {flag} raises the limit"))
-            }
-            Self::NearLimit { limit, used, max, .. } => write!(f, "the instance uses {used} of {max} {limit}"),
-            Self::OutputDropped { lines, reason } => write!(f, "{lines} lines dropped: {reason}"),
-            Self::StateDelayed { error } => write!(f, "the store has not accepted the state yet, retrying: {error}"),
-            Self::Building { command } => f.write_str(command),
-            Self::Built { took_s } => write!(f, "in {took_s}"),
-            Self::BuildFailed { error, took_s } => {
-                write!(f, "{error} after {took_s}; save a file to build again")
-            }
-            Self::Aborting { reason } => f.write_str(reason),
+fn maintenance(
+    reason: &str,
+    id: Option<&str>,
+    status: &str,
+    not_before: Option<&str>,
+    description: Option<&str>,
+) -> String {
+    let id = id.unwrap_or_default();
+    match status {
+        "Acknowledged" => format!("stepped down; Azure may begin event {id}"),
+        "Over" => format!("{reason}; this node is eligible again"),
+        _ => {
+            let not_before = not_before.map(|time| format!(", not before {time}")).unwrap_or_default();
+            let description = description.map(|text| format!(": {text}")).unwrap_or_default();
+            format!("{reason}; this node is drained until the maintenance is over: event {id}{not_before}{description}")
         }
     }
 }

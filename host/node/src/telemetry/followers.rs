@@ -26,8 +26,10 @@ impl ReportSink for FollowerLog {
             None,
             match report {
                 Report::NothingPushed { reason } => Event::Standby { reason, leader: None },
-                Report::Pulling { module } => Event::Pulling { module: module.to_string(), source },
-                Report::Compiling { module } => Event::Compiling { module: module.to_string(), source },
+                Report::Pulling { module } => Event::Preparing { step: "fetching", module: module.to_string(), source },
+                Report::Compiling { module } => {
+                    Event::Preparing { step: "compiling", module: module.to_string(), source }
+                }
                 Report::Ready { module, cached, took } => {
                     Event::ModuleReady { module: module.to_string(), source, cached, took_s: took.into() }
                 }
@@ -39,8 +41,8 @@ impl ReportSink for FollowerLog {
                     let instead = instead.map(|digest| digest.to_string());
                     Event::VersionRejected { module: module.to_string(), reason, fallback: instead }
                 }
-                Report::Unreachable { error } => Event::SourceUnreachable { source, error },
-                Report::Reachable { after } => Event::SourceRecovered { source, after_s: after.into() },
+                Report::Unreachable { error } => Event::Unreachable { what: source, error },
+                Report::Reachable { after } => Event::Reachable { what: source, after_s: after.into() },
                 Report::Error { error } => Event::Error { error },
             },
         );

@@ -134,13 +134,12 @@ fn for_a_developer(event: &Event) -> Option<String> {
     }
 }
 
-/// True if the event matters to a coordinator's developer. Swaps have events of their own.
+/// True if the event matters to a coordinator's developer.
 fn matters(event: &Event) -> bool {
     match event {
         Event::Starting { .. }
         | Event::Standby { .. }
-        | Event::Linked { .. }
-        | Event::LinkEnded { .. }
+        | Event::Link { .. }
         | Event::Elected { .. }
         | Event::Stopping { .. }
         | Event::ModuleReady { .. }

@@ -5,10 +5,13 @@ use std::time::Duration;
 use baton_election::timing::LONGEST_POLL;
 use baton_election::{End, IneligibleCause, Record, Report, StopReason, StoreError, Term, Timing};
 
-use super::{Event, GuestStream, LAST_LINES};
+use super::{Event, GuestStream, LAST_LINES, Seconds};
 use baton_runtime::{LogLevel, Usage};
 use baton_store::Digest;
 use baton_store::StoreUrl;
+
+/// The name of the store in [`Event::Unreachable`].
+const STORE: &str = "store";
 
 /// Returns the longest time from a step-down to the next instance, with a healthy store.
 #[must_use]
@@ -56,6 +59,21 @@ impl Event {
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
+    /// Creates the event for a node that must not lead for `wait`; `None` if only an operator ends that. The pair is the
+    /// operator, if an operator gave the command, and the reason.
+    #[must_use]
+    pub(crate) fn ineligible(
+        cause: &IneligibleCause,
+        (by, reason): (Option<String>, Option<String>),
+        wait: Option<Duration>,
+    ) -> Self {
+        let to = match cause {
+            IneligibleCause::Transferring { to } => Some(to.clone()),
+            _ => None,
+        };
+        Self::Ineligible { cause: cause.word(), reason, by, to, wait_s: wait.map(Seconds) }
+    }
+
     /// Creates the event for a request to stop. The host kills the instance after `grace`.
     #[must_use]
     pub fn stopping(reason: StopReason, message: &str, grace: Duration) -> Self {
@@ -99,7 +117,7 @@ impl Event {
                     IneligibleCause::Transferring { to } => format!("the time for {to} to take the lease is over"),
                     IneligibleCause::Maintenance | IneligibleCause::CoolingOff => return Vec::new(),
                 };
-                Self::Resumed { reason }
+                Self::Eligible { reason }
             }
             Report::Following { leader: Record { term, node, module, .. } } => {
                 let leader = node.unwrap_or_default();
@@ -131,17 +149,23 @@ impl Event {
                 remaining_s: remaining.into(),
             },
             Report::RenewedAgain { after } => Self::RenewalRecovered { after_s: after.into() },
-            Report::Pausing { wait } => Self::Idle { wait_s: wait.into() },
-            Report::Resting { wait, reason, failures } => Self::Retrying { reason, failures, wait_s: wait.into() },
-            Report::CoolOff { wait, reason } => Self::CoolOff { reason, wait_s: wait.into() },
+            Report::Pausing { wait } => Self::NextTerm { reason: None, failures: 0, wait_s: wait.into() },
+            Report::Resting { wait, reason, failures } => {
+                Self::NextTerm { reason: Some(reason), failures, wait_s: wait.into() }
+            }
+            Report::CoolOff { wait, reason } => {
+                Self::ineligible(&IneligibleCause::CoolingOff, (None, Some(reason)), Some(wait))
+            }
             Report::Lost { reason, since_renewal } => {
                 Self::LeadershipLost { reason, since_renewal_s: since_renewal.into() }
             }
             Report::Released => Self::Released {},
             Report::NotReleased { reason } => Self::ReleaseFailed { reason },
             Report::StoreTrouble { error: StoreError::Misconfigured(error), .. } => Self::Misconfigured { error },
-            Report::StoreTrouble { error, asked } => Self::StoreUnreachable { error: format!("{asked}: {error}") },
-            Report::StoreBack { after } => Self::StoreRecovered { after_s: after.into() },
+            Report::StoreTrouble { error, asked } => {
+                Self::Unreachable { what: STORE.to_owned(), error: format!("{asked}: {error}") }
+            }
+            Report::StoreBack { after } => Self::Reachable { what: STORE.to_owned(), after_s: after.into() },
         };
         vec![(None, event)]
     }

@@ -237,7 +237,7 @@ mod tests {
         ring.put(&entry(Event::Released {}));
         ring.put(&line("<b>\u{202e}\n"));
         let reason = "the password is 1234".to_owned();
-        ring.put(&entry(Event::Retrying { reason: reason.clone(), failures: 1, wait_s: Duration::ZERO.into() }));
+        ring.put(&entry(Event::NextTerm { reason: Some(reason.clone()), failures: 1, wait_s: Duration::ZERO.into() }));
         let json_of = |number: u64, words| ring.since(number).said[0].json(words);
         let json: serde_json::Value = serde_json::from_str(&json_of(1, false)).unwrap();
         let mut keys: Vec<&String> = json.as_object().unwrap().keys().collect();

@@ -192,7 +192,7 @@
     if (event.event === 'elected' || follows) Object.assign(fact, { begins: event, left: null, warning: null, isFinished: false });
     if (LEFT.includes(event.event) || (event.event === 'standby' && !event.leader)) fact.left ??= event;
     if (event.event === 'finished') fact.isFinished = true;
-    if (['warn', 'error', 'critical'].includes(event.level) && event.event !== 'suspended') fact.warning = event;
+    if (['warn', 'error', 'critical'].includes(event.level) && event.cause !== 'suspended') fact.warning = event;
   }
 
   // An election's time without a leader: its length in seconds, if known, and the cause.

@@ -116,13 +116,13 @@ impl Builder {
         let took_s = began.elapsed().into();
         let error = match ended {
             Ok(status) if status.success() => {
-                log.emit(None, Event::Built { took_s });
+                log.emit(None, Event::Built { error: None, took_s });
                 return true;
             }
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        log.emit(None, Event::BuildFailed { error, took_s });
+        log.emit(None, Event::Built { error: Some(error), took_s });
         false
     }
 

@@ -226,7 +226,7 @@ impl Fleet {
                 "module_ready" if !is_elected => is_ready = true,
                 "elected" if event.term == started.term => is_elected = true,
                 "started" if event.term == started.term => break,
-                "compiling" | "module_ready" if is_elected => is_ready = false,
+                "preparing" | "module_ready" if is_elected => is_ready = false,
                 _ => {}
             }
         }

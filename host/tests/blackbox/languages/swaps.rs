@@ -50,7 +50,7 @@ fn take_over_from_one_another(mut fleet: Fleet) {
 
     let events = fleet.journal.events();
     let named = |name: &'static str| events.iter().filter(move |event| event.name == name);
-    let swapped = named("swapped").count();
+    let swapped = events.iter().filter(|event| event.is_swap()).count();
     // If an instance failed, the next version may have started without a swap.
     let failed = named("ended").filter(|ended| ended.text("outcome") != "done").count();
     if !(SWAPS.saturating_sub(failed)..=SWAPS).contains(&swapped) {

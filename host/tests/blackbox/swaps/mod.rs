@@ -164,7 +164,7 @@ impl Fleet {
 
     /// Checks that no other node has led, and that the leader has never given up the lease.
     fn check_that_it_led_throughout(&self, leader: &Node) {
-        let given_up = ["released", "release_failed", "leadership_lost", "cool_off", "shutting_down"];
+        let given_up = ["released", "release_failed", "leadership_lost", "ineligible", "shutting_down"];
         let broken = self.journal.events().into_iter().find(|event| {
             given_up.contains(&event.name.as_str()) || (event.name == "elected" && event.from != leader.name)
         });

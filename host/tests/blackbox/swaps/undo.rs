@@ -145,7 +145,7 @@ fn accepted_version_is_not_rolled_back(fleet: Fleet) {
     let accepted = leader.event("its probation to end", |event| is(event, "version_accepted", &next));
     drop(server);
     // A failure after the probation does not roll the version back.
-    let retried = leader.event("another try", |event| event.name == "retrying" && event.ts > accepted.ts);
+    let retried = leader.event("another try", |event| event.name == "next_term" && event.ts > accepted.ts);
     fleet.runs(&next, retried.term);
     assert!(fleet.events("version_rejected").is_empty(), "an accepted version is not rejected");
     fleet.row_until(&next, "to be good", |row| row["verdict"] == "good");
@@ -157,7 +157,7 @@ fn first_version_is_not_rolled_back(fleet: Fleet) {
     let (bad, good) = (fleet.version("traps 1"), fleet.version("works 2"));
     fleet.push(&bad);
     let leader = fleet.launch_pushed("alpha", &[LONG_LEASE]).start();
-    leader.event("another try", |event| event.name == "retrying" && event.fields["failures"] == 2);
+    leader.event("another try", |event| event.name == "next_term" && event.fields["failures"] == 2);
     fleet.push(&good);
     let runs = fleet.runs(&good, 0);
     assert!(fleet.events("version_rejected").is_empty(), "the first version is not rejected");

@@ -63,7 +63,7 @@ async fn leader_with_preempt_hands_over_to_preferred_node() {
     let first = fleet.leads(&beta).await;
     let alpha = fleet.start("alpha");
     assert!(fleet.leads(&alpha).await > first);
-    let transfer = beta.event("transferring", |_| true).await;
+    let transfer = beta.event("ineligible", |event| event["cause"] == "transferring").await;
     assert_eq!([&transfer["to"], &transfer["by"]], ["alpha", "beta (--preempt)"]);
 }
 
@@ -76,5 +76,5 @@ async fn leader_without_preempt_ignores_higher_priorities() {
     alpha.event("standby", |event| event["leader"] == "beta").await;
     sleep(Duration::from_secs(120)).await;
     assert_eq!(fleet.leads(&beta).await, term);
-    assert_eq!(beta.logged("transferring").len() + beta.logged("stopping").len(), 0);
+    assert_eq!(beta.logged("ineligible").len() + beta.logged("stopping").len(), 0);
 }

@@ -26,7 +26,7 @@ async fn step_down_hands_over_and_reports_its_reason() {
     let why = Some("kernel update");
     fleet.steer_because(SteeringCommand::StepDown(HOUR), why).await.unwrap();
     assert!(fleet.leads(&beta).await > term);
-    let stepping_down = &alpha.logged("stepping_down")[0];
+    let stepping_down = &alpha.logged("ineligible")[0];
     assert_eq!((&stepping_down["by"], &stepping_down["reason"]), (&"ann@desk".into(), &"kernel update".into()));
     assert!(stepping_down["wait_s"].as_f64() > Some(3590.0), "{stepping_down:?}");
     let stopping = &alpha.logged("stopping")[0];
@@ -36,7 +36,7 @@ async fn step_down_hands_over_and_reports_its_reason() {
     // No other node can take over from beta, so beta leads again afterwards.
     let term = fleet.leads(&beta).await;
     fleet.steer(SteeringCommand::StepDown(Duration::from_secs(3))).await.unwrap();
-    beta.event("resumed", |_| true).await;
+    beta.event("eligible", |_| true).await;
     assert!(fleet.leads(&beta).await > term);
     assert_eq!(alpha.logged("elected").len(), 1, "alpha is still ineligible");
 }
@@ -46,12 +46,15 @@ async fn no_node_leads_while_election_is_suspended() {
     let (fleet, alpha, [beta], term) = led_by_alpha(["beta"]).await;
     fleet.steer_because(SteeringCommand::Suspend, Some("the database is moved")).await.unwrap();
     for node in [&alpha, &beta] {
-        assert_eq!(node.event("suspended", |_| true).await["reason"], "the database is moved");
+        assert_eq!(
+            node.event("ineligible", |event| event["cause"] == "suspended").await["reason"],
+            "the database is moved"
+        );
         fleet.announced(node, |said| said.stays_out.as_deref() == Some("suspended")).await;
     }
     // A node that starts now reads the suspension before it acquires the free lease.
     let gamma = fleet.start("gamma");
-    gamma.event("suspended", |_| true).await;
+    gamma.event("ineligible", |event| event["cause"] == "suspended").await;
     for command in [SteeringCommand::StepDown(HOUR), SteeringCommand::Transfer("alpha".to_owned())] {
         assert!(matches!(fleet.steer(command).await, Err(NoEffect::Refused(_))));
     }
@@ -60,7 +63,7 @@ async fn no_node_leads_while_election_is_suspended() {
     assert_eq!(elected(), [1, 0, 0]);
     fleet.steer(SteeringCommand::Resume).await.unwrap();
     for node in [&alpha, &beta, &gamma] {
-        node.event("resumed", |_| true).await;
+        node.event("eligible", |_| true).await;
     }
     until("a leader", || (elected().iter().sum::<usize>() == 2).then_some(())).await;
     assert!(fleet.instances.latest() > term);
@@ -80,7 +83,7 @@ async fn lease_is_transferred_to_the_named_node() {
         assert!(term > last);
         last = term;
     }
-    let transfer = &alpha.logged("transferring")[0];
+    let transfer = &alpha.logged("ineligible")[0];
     assert_eq!((&transfer["to"], &transfer["reason"]), (&"delta".into(), &"a test".into()));
 }
 
@@ -94,7 +97,7 @@ async fn leader_leads_again_when_target_of_transfer_is_dead() {
     beta.crash();
     let transfer = fleet.steer(SteeringCommand::Transfer("beta".to_owned())).await;
     assert!(matches!(transfer, Err(NoEffect::NotYet(_))), "{transfer:?}");
-    alpha.event("resumed", |_| true).await;
+    alpha.event("eligible", |_| true).await;
     assert!(fleet.leads(&alpha).await > term);
     assert_eq!(alpha.logged("standby").iter().filter(|event| is_deferral(event)).count(), 0);
 }
@@ -141,16 +144,16 @@ async fn idle_leader_steps_down_and_keeps_its_pause() {
     let first = fleet.leads(&alpha).await;
     let began = fleet.clock.now();
     fleet.instances.end(first, End::Done);
-    alpha.event("idle", |_| true).await;
+    alpha.event("next_term", |_| true).await;
     let beta = fleet.start_with("beta", paused);
     fleet.is_ready(&beta).await;
     fleet.steer(SteeringCommand::StepDown(2 * HOUR)).await.unwrap();
-    beta.event("idle", |_| true).await;
+    beta.event("next_term", |_| true).await;
     // A crash does not run the job early, either.
     let gamma = fleet.start_with("gamma", paused);
     fleet.is_ready(&gamma).await;
     beta.crash();
-    gamma.event("idle", |_| true).await;
+    gamma.event("next_term", |_| true).await;
     assert_eq!(fleet.instances.latest(), first);
     assert!(fleet.leads(&gamma).await > first);
     let waited = fleet.clock.now().since(began);

@@ -29,7 +29,8 @@ impl Endpoint {
 
     /// The endpoint that `node` logs at its start.
     pub fn of(node: &Node) -> Self {
-        let endpoint = node.event("its endpoint", |event| event.name == "endpoint");
+        let endpoint =
+            node.event("its endpoint", |event| event.name == "listening" && event.text("purpose") == "admin");
         Self(endpoint.text("address").parse().unwrap_or_else(|_| panic!("no address: {endpoint:?}")))
     }
 

@@ -65,6 +65,21 @@ impl Event {
         }
     }
 
+    /// True if the node has established a link to the leader.
+    pub fn is_linked(&self) -> bool {
+        self.name == "link" && self.fields["up"] == true
+    }
+
+    /// True if an instance has started that replaces another version.
+    pub fn is_swap(&self) -> bool {
+        self.name == "started" && self.fields["replaces"].is_string()
+    }
+
+    /// True if the node has become ineligible for this cause.
+    pub fn is_ineligible(&self, cause: &str) -> bool {
+        self.name == "ineligible" && self.text("cause") == cause
+    }
+
     /// A field's text, or an empty string if the field is missing or not a string.
     pub fn text(&self, field: &str) -> &str {
         self.fields[field].as_str().unwrap_or_default()
