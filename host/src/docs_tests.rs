@@ -9,9 +9,10 @@ use baton_election::Timing;
 use clap::Command;
 use serde::Serialize;
 
+use baton_admin::{ModuleRow, NodeRow, TermRow};
+
 use crate::cli::{
-    self, Diagnosis, Finding, Latency, LeaseLabel, ModuleRow, NodeRow, NodeStatusRow, StatusRow, SuspendedRow, TermRow,
-    WRONG_CONFIGURATION,
+    self, Diagnosis, Finding, Latency, LeaseLabel, NodeStatusRow, StatusRow, SuspendedRow, WRONG_CONFIGURATION,
 };
 use crate::config::{Environment, Key};
 use baton_modules::Pace;

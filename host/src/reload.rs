@@ -6,9 +6,9 @@
 
 use tokio::signal::unix::Signal;
 
-use crate::admin::{self, Certificate, UnusableFile};
 use crate::config::{Config, ConfigError, Key};
 use crate::service_manager::{Phase, Phases};
+use baton_admin::{self as admin, Certificate, UnusableFile};
 use baton_modules::{Trust, TrustError, TrustedKeys};
 use baton_node::telemetry::{Event, Log};
 

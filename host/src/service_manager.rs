@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::watched::{SECOND_LOOK, Watched};
+use baton_admin::watched::{SECOND_LOOK, Watched};
 use baton_node::telemetry::{ElectionTracker, Event, Log};
 use baton_runtime::escape::escape;
 
@@ -133,7 +133,7 @@ impl ServiceManager {
             }
             let stuck = watched.is_stuck();
             wait = if stuck.is_empty() { interval } else { interval.min(SECOND_LOOK) };
-            let result = self.say(&mut unsent, &mut status, watched, &stuck);
+            let result = self.say(&mut unsent, &mut status, status_of(watched), &stuck);
             if let Err(error) = result
                 && !std::mem::replace(&mut has_complained, true)
             {
@@ -146,19 +146,13 @@ impl ServiceManager {
         }
     }
 
-    /// Sends all unsent messages. If sending fails, the remaining messages are kept for the next call.
-    fn say(
-        &self,
-        unsent: &mut VecDeque<String>,
-        status: &mut String,
-        watched: &Watched,
-        stuck: &[String],
-    ) -> io::Result<()> {
+    /// Sends all unsent messages, and the status `now` if it differs from the last `status`. If sending fails, the remaining messages are kept for the next call.
+    fn say(&self, unsent: &mut VecDeque<String>, status: &mut String, now: String, stuck: &[String]) -> io::Result<()> {
         while let Some(message) = unsent.front() {
             self.send(message)?;
             unsent.pop_front();
         }
-        let is = if stuck.is_empty() { status_of(watched) } else { stuck.join("; ") };
+        let is = if stuck.is_empty() { now } else { stuck.join("; ") };
         let mut message = String::new();
         if is != *status {
             let _ = writeln!(message, "STATUS={is}");
@@ -276,10 +270,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let manager = ServiceManager::at(path.as_os_str(), Some(Duration::from_secs(30))).unwrap();
-        let watched = Watched::of_nothing();
+        let standby = "standby in job, which has no leader";
         let mut unsent: VecDeque<String> = [Phase::Reloading, Phase::Ready].map(Phase::message).into();
         let mut status = String::new();
-        let mut say = |stuck: &[String]| manager.say(&mut unsent, &mut status, &watched, stuck);
+        let mut say = |stuck: &[String]| manager.say(&mut unsent, &mut status, standby.to_owned(), stuck);
         say(&[]).unwrap_err();
         let listener = UnixDatagram::bind(&path).unwrap();
         say(&[]).unwrap();

@@ -3,52 +3,12 @@
 use std::io;
 
 use baton_election::ElectionName;
-use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use utoipa::ToSchema;
 
 use super::status::short;
 use super::{columns, print, print_json};
-use baton_store::PastTerm;
-
-/// A past or current term. Its JSON keys are a public interface.
-#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
-pub struct TermRow {
-    /// Number of the term.
-    pub term: u64,
-    /// The node that served it.
-    pub node: String,
-    /// Incarnation of the host, which identifies one run of it.
-    pub incarnation: String,
-    /// Digest of the module that ran; null if unknown.
-    pub module: Option<String>,
-    /// Start of the term (RFC 3339).
-    pub began: String,
-    /// Time at which its instance exited (RFC 3339); null until a node reports it.
-    pub ended: Option<String>,
-    /// Outcome of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has not
-    /// reported one.
-    pub outcome: Option<String>,
-    /// Reason for its end, as logged; null if the outcome needs no explanation.
-    pub reason: Option<String>,
-    /// Time without a leader before the term, as observed by its node, in seconds; null if there was none or it is
-    /// unknown.
-    pub leaderless_s: Option<f64>,
-    /// The node that took over and reported the end; null if the term's own node reported it. If set, `ended` is an
-    /// upper bound.
-    pub closed_by: Option<String>,
-}
-
-impl From<PastTerm> for TermRow {
-    fn from(past: PastTerm) -> Self {
-        let PastTerm { term, node, incarnation, module, begun, ended, outcome, reason, leaderless_ms, closed_by } =
-            past;
-        #[expect(clippy::cast_precision_loss, reason = "an f64 holds milliseconds exactly for 285,000 years")]
-        let leaderless_s = leaderless_ms.map(|time| time as f64 / 1e3);
-        Self { term, node, incarnation, module, began: begun, ended, outcome, reason, leaderless_s, closed_by }
-    }
-}
+use baton_admin::TermRow;
 
 /// Prints the terms, as a table or as a JSON array.
 ///
@@ -105,6 +65,8 @@ fn elapsed(from: &str, to: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use baton_store::PastTerm;
+
     use super::*;
 
     fn rows() -> Vec<TermRow> {

@@ -2,127 +2,14 @@
 
 use std::io;
 
-use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::status::short;
 use super::{Tone, print_json, print_styled, table};
-use baton_modules::{ListedVersion, RecordedVerdict, VersionList};
+use baton_admin::{ModuleRow, NodeRow};
+use baton_store::SILENT;
 use baton_store::clock::rfc3339;
-use baton_store::{Announcement, Digest, SILENT};
-
-/// One version. Its JSON keys are a public interface.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct ModuleRow {
-    /// Digest of the module.
-    pub digest: Digest,
-    /// Size in bytes; `None` if only announcements mention the version.
-    pub size: Option<u64>,
-    /// True if every node should run it.
-    pub current: bool,
-    /// True if it was pushed; false if it comes from a file or a registry.
-    pub pushed: bool,
-    /// The user who pushed it, as `USER@HOST`.
-    pub by: Option<String>,
-    /// Time of the push (RFC 3339).
-    pub at: Option<String>,
-    /// True if it has a signature.
-    pub signed: bool,
-    /// `on-probation`, `good` or `rejected`; `None` if it has not run long enough.
-    pub verdict: Option<&'static str>,
-    /// Reason for the rejection.
-    pub reason: Option<String>,
-    /// The node that rejected it.
-    pub rejected_by: Option<String>,
-    /// Time of the rejection (RFC 3339).
-    pub rejected_at: Option<String>,
-    /// The nodes that have it.
-    pub nodes: Vec<NodeRow>,
-}
-
-/// A node that has a version.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct NodeRow {
-    /// The node's id.
-    pub node: String,
-    /// True if the node's instance runs this version; false if the node could start it at once.
-    pub runs: bool,
-    /// Time of the node's announcement (RFC 3339).
-    pub at: String,
-}
-
-impl ModuleRow {
-    /// Returns the rows: pushed versions, newest first, then modules that were never pushed.
-    #[must_use]
-    pub fn of(control: &VersionList, announcements: &[Announcement]) -> Vec<Self> {
-        let current = control.current().map(|entry| entry.digest);
-        let pushed = control.pushed.iter().rev().map(|entry| {
-            let mut row = Self::of_entry(entry, announcements);
-            (row.pushed, row.current) = (true, current == Some(entry.digest));
-            if row.current && row.verdict.is_none() {
-                row.verdict = Some("on-probation");
-            }
-            row
-        });
-        let mut rows: Vec<Self> = pushed.collect();
-        for entry in control.unpushed.iter().rev() {
-            if rows.iter().all(|row| row.digest != entry.digest) {
-                let own = Self { by: None, at: None, ..Self::of_entry(entry, announcements) };
-                rows.push(own);
-            }
-        }
-        for digest in announcements.iter().flat_map(|said| said.holds.iter().chain(&said.runs)) {
-            if rows.iter().all(|row| row.digest != *digest) {
-                rows.push(Self::of_digest(*digest, announcements));
-            }
-        }
-        rows
-    }
-
-    fn of_entry(entry: &ListedVersion, announcements: &[Announcement]) -> Self {
-        let row = Self {
-            size: Some(entry.size),
-            by: Some(entry.by.clone()),
-            at: Some(entry.at.clone()),
-            signed: entry.signature.is_some(),
-            ..Self::of_digest(entry.digest, announcements)
-        };
-        match &entry.verdict {
-            None => row,
-            Some(RecordedVerdict::Good) => Self { verdict: Some("good"), ..row },
-            Some(RecordedVerdict::Rejected { reason, node, at }) => Self {
-                verdict: Some("rejected"),
-                reason: Some(reason.clone()),
-                rejected_by: Some(node.clone()),
-                rejected_at: Some(at.clone()),
-                ..row
-            },
-        }
-    }
-
-    fn of_digest(digest: Digest, announcements: &[Announcement]) -> Self {
-        let nodes = announcements.iter().filter_map(|said| {
-            let runs = said.runs == Some(digest);
-            let has = runs || said.holds.contains(&digest);
-            has.then(|| NodeRow { node: said.node.clone(), runs, at: said.at.clone() })
-        });
-        Self {
-            digest,
-            size: None,
-            current: false,
-            pushed: false,
-            by: None,
-            at: None,
-            signed: false,
-            verdict: None,
-            reason: None,
-            rejected_by: None,
-            rejected_at: None,
-            nodes: nodes.collect(),
-        }
-    }
-}
 
 /// Prints the versions, as a table or as a JSON array. Ages are relative to `now`.
 ///
@@ -205,6 +92,9 @@ fn to_the_second(at: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_modules::{ListedVersion, RecordedVerdict, VersionList};
+    use baton_store::{Announcement, Digest};
+
     use super::*;
 
     fn entry(name: &str, serial: u64, verdict: Option<RecordedVerdict>) -> ListedVersion {

@@ -26,8 +26,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::WrongConfiguration;
 use super::listener::user_behind;
-use crate::admin::{AdminUrl, token};
-use crate::local_socket;
+use baton_admin::local_socket;
+use baton_admin::{AdminUrl, token};
 use baton_runtime::read_file;
 use baton_store::StoreUrl;
 

@@ -6,7 +6,8 @@ use anyhow::Context;
 use baton_election::{ElectionName, Snapshot};
 
 use super::{in_time, open_store, read, unheard_of};
-use crate::cli::{self, TermRow};
+use crate::cli;
+use baton_admin::TermRow;
 use baton_store::{StoreUrl, read_history};
 
 pub(super) async fn history(

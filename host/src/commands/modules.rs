@@ -7,7 +7,8 @@ use baton_election::{ElectionName, Snapshot};
 use time::OffsetDateTime;
 
 use super::{announced, in_time, open_store, read, unheard_of};
-use crate::cli::{self, ModuleRow};
+use crate::cli;
+use baton_admin::ModuleRow;
 use baton_modules::read_versions;
 use baton_node::links;
 use baton_node::steering::rollback;

@@ -36,13 +36,13 @@ use tokio::task::JoinSet;
 
 use super::dev::{Workshop, hint_at_busy_instances};
 use super::{WrongConfiguration, descriptors, open_store};
-use crate::admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, BoundEndpoint};
 use crate::config::{Config, Coordinator, Misspelt, TrustedPath};
-use crate::local_socket;
 use crate::reload::Reload;
 use crate::service_manager::{Notifier, Phase, Phases, ServiceManager};
 use crate::signals::{Ask, Signals};
-use crate::watched::Watched;
+use baton_admin::local_socket;
+use baton_admin::watched::Watched;
+use baton_admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, BoundEndpoint};
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, OciSource, Pace, Preparer,
     RegistryCredentials, Report, ReportSink, Source, Trust,

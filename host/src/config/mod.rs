@@ -54,7 +54,7 @@ pub(crate) use untrusted::READERS;
 pub(crate) use value::switch;
 pub use value::{duration, election};
 
-use crate::admin::AdminSettings;
+use baton_admin::AdminSettings;
 use baton_modules::ModuleSource;
 use baton_node::links::PeerSettings;
 use baton_node::maintenance::ScheduledEvents;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::{Config, ConfigError, Coordinator, Key};
-use crate::admin::TlsFiles;
+use baton_admin::TlsFiles;
 use baton_modules::ModuleSource;
 use baton_modules::path_watch::PathLookups;
 use baton_node::node::NodeChoice;

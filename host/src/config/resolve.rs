@@ -13,7 +13,7 @@ use super::misspelt::misspelt;
 use super::table::SettingRow;
 use super::value::OFF;
 use super::{Config, ConfigError, Coordinator, Environment, Key, Layer, Origin, folders, secrets, value};
-use crate::admin::{AdminPlace, AdminSettings, AdminUrl, TlsFiles};
+use baton_admin::{AdminPlace, AdminSettings, AdminUrl, TlsFiles};
 use baton_modules::ModuleSource;
 use baton_node::links::{PeerAddr, PeerSettings, is_of_one_machine};
 use baton_node::maintenance::ScheduledEvents;

@@ -6,8 +6,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
-use crate::admin::TlsFiles;
 use crate::cli::{self, Command};
+use baton_admin::TlsFiles;
 use baton_modules::ModuleSource;
 
 struct Case {

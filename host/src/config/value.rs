@@ -8,7 +8,7 @@ use baton_election::eligibility::HIGHEST_PRIORITY;
 use baton_election::{ElectionName, OnDone};
 use baton_store::address::without_user;
 
-use crate::admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
+use baton_admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
 use baton_modules::{InvalidModuleSource, ModuleSource};
 use baton_node::links::{InvalidPeerAddr, PeerAddr};
 use baton_node::telemetry::Format;

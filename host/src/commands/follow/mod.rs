@@ -26,8 +26,8 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{Answer, AskError, Client, Endpoint};
 use super::{elections, open_store, patiently, read, unheard_of};
-use crate::admin::{AdminUrl, is_of_one_machine};
 use crate::cli::{StreamArgs, print_entry, print_error, say};
+use baton_admin::{AdminUrl, is_of_one_machine};
 use baton_runtime::LogLevel;
 use baton_store::jitter::between;
 use baton_store::{Announcement, ModuleStore as _, Store};

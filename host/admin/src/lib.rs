@@ -14,14 +14,17 @@ mod access;
 mod connections;
 mod events;
 mod history;
-pub(crate) mod metrics;
+pub mod local_socket;
+mod metrics;
 mod modules;
 mod page;
 mod routes;
+mod rows;
 mod status;
 mod steering;
 mod streams;
 mod url;
+pub mod watched;
 
 use std::fmt;
 use std::io;
@@ -41,6 +44,7 @@ use tokio::sync::oneshot;
 use access::Access;
 pub use access::{Certificate, TOKEN_FILE, TlsFiles, UnusableFile, token};
 use routes::AdminState;
+pub use rows::{ModuleRow, NodeRow, TermRow};
 pub use url::{AdminUrl, InvalidAdminUrl};
 
 use crate::watched::Watched;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::access::{MayReadOutput, Withheld};
 use super::routes::{AdminState, in_pieces, text};
-use crate::cli::TermRow;
+use crate::rows::TermRow;
 
 /// Minimum interval between two reads of an election's history. Nodes report a term a few seconds after it begins or
 /// ends.

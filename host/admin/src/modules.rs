@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::access::{MayReadOutput, Withheld};
 use super::routes::{AdminState, in_pieces, text};
-use crate::cli::ModuleRow;
+use crate::rows::ModuleRow;
 
 /// Minimum interval between two reads of an election's versions. Nodes announce a new version within seconds.
 const EVERY: Duration = Duration::from_secs(5);

@@ -1,0 +1,156 @@
+//! Rows about terms and versions, as the admin API and `-o json` show them.
+
+use baton_modules::{ListedVersion, RecordedVerdict, VersionList};
+use baton_store::{Announcement, Digest, PastTerm};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A past or current term. Its JSON keys are a public interface.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+pub struct TermRow {
+    /// Number of the term.
+    pub term: u64,
+    /// The node that served it.
+    pub node: String,
+    /// Incarnation of the host, which identifies one run of it.
+    pub incarnation: String,
+    /// Digest of the module that ran; null if unknown.
+    pub module: Option<String>,
+    /// Start of the term (RFC 3339).
+    pub began: String,
+    /// Time at which its instance exited (RFC 3339); null until a node reports it.
+    pub ended: Option<String>,
+    /// Outcome of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has not
+    /// reported one.
+    pub outcome: Option<String>,
+    /// Reason for its end, as logged; null if the outcome needs no explanation.
+    pub reason: Option<String>,
+    /// Time without a leader before the term, as observed by its node, in seconds; null if there was none or it is
+    /// unknown.
+    pub leaderless_s: Option<f64>,
+    /// The node that took over and reported the end; null if the term's own node reported it. If set, `ended` is an
+    /// upper bound.
+    pub closed_by: Option<String>,
+}
+
+impl From<PastTerm> for TermRow {
+    fn from(past: PastTerm) -> Self {
+        let PastTerm { term, node, incarnation, module, begun, ended, outcome, reason, leaderless_ms, closed_by } =
+            past;
+        #[expect(clippy::cast_precision_loss, reason = "an f64 holds milliseconds exactly for 285,000 years")]
+        let leaderless_s = leaderless_ms.map(|time| time as f64 / 1e3);
+        Self { term, node, incarnation, module, began: begun, ended, outcome, reason, leaderless_s, closed_by }
+    }
+}
+
+/// One version. Its JSON keys are a public interface.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ModuleRow {
+    /// Digest of the module.
+    pub digest: Digest,
+    /// Size in bytes; `None` if only announcements mention the version.
+    pub size: Option<u64>,
+    /// True if every node should run it.
+    pub current: bool,
+    /// True if it was pushed; false if it comes from a file or a registry.
+    pub pushed: bool,
+    /// The user who pushed it, as `USER@HOST`.
+    pub by: Option<String>,
+    /// Time of the push (RFC 3339).
+    pub at: Option<String>,
+    /// True if it has a signature.
+    pub signed: bool,
+    /// `on-probation`, `good` or `rejected`; `None` if it has not run long enough.
+    pub verdict: Option<&'static str>,
+    /// Reason for the rejection.
+    pub reason: Option<String>,
+    /// The node that rejected it.
+    pub rejected_by: Option<String>,
+    /// Time of the rejection (RFC 3339).
+    pub rejected_at: Option<String>,
+    /// The nodes that have it.
+    pub nodes: Vec<NodeRow>,
+}
+
+/// A node that has a version.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NodeRow {
+    /// The node's id.
+    pub node: String,
+    /// True if the node's instance runs this version; false if the node could start it at once.
+    pub runs: bool,
+    /// Time of the node's announcement (RFC 3339).
+    pub at: String,
+}
+
+impl ModuleRow {
+    /// Returns the rows: pushed versions, newest first, then modules that were never pushed.
+    #[must_use]
+    pub fn of(control: &VersionList, announcements: &[Announcement]) -> Vec<Self> {
+        let current = control.current().map(|entry| entry.digest);
+        let pushed = control.pushed.iter().rev().map(|entry| {
+            let mut row = Self::of_entry(entry, announcements);
+            (row.pushed, row.current) = (true, current == Some(entry.digest));
+            if row.current && row.verdict.is_none() {
+                row.verdict = Some("on-probation");
+            }
+            row
+        });
+        let mut rows: Vec<Self> = pushed.collect();
+        for entry in control.unpushed.iter().rev() {
+            if rows.iter().all(|row| row.digest != entry.digest) {
+                let own = Self { by: None, at: None, ..Self::of_entry(entry, announcements) };
+                rows.push(own);
+            }
+        }
+        for digest in announcements.iter().flat_map(|said| said.holds.iter().chain(&said.runs)) {
+            if rows.iter().all(|row| row.digest != *digest) {
+                rows.push(Self::of_digest(*digest, announcements));
+            }
+        }
+        rows
+    }
+
+    fn of_entry(entry: &ListedVersion, announcements: &[Announcement]) -> Self {
+        let row = Self {
+            size: Some(entry.size),
+            by: Some(entry.by.clone()),
+            at: Some(entry.at.clone()),
+            signed: entry.signature.is_some(),
+            ..Self::of_digest(entry.digest, announcements)
+        };
+        match &entry.verdict {
+            None => row,
+            Some(RecordedVerdict::Good) => Self { verdict: Some("good"), ..row },
+            Some(RecordedVerdict::Rejected { reason, node, at }) => Self {
+                verdict: Some("rejected"),
+                reason: Some(reason.clone()),
+                rejected_by: Some(node.clone()),
+                rejected_at: Some(at.clone()),
+                ..row
+            },
+        }
+    }
+
+    fn of_digest(digest: Digest, announcements: &[Announcement]) -> Self {
+        let nodes = announcements.iter().filter_map(|said| {
+            let runs = said.runs == Some(digest);
+            let has = runs || said.holds.contains(&digest);
+            has.then(|| NodeRow { node: said.node.clone(), runs, at: said.at.clone() })
+        });
+        Self {
+            digest,
+            size: None,
+            current: false,
+            pushed: false,
+            by: None,
+            at: None,
+            signed: false,
+            verdict: None,
+            reason: None,
+            rejected_by: None,
+            rejected_at: None,
+            nodes: nodes.collect(),
+        }
+    }
+}
