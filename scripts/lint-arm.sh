@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly TARGET=aarch64-unknown-linux-gnu
-readonly HOST_PACKAGES=(-p baton -p baton-admin -p baton-election -p baton-modules -p baton-node -p baton-runtime -p baton-store)
+readonly HOST_PACKAGES=(-p baton -p baton-admin -p baton-base -p baton-election -p baton-modules -p baton-node -p baton-runtime -p baton-store)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 

@@ -73,7 +73,7 @@ arrows() {
   cargo metadata --locked --no-deps --format-version 1 | python3 -c '
 import json, sys
 packages = json.load(sys.stdin)["packages"]
-host = {"baton"} | {f"baton-{part}" for part in ("admin", "election", "store", "runtime", "modules", "node")}
+host = {"baton"} | {f"baton-{part}" for part in ("admin", "base", "election", "store", "runtime", "modules", "node")}
 for package in sorted(packages, key=lambda package: package["name"]):
     if package["name"] in host:
         used = {uses["name"] for uses in package["dependencies"] if uses["kind"] != "dev"}

@@ -20,8 +20,8 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use baton_admin::watched::{SECOND_LOOK, Watched};
+use baton_base::escape::escape;
 use baton_node::telemetry::{ElectionTracker, Event, Log};
-use baton_runtime::escape::escape;
 
 /// The environment variable that names the manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
@@ -146,7 +146,8 @@ impl ServiceManager {
         }
     }
 
-    /// Sends all unsent messages, and the status `now` if it differs from the last `status`. If sending fails, the remaining messages are kept for the next call.
+    /// Sends all unsent messages, and the status `now` if it differs from the last `status`. If sending fails, the
+    /// remaining messages are kept for the next call.
     fn say(&self, unsent: &mut VecDeque<String>, status: &mut String, now: String, stuck: &[String]) -> io::Result<()> {
         while let Some(message) = unsent.front() {
             self.send(message)?;

@@ -8,8 +8,8 @@ use std::io;
 use std::ptr::null;
 use std::time::Duration;
 
+use baton_base::clock::Clock;
 use baton_election::Time;
-use baton_store::clock::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Signals within this time count as one request. `timeout -s INT` signals the process and then its group, 0.24 ms

@@ -1,6 +1,6 @@
-//! Every reader of untrusted bytes in this program; see [`baton_store::untrusted`].
+//! Every reader of untrusted bytes in this program; see [`baton_base::untrusted`].
 
-use baton_store::untrusted::Reader;
+use baton_base::untrusted::Reader;
 
 /// Returns the readers of all crates.
 pub fn readers() -> impl Iterator<Item = &'static Reader> {

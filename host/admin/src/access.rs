@@ -36,7 +36,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use utoipa::IntoResponses;
 
 use super::routes::{AdminState, text};
-use baton_runtime::escape::escape;
+use baton_base::escape::escape;
 use baton_runtime::read_file;
 
 /// Maximum size of a token file, in bytes. A token has a few dozen.

@@ -27,8 +27,8 @@ use utoipa::ToSchema;
 use super::access::{HasToken, MayReadOutput, Withheld};
 use super::routes::{AdminState, NoPart, answer, text};
 use super::streams::{ConnectionState, Streams};
+use baton_base::escape::escape;
 use baton_node::telemetry::{LogLine, Ring};
-use baton_runtime::escape::escape;
 
 /// Maximum number of event streams, and of log streams: one for each election of a large host, and some to spare.
 pub(super) const EVENT_STREAMS: usize = 64;

@@ -27,8 +27,8 @@ use super::status::{self, Nodes};
 use super::streams::Streams;
 use super::{metrics, page, steering};
 use crate::watched::{SECOND_LOOK, Watched};
+use baton_base::escape::escape;
 use baton_node::telemetry::ElectionTracker;
-use baton_runtime::escape::escape;
 
 const PATHS: &str =
     "The paths are: / (the page), /livez, /readyz, /leader/ELECTION, /metrics, and what /v1/openapi.json lists.\n";

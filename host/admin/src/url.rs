@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use baton_store::address::{is_certainly_loopback, without_user};
+use baton_base::address::{is_certainly_loopback, without_user};
 use url::Url;
 
 /// Maximum length of a URL, in bytes. A longer URL is a mistake, or an attack.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::gate::Watchdog;
 use baton_election::ElectionName;
 use baton_node::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
-use baton_store::clock::Clock;
-use baton_store::gate::Watchdog;
 
 /// Age of a heartbeat from which on its part counts as stuck.
 const FRESH: Duration = Duration::from_secs(15);

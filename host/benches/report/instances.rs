@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use baton_base::clock::Clock;
+use baton_base::gate::Watchdog;
 use baton_election::ElectionName;
 use baton_runtime::{
     CLAIM_AHEAD, Engine, HttpPolicy, Instance, InstanceEvent, InstanceHandle as _, Launcher, Limits, Module, Notice,
     Output, Policy, Processes, Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
-use baton_store::clock::Clock;
-use baton_store::gate::Watchdog;
 use baton_store::state;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

@@ -1,7 +1,7 @@
 //! Changes to an election's list of versions. Operators push versions, and nodes record verdicts.
 
+use baton_base::clock::wall;
 use baton_election::ElectionName;
-use baton_store::clock::wall;
 use baton_store::edit::{self, Edit, Unusable, WriteOutcome};
 use baton_store::{ObjectStore, VersionedObject};
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use baton_election::ElectionName;
 
 use super::oci::{InvalidOciReference, OciReference};
-use baton_store::address::without_user;
+use baton_base::address::without_user;
 
 /// URL prefix of modules in the store.
 const STORE: &str = "store://";

@@ -28,8 +28,8 @@ pub use reference::{InvalidOciReference, OciReference};
 use super::slow_notice::notify_if_slow;
 use super::source::{Offer, Source, SourceError};
 use artifact::Content;
+use baton_base::jitter::{between, doubled};
 use baton_store::Digest;
-use baton_store::jitter::{between, doubled};
 use registry::{Failure, Registry};
 
 /// Minimum and maximum interval between polls of a tag.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use baton_election::ElectionName;
 use minisign_verify::{PublicKey, Signature};
 
-use baton_runtime::shell::quoted;
+use baton_base::shell::quoted;
 use baton_runtime::{FileError, read_file};
 use baton_store::Digest;
 

@@ -6,8 +6,8 @@ use baton_election::ModuleVersion;
 use minisign_verify::Signature;
 
 use super::{Judgement, ModuleSource, Publication, Verdict, VersionList, check_election, compile, oci};
+use baton_base::untrusted::{Reader, text};
 use baton_store::Digest;
-use baton_store::untrusted::{Reader, text};
 
 /// The readers of this crate.
 pub const READERS: &[Reader] = &[

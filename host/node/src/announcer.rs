@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::clock::{rfc3339, wall};
+use baton_base::jitter::doubled;
 use baton_election::{ElectionName, StoreError, Term};
-use baton_store::clock::{rfc3339, wall};
-use baton_store::jitter::doubled;
 use baton_store::{
     AnnouncedPeer, Announcement, Digest, Labels, LeaseStore, ModuleStore as _, ObjectStore, withdraw, withdraw_gone,
 };
@@ -63,7 +63,7 @@ pub(crate) struct Announcer {
     pub log: Log,
 }
 
-/// What has been announced so far.
+/// The announcements so far.
 struct Announced {
     /// The last announcement, as [`Announcer::announcement`] returned it.
     said: Option<Announcement>,

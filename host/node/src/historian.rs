@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::telemetry::{ElectionTracker, Event, Log, Served};
-use baton_store::clock::rfc3339;
-use baton_store::jitter::{between, doubled};
+use baton_base::clock::rfc3339;
+use baton_base::jitter::{between, doubled};
 use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms};
 
 /// The timing of a historian.

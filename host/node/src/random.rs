@@ -4,8 +4,8 @@
 //! also contains what differs between hosts: the node, the machine, the process, and the clocks in nanoseconds. If a
 //! host is cloned while it runs, both copies have the same state until the next number, which mixes in the clocks.
 
+use baton_base::clock::nanoseconds_on;
 use baton_election::Random;
-use baton_store::clock::nanoseconds_on;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use rustix::time::ClockId;

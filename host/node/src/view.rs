@@ -1,4 +1,4 @@
-//! What a node knows about one election.
+//! A node's view of one election.
 //!
 //! The supervisor publishes one [`NodeView`] after each input that it has handled. Everything that observes the node
 //! reads the last one: the metrics, the status, the announcement and the links.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use baton_election::{LeaseState, Outcome, Record, Reply, Report, Snapshot, StoreError, Term, Time};
 use baton_store::{Digest, Listens};
 
-/// What a node knows about one election, after one input of its supervisor.
+/// A node's view of one election, after one input of its supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeView {
     /// The highest term seen so far; 0 before the first one.
@@ -75,7 +75,7 @@ impl NodeView {
         Self { deadline: other.deadline, ..self.clone() } == *other
     }
 
-    /// Takes over what an answer of the store shows.
+    /// Updates the view from an answer of the store.
     pub(crate) fn note_answer(&mut self, answer: &Result<Reply, StoreError>) {
         self.has_store |= answer.is_ok();
         let Some(snapshot) = snapshot(answer) else { return };
@@ -90,7 +90,7 @@ impl NodeView {
         }
     }
 
-    /// Takes over what the elector reports.
+    /// Updates the view from a report of the elector.
     pub(crate) fn note_report(&mut self, report: &Report) {
         match report {
             Report::Elected { record } => {

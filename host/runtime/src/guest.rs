@@ -24,7 +24,7 @@ use super::polls;
 use super::protocol::{FromRunner, Reason};
 use super::runner::{LocalState, PollTracker, Wire};
 use super::shared::SharedMemory;
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 mod bindings {
     wasmtime::component::bindgen!({

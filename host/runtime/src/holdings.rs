@@ -18,7 +18,7 @@ use super::limits::{LimitKind, Limits, NearLimit, Tally, saturated};
 use super::output::{Notice, Output};
 use super::shared::SharedMemory;
 use super::weight::{self, BUFFER};
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 /// Minimum interval between two counts of the handles.
 const COUNT_HANDLES_EVERY: Duration = Duration::from_millis(100);

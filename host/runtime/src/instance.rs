@@ -46,10 +46,10 @@ use super::protocol::{
 use super::runners::{Ready, RunnerError, Runners, describe_exit};
 use super::shared::SharedMemory;
 use crate::SecretSource;
+use baton_base::address::kind_from_here;
+use baton_base::clock::Clock;
+use baton_base::gate::{Gate, Watchdog};
 use baton_store::ObjectStore;
-use baton_store::address::kind_from_here;
-use baton_store::clock::Clock;
-use baton_store::gate::{Gate, Watchdog};
 use baton_store::state::{self, Claim, ClaimError, Claimant, CommitError, HandoverClaim};
 
 /// Capacity of the event channel: begun, step-down and dying are each sent at most once.

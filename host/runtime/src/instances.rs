@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Effects, Limits, Tally};
 use super::policy::Policy;
 use super::shared::SharedMemory;
-use baton_store::gate::Gate;
+use baton_base::gate::Gate;
 
 /// The running instances of all launchers that have a clone of this list.
 #[derive(Clone, Default)]
@@ -160,8 +160,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use std::time::Duration;
 
+    use baton_base::clock::Clock;
     use baton_election::Time;
-    use baton_store::clock::Clock;
 
     use super::*;
 

@@ -36,7 +36,7 @@
 //! - Before and after: `module` reads, compiles and links components with an `engine`. `judge` checks whether they fit,
 //!   `componentize` wraps core modules, and `component_size` measures. `backtrace` and `names` make traps readable.
 //! - [`confine`] drops every right that one of these processes does not need before it works on untrusted input.
-//! - Helpers: `secret`, [`shell`] (quotes proposed commands), [`escape`] (text for terminals), [`memory`], `bounded`.
+//! - Helpers: `secret`, [`memory`], `bounded`.
 
 mod backtrace;
 mod bounded;
@@ -46,7 +46,6 @@ pub mod confine;
 mod control_groups;
 mod denied;
 mod engine;
-pub mod escape;
 mod files;
 mod folder;
 mod guest;
@@ -71,7 +70,6 @@ mod runner;
 mod runners;
 mod secret;
 mod shared;
-pub mod shell;
 mod state;
 mod templates;
 mod untrusted;

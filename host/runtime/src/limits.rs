@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use wasmtime_wasi::ResourceTableError;
 
 use super::shared::Sharable;
-use baton_store::clock::nanoseconds_on;
+use baton_base::clock::nanoseconds_on;
 
 /// Limits on the resources of an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

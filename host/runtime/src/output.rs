@@ -18,7 +18,7 @@ use super::limits::{Effect, NearLimit, Tally};
 use super::logging::LogLevel;
 use super::page::Gate;
 use super::shared::SharedMemory;
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 /// Maximum length of a line (bytes), which bounds the host's buffer. Longer lines are split, and longer messages are
 /// cut.

@@ -1,7 +1,7 @@
 //! The page: memory in which the host publishes the deadline, and the gate with which the runner checks it.
 //!
 //! A deadline consists of an absolute time on each of three kernel clocks, since no single clock is trusted
-//! ([`Clock`](baton_store::clock::Clock)). The times are absolute because a new process has not observed how the clocks
+//! ([`Clock`](baton_base::clock::Clock)). The times are absolute because a new process has not observed how the clocks
 //! moved before. If any clock has passed its time, the deadline has passed, whatever the other clocks say.
 //!
 //! The page holds two deadlines and a count that selects the valid one. The host completely writes the other deadline
@@ -19,8 +19,8 @@ use rustix::time::ClockId;
 
 use super::limits::{Effect, Tally};
 use super::shared::{Mapped, Others, Sharable, SharedMemory};
-use baton_store::clock::nanoseconds_on;
-use baton_store::gate::Refused;
+use baton_base::clock::nanoseconds_on;
+use baton_base::gate::Refused;
 
 const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId::Realtime];
 

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 
+use baton_base::address::AddressKind;
 use baton_election::{StopReason, Term};
 use baton_store::Digest;
-use baton_store::address::AddressKind;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Readers of untrusted modules, messages, traps and requests. See [`baton_store::untrusted`].
+//! Readers of untrusted modules, messages, traps and requests. See [`baton_base::untrusted`].
 
 use std::io::Cursor;
 
@@ -6,7 +6,7 @@ use super::component_size::component_size;
 use super::module::Module;
 use super::protocol::{self, FromRunner, FromTemplate, How};
 use super::{backtrace, componentize, http, judge, names};
-use baton_store::untrusted::{Reader, text};
+use baton_base::untrusted::{Reader, text};
 
 /// The readers of this crate.
 pub const READERS: &[Reader] = &[

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use super::{columns, print, print_json};
-use baton_runtime::escape::escape;
+use baton_base::escape::escape;
 use baton_runtime::{Inspection, ModuleKind, Wrapped};
 
 /// Prints the inspection of a module, as a JSON object or as human-readable text.

@@ -10,7 +10,7 @@ use super::args::{Output, PushFlags};
 use super::flags::{Flags, Selection};
 use super::{Doctor, Tone, print_json, print_styled, table};
 use crate::config::{self, ConfigError, Environment, Key};
-use baton_runtime::escape::escape;
+use baton_base::escape::escape;
 
 /// Check whether store and machine behave as Baton requires
 ///

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::print_on;
-use baton_runtime::escape::{escape, escape_json};
+use baton_base::escape::{escape, escape_json};
 
 /// An event or a line of output, in the form in which the admin endpoint sends it.
 #[derive(Deserialize)]

@@ -45,11 +45,11 @@ pub use tone::{Tone, print_styled, table};
 
 use crate::config::{self, Config, ConfigError, DoctorSettings, Environment, Key, Layer, removed, renamed};
 use args::{Arguments, Subcommand};
+use baton_base::address::without_user;
+use baton_base::escape::{escape, escape_lines};
 use baton_modules::{Assignment, is_path};
 use baton_runtime::LogLevel;
-use baton_runtime::escape::{escape, escape_lines};
 use baton_store::StoreUrl;
-use baton_store::address::without_user;
 use baton_store::{DigestPrefix, InvalidPrefix};
 
 /// The exit status for wrong configuration or usage. Success is 0, and any other failure is 1.

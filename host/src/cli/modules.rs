@@ -8,8 +8,8 @@ use time::format_description::well_known::Rfc3339;
 use super::status::short;
 use super::{Tone, print_json, print_styled, table};
 use baton_admin::{ModuleRow, NodeRow};
+use baton_base::clock::rfc3339;
 use baton_store::SILENT;
-use baton_store::clock::rfc3339;
 
 /// Prints the versions, as a table or as a JSON array. Ages are relative to `now`.
 ///

@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 use super::modules::age;
 use super::status::short;
 use super::{columns, print, print_json};
+use baton_base::escape::escape;
 use baton_node::node_announcement::NodeAnnouncement;
-use baton_runtime::escape::escape;
 use baton_store::steering::CommandOrigin;
 use baton_store::{Announcement, Labels, Listens};
 

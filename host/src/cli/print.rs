@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _, Write};
 
 use serde::Serialize;
 
-use baton_runtime::escape::{escape, escape_json, escape_lines};
+use baton_base::escape::{escape, escape_json, escape_lines};
 
 /// Prints lines of a result. Escapes all control characters except line endings. It is not an error if stdout is
 /// closed, as in `baton status | head -1`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval_at};
 
-use baton_runtime::escape::escape;
+use baton_base::escape::escape;
 
 /// No progress line is shown for work that takes less time than this.
 const AFTER: Duration = Duration::from_secs(1);

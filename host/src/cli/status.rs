@@ -11,9 +11,9 @@ use super::print::{print_error, print_json, print_json_again};
 use super::progress::moves_its_cursor;
 use super::tone::{Tone, on_stdout, print_drawing, print_styled, table};
 use crate::config::ConfigError;
-use baton_runtime::escape::{escape, escape_lines};
+use baton_base::clock::rfc3339;
+use baton_base::escape::{escape, escape_lines};
 use baton_runtime::{InstanceUsage, LimitUsage};
-use baton_store::clock::rfc3339;
 use baton_store::steering::CommandOrigin;
 use baton_store::{Digest, Labels, StoreUrl};
 

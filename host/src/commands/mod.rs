@@ -31,8 +31,8 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::cli::{self, Command, Progress, WRONG_CONFIGURATION};
+use baton_base::escape::escape;
 use baton_modules::{Compiler, PrepareError, compile_for_parent};
-use baton_runtime::escape::escape;
 use baton_runtime::{Inspection, make_runners, read_module, run_instance};
 use baton_store::{ANNOUNCEMENTS_AT_ONCE, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 pub use complete::{elections as complete_elections, nodes as complete_nodes};

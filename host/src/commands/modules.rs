@@ -9,11 +9,11 @@ use time::OffsetDateTime;
 use super::{announced, in_time, open_store, read, unheard_of};
 use crate::cli;
 use baton_admin::ModuleRow;
+use baton_base::clock::wall;
 use baton_modules::read_versions;
 use baton_node::links;
 use baton_node::steering::rollback;
 use baton_store::StoreUrl;
-use baton_store::clock::wall;
 use baton_store::{Announcement, DigestPrefix, ObjectStore};
 
 pub(super) async fn modules(election: &ElectionName, store: &StoreUrl, json: bool) -> anyhow::Result<ExitCode> {

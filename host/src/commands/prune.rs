@@ -10,9 +10,9 @@ use time::{Duration, OffsetDateTime};
 use super::modules::now;
 use super::{TRIES, announced, in_time, open_store, patiently, read};
 use crate::cli;
+use baton_base::escape::escape;
 use baton_modules::{EditError, ListedVersion, VersionList};
 use baton_modules::{edit_versions, read_versions};
-use baton_runtime::escape::escape;
 use baton_store::ModuleStore as _;
 use baton_store::withdraw;
 use baton_store::{Announcement, Digest, GONE, StoredModule};
@@ -281,7 +281,7 @@ mod tests {
         /// the highest term that it has seen.
         async fn said(&self, age: Duration, node: &str, name: &str, term: Term) {
             let then = u64::try_from((self.now() - age).unix_timestamp()).unwrap();
-            let at = baton_store::clock::rfc3339(std::time::Duration::from_secs(then));
+            let at = baton_base::clock::rfc3339(std::time::Duration::from_secs(then));
             let now = Announcement::now(node, "i", "", vec![], Some(Digest::of(name.as_bytes())));
             let said = Announcement { at, term, ..now };
             self.store.announce(&ElectionName::new("one").unwrap(), node, said.encode()).await.unwrap();

@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use super::modules::{announcements, now};
 use super::{ANSWER_WITHIN, TRIES, in_time, inspect, open_store, patiently};
 use crate::cli::{self, Progress, Push};
+use baton_base::clock::{rfc3339, wall};
+use baton_base::shell::quoted;
 use baton_modules::{EditError, ModuleSource, Publication, Pushed};
 use baton_modules::{check_election, edit_versions};
 use baton_node::links;
-use baton_runtime::shell::quoted;
 use baton_runtime::{FileError, read_file};
-use baton_store::clock::{rfc3339, wall};
 use baton_store::{Announcement, Digest, ModuleStore as _, ObjectStore};
 use baton_store::{LeaseStore, StoreUrl};
 

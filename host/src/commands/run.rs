@@ -43,6 +43,9 @@ use crate::signals::{Ask, Signals};
 use baton_admin::local_socket;
 use baton_admin::watched::Watched;
 use baton_admin::{Admin, AdminError, AdminPlace, AdminSettings, AdminUrl, BoundEndpoint};
+use baton_base::clock::Clock;
+use baton_base::gate::Watchdog;
+use baton_base::jitter::Moments;
 use baton_modules::{
     Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, OciSource, Pace, Preparer,
     RegistryCredentials, Report, ReportSink, Source, Trust,
@@ -61,9 +64,6 @@ use baton_runtime::{
     CLAIM_AHEAD, ControlGroups, Engine, HttpPolicy, Launcher, Policy, Processes, Runners, RunningInstances, Templates,
 };
 use baton_runtime::{Folder, Secret};
-use baton_store::clock::Clock;
-use baton_store::gate::Watchdog;
-use baton_store::jitter::Moments;
 use baton_store::sqlite::Exposure;
 use baton_store::state::{Handover, ReadAhead};
 use baton_store::{Digest, LockFile, ObjectStore, no_file_events, witness};

@@ -16,9 +16,9 @@ use super::modules::announcements;
 use super::{ANSWER_WITHIN, elections, in_time, open_store, read, unheard_of};
 use crate::cli::{self, StatusRow};
 use crate::signals::Signals;
-use baton_store::clock::wall;
+use baton_base::clock::wall;
+use baton_base::untrusted::Reader;
 use baton_store::steering::{self, Steering};
-use baton_store::untrusted::Reader;
 use baton_store::{Announcement, ModuleStore as _, Store, StoreUrl};
 
 /// The exit status if one of the elections has no leader.

@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{Environment, Key, Layer, path_isolation, resolve};
-use baton_runtime::escape::escape;
-use baton_store::untrusted::Reader;
+use baton_base::escape::escape;
+use baton_base::untrusted::Reader;
 
 pub(crate) const READERS: &[Reader] =
     &[Reader { name: "configuration", read: configuration }, Reader { name: "mounts", read: mounts }];

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use baton_base::address::without_user;
 use baton_election::eligibility::HIGHEST_PRIORITY;
 use baton_election::{ElectionName, OnDone};
-use baton_store::address::without_user;
 
 use baton_admin::{AdminPlace, AdminUrl, InvalidAdminUrl};
+use baton_base::shell::quoted;
 use baton_modules::{InvalidModuleSource, ModuleSource};
 use baton_node::links::{InvalidPeerAddr, PeerAddr};
 use baton_node::telemetry::Format;
-use baton_runtime::shell::quoted;
 use baton_runtime::{Grant, GrantError, Grants};
 use baton_store::state::LARGEST;
 use baton_store::{Digest, InvalidDigest, LONGEST_LABEL};

@@ -10,8 +10,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::Digest;
-use crate::clock::{rfc3339, wall};
 use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
+use baton_base::clock::{rfc3339, wall};
 
 /// Age at which an announcement's node may be dead: three times the announcement interval.
 pub const SILENT: time::Duration = time::Duration::minutes(3);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::jitter::{Moments, between};
+use baton_base::jitter::{Moments, between};
 
 /// Minimum and maximum interval between reads while another node would report changes.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));

@@ -6,9 +6,9 @@ use baton_election::{ElectionName, StoreError, Version};
 use bytes::Bytes;
 use tokio::time::sleep;
 
-use crate::jitter::between;
 use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
+use baton_base::jitter::between;
 
 /// Maximum number of conflicts before an edit fails. On a distant store, another client that writes continuously leaves
 /// no gap.

@@ -9,9 +9,9 @@ use baton_election::{ElectionName, Record, StoreError, Term};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::rfc3339;
 use crate::edit::{Edit, GivenUp, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
+use baton_base::clock::rfc3339;
 
 /// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
 const FORMAT: u64 = 1;

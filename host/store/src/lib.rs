@@ -4,10 +4,6 @@
 //! contents. It maps errors to [`StoreError`]s by their codes, never by the status alone. Each backend passes the
 //! conformance suite.
 //!
-//! This is the lowest of the host's crates: above the elector, below the runtime. So it also contains what the other
-//! crates share: the [`clock`], the only place where time is read; the [`gate`] that every effect of an instance
-//! passes, with its watchdog; and the classification of an [`address`].
-//!
 //! - [`LeaseStore`] keeps leases, [`ObjectStore`] everything else. [`OperatorStore`] performs operators' actions on an
 //!   election. All three are implemented by [`sqlite`], [`azure`] and [`memory`]. [`lease`] contains the rules of a
 //!   lease, for stores that implement leases themselves.
@@ -20,25 +16,19 @@
 //! - [`steering`] contains operators' commands to an election's nodes.
 //! - [`History`] lists an election's past terms, for people to read.
 //! - [`edit`] changes an object despite conflicts and unknown outcomes. `recall` finds the highest term in all objects.
-//! - [`untrusted`] contains the readers of untrusted bytes that `make fuzz` tests. Each package lists its own readers.
 
-pub mod address;
 mod announcement;
 #[cfg(feature = "azure")]
 pub mod azure;
 mod change_notifier;
-pub mod clock;
 pub mod conformance;
 mod digest;
-mod doorbell;
 pub mod edit;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 mod file_events;
 mod file_system;
-pub mod gate;
 mod history;
 mod intercept;
-pub mod jitter;
 pub mod lease;
 pub mod memory;
 mod modules;
@@ -53,7 +43,6 @@ mod reclaiming;
 pub mod sqlite;
 pub mod state;
 pub mod steering;
-pub mod untrusted;
 mod url;
 #[cfg(any(feature = "azure", feature = "sqlite"))]
 pub mod witness;

@@ -12,10 +12,10 @@ use baton_election::{ElectionName, Op, Record, Reply, StoreError, Term, Version}
 use bytes::Bytes;
 use time::OffsetDateTime;
 
-use super::clock::TimeSource;
 use super::lease::{LeaseObject, apply, overwrite, removable};
 use super::{LeaseStore, check_length, recall};
 use crate::{Listed, Listing, ObjectStore, OperatorStore, PlainObject, Reading, VersionedObject};
+use baton_base::clock::TimeSource;
 
 /// The shortest and the longest lease of a [`MemoryStore`].
 pub const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use baton_election::StoreError;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::jitter::doubled;
+use baton_base::jitter::doubled;
 
 /// Timeout for one attempt: long enough to transfer several megabytes over a slow connection.
 const TRY: Duration = Duration::from_secs(4);

@@ -1,11 +1,11 @@
-//! The stores' readers of untrusted bytes, for [`crate::untrusted`].
+//! The stores' readers of untrusted bytes, for [`baton_base::untrusted`].
 
 #[cfg(feature = "sqlite")]
 use super::sqlite;
 use super::{Announcement, History, HistoryError, KEPT_TERMS, PastTerm, StoreUrl, state, steering::Steering};
 #[cfg(feature = "azure")]
 use super::{azure, witness};
-use crate::untrusted::{Reader, text};
+use baton_base::untrusted::{Reader, text};
 
 /// All readers of this package.
 pub const READERS: &[Reader] = &[

@@ -11,9 +11,9 @@ use baton_election::ElectionName;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{rfc3339, wall};
 use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
+use baton_base::clock::{rfc3339, wall};
 
 /// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
 const FORMAT: u64 = 1;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::address::without_user;
+use baton_base::address::without_user;
 
 const AZURITE_CONTAINER: &str = "baton";
 const SQLITE: &str = "sqlite:";

@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::gate::Watchdog;
 use baton_election::{ElectionName, End, StopReason, Time};
 use baton_runtime::Folder;
 use baton_runtime::confine::missing;
@@ -25,8 +27,6 @@ use baton_runtime::{
     CLAIM_AHEAD, Engine, Grants, HttpPolicy, Instance, InstanceHandle as _, Launcher, Limits, MAKE_RUNNERS, Module,
     Notice, Output, Policy, Processes, Runners, RunningInstances, Templates, make_runners,
 };
-use baton_store::clock::Clock;
-use baton_store::gate::Watchdog;
 use baton_store::state;
 use baton_store::{LockFile, MemoryStore};
 use libtest_mimic::{Arguments, Trial};

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::in_flight::InFlight;
 use crate::{EditError, Judgement, VersionList, edit_versions};
+use baton_base::clock::{rfc3339, wall};
 use baton_store::ObjectStore;
-use baton_store::clock::{rfc3339, wall};
 
 /// Initial and maximum wait after a failure.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));

@@ -14,7 +14,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::watch::run_blocking;
-use baton_runtime::shell::quoted;
+use baton_base::shell::quoted;
 use baton_runtime::{FileError, read_file};
 
 /// Upper bound on the size of Docker's configuration, in bytes.

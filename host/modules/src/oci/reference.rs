@@ -6,8 +6,8 @@ use std::str::FromStr;
 use url::Url;
 
 use super::transport::stays_here;
+use baton_base::address::without_user;
 use baton_store::Digest;
-use baton_store::address::without_user;
 
 /// Docker Hub: its name, and its former name, which is still its address.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "index.docker.io");

@@ -14,7 +14,7 @@ use super::client::Client;
 use super::credentials::RegistryCredentials;
 use super::reference::{OciReference, Version};
 use super::transport::{AskError, SILENCE, cause, read};
-use baton_runtime::shell;
+use baton_base::shell;
 use baton_store::Digest;
 
 /// Timeout for any response except a module, including the time to fetch a token.

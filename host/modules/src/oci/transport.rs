@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::{Origin, Url};
 
 use super::artifact::short;
-use baton_store::address::{self, AddressKind};
+use baton_base::address::{self, AddressKind};
 
 /// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);

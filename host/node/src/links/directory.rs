@@ -126,8 +126,8 @@ fn parse_peer(said: &AnnouncedPeer) -> Option<(Digest, PeerAddr)> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use baton_base::clock::Clock;
     use baton_store::MemoryStore;
-    use baton_store::clock::Clock;
 
     use super::*;
 

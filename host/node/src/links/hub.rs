@@ -11,10 +11,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::escape::escape;
+use baton_base::jitter::{between, doubled};
 use baton_election::Hint;
-use baton_runtime::escape::escape;
 use baton_store::ChangeNotifier;
-use baton_store::jitter::{between, doubled};
 use futures::FutureExt as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;

@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
+use baton_base::address::without_user;
 use baton_store::AnnouncedPeer;
-use baton_store::address::without_user;
 
 use super::tls::{Identity, NoIdentity};
 

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::jitter::{between, doubled};
 use baton_election::ElectionName;
-use baton_store::jitter::{between, doubled};
 use baton_store::{ChangeNotifier, ObjectStore};
 use futures::FutureExt as _;
 use tokio::net::{TcpListener, UnixListener};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use baton_base::untrusted::Reader;
 use baton_election::eligibility::HIGHEST_PRIORITY;
 use baton_election::{ElectionName, Term};
-use baton_store::untrusted::Reader;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};

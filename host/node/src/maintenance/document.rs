@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 use crate::telemetry::Event;
-use baton_store::untrusted::Reader;
+use baton_base::untrusted::Reader;
 
 /// The reader of untrusted bytes, for the tests of untrusted bytes.
 pub const READER: Reader = Reader {

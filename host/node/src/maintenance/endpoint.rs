@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use baton_store::address::without_user;
+use baton_base::address::without_user;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode, Uri};

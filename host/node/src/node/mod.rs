@@ -19,9 +19,9 @@ use crate::maintenance::Drained;
 use crate::steering::{HandOvers, NodeIncarnation, Preemption, SteeringWatch};
 use crate::supervisor::{LeadershipQuota, Shutdown, Supervisor};
 use crate::telemetry::{ElectionTracker, Event, Log};
+use baton_base::clock::Clock;
 use baton_modules::{Follower, Judgement, Supply};
 use baton_runtime::Launch;
-use baton_store::clock::Clock;
 use baton_store::{LeaseStore, ObjectStore, Store};
 pub use id::{ClaimedId, NodeChoice, NodeError, NodeId};
 

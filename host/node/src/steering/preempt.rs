@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::jitter::between;
 use baton_election::{ElectionName, Time, Timing};
-use baton_store::clock::Clock;
-use baton_store::jitter::between;
 use baton_store::steering::{Ask, CommandOrigin, Steering};
 use baton_store::{Announcement, Digest, Store};
 use time::OffsetDateTime;

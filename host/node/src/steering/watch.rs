@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::jitter::between;
 use baton_election::timing::LONGEST_POLL;
 use baton_election::{
     Chosen, ElectionName, Eligibility, Ineligibility, IneligibleCause, SteeringVersion, StoreError, Time, Timing,
     Version,
 };
-use baton_store::clock::Clock;
-use baton_store::jitter::between;
 use baton_store::steering::{Ask, CommandOrigin, LONGEST_STEP_DOWN, Request, Steering};
 use baton_store::{ChangeNotifier, ObjectStore, Reading, VersionedObject};
 use tokio::sync::watch;

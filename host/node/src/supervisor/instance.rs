@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use baton_base::gate::Deadline;
 use baton_election::{End, Input, ModuleVersion, StopReason, Term, Time};
 use baton_modules::Prepared;
 use baton_runtime::{Gone, InstanceEvent, InstanceHandle};
 use baton_store::Digest;
-use baton_store::gate::Deadline;
 use tokio::time::timeout;
 
 use super::Run;

@@ -10,7 +10,7 @@
 //! threads, including the log's writer, are woken afterwards.
 //!
 //! An instance counts as gone only once its lines have been written or dropped. Only then is its lease released or
-//! another instance started. Lines that are not read within [`LAST_LINES`], or before the term's deadline, are dropped.
+//! another instance started. Lines that are not read within 0.5 s, or before the term's deadline, are dropped.
 
 mod instance;
 mod output;
@@ -35,12 +35,12 @@ use crate::random::random;
 use crate::steering::{SteeringState, SteeringWatch};
 use crate::telemetry::{BEAT_EVERY, ElectionTracker, Event, Log};
 use crate::view::{NodeView, snapshot};
+use baton_base::clock::Clock;
+use baton_base::gate::{Deadline, end_this_process};
 use baton_election::Snapshot;
 use baton_modules::{Judgement, Prepared, Supply, Verdict};
 use baton_runtime::{InstanceEvent, Launch};
 use baton_store::LeaseStore;
-use baton_store::clock::Clock;
-use baton_store::gate::{Deadline, end_this_process};
 use baton_store::steering::CommandOrigin;
 use instance::Serving;
 use output::Replaced;
@@ -146,7 +146,7 @@ struct Run {
     given: Supervisor,
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
-    /// What the node knows, to be published after each turn.
+    /// The node's view, to be published after each input.
     view: NodeView,
     /// Requests to the store, and the wait for an instance's last lines. Each yields an input for the elector.
     requests: JoinSet<Input>,
@@ -170,7 +170,7 @@ struct Run {
     has_finished: bool,
 }
 
-/// Something that the supervisor has waited for.
+/// A result of waiting.
 enum News {
     Instance(InstanceEvent),
     Supply,
@@ -218,7 +218,7 @@ impl Run {
         }
     }
 
-    /// Publishes what the node knows now.
+    /// Publishes the node's view.
     fn publish(&mut self) {
         let now = self.given.clock.now();
         let is_done = self.elector.follows() && self.serving.is_none();
@@ -352,7 +352,7 @@ impl Run {
         }
     }
 
-    /// Takes over what the elector reports, and logs it.
+    /// Updates the view from a report of the elector, and logs the report.
     fn report(&mut self, report: Report) {
         self.view.note_report(&report);
         if matches!(report, Report::Lost { .. } | Report::Standby { .. })

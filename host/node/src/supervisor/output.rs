@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::gate::Deadline;
 use baton_election::{Term, Time};
 use baton_runtime::{NearLimit, Notice, Output, RefusedRequest, Stream};
 use baton_store::Digest;
-use baton_store::clock::Clock;
-use baton_store::gate::Deadline;
 
 use crate::telemetry::{ElectionTracker, Event, GuestStream, Log};
 

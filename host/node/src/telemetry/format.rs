@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::queue::LogEntry;
 use super::{Ended, Event, Format, GuestStream};
+use baton_base::clock::rfc3339;
+use baton_base::escape::{escape, escape_json, escape_lines};
 use baton_election::ElectionName;
 use baton_runtime::LogLevel;
-use baton_runtime::escape::{escape, escape_json, escape_lines};
 use baton_store::Digest;
-use baton_store::clock::rfc3339;
 
 /// Format and audience of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

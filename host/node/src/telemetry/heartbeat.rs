@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::jitter::Moments;
 use baton_election::Time;
-use baton_store::clock::Clock;
-use baton_store::jitter::Moments;
 use tokio::time::{Instant, sleep_until};
 
 /// Maximum interval between two heartbeats.

@@ -59,8 +59,8 @@ impl Event {
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
-    /// Creates the event for a node that must not lead for `wait`; `None` if only an operator ends that. The pair is the
-    /// operator, if an operator gave the command, and the reason.
+    /// Creates the event for a node that must not lead for `wait`; `None` if only an operator ends that. The pair is
+    /// the operator, if an operator gave the command, and the reason.
     #[must_use]
     pub(crate) fn ineligible(
         cause: &IneligibleCause,

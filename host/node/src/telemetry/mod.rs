@@ -41,8 +41,8 @@ pub use terms::Served;
 pub use tracker::{ElectionTracker, LinkStatus};
 
 use crate::node::NodeId;
-use baton_store::clock::wall;
-use baton_store::gate::Deadline;
+use baton_base::clock::wall;
+use baton_base::gate::Deadline;
 use queue::{LogEntry, Queue};
 use sink::Sink;
 

@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 
 use super::ring::BESIDES;
 use super::{Event, Scope};
-use baton_runtime::escape::is_harmful;
-use baton_store::gate::Deadline;
+use baton_base::escape::is_harmful;
+use baton_base::gate::Deadline;
 
 pub(super) const CAPACITY: usize = 1024;
 /// Capacity for the output of all guests together, in bytes. Each election gets at least `GUESTS_EACH`.

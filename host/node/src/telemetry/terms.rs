@@ -1,14 +1,14 @@
 //! The terms that a node has served, for the election's history.
 //!
-//! The supervisor, whose thread renews and kills, reports here, under a lock that is held only while a few values are copied. The
-//! historian collects the terms.
+//! The supervisor, whose thread renews and kills, reports here, under a lock that is held only while a few values are
+//! copied. The historian collects the terms.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use baton_base::clock::wall;
 use baton_election::{Record, Term};
-use baton_store::clock::wall;
 use baton_store::{KEPT_TERMS, LONGEST_TEXT};
 use tokio::sync::Notify;
 

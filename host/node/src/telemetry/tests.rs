@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::queue::CAPACITY;
 use super::*;
+use baton_base::clock::Clock;
 use baton_runtime::LogLevel;
 use baton_runtime::{LONGEST_LINE, Usage};
 use baton_store::Digest;
-use baton_store::clock::Clock;
 
 const TEXT: Style = Style { format: Format::Text, terminal: true, colours: false };
 const JSON: Style = Style { format: Format::Json, terminal: false, colours: false };

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use baton_base::clock::{rfc3339, wall};
+use baton_base::jitter::Moments;
 use baton_election::{ElectionName, Term, Time};
 use baton_runtime::Effects;
-use baton_store::clock::{rfc3339, wall};
-use baton_store::jitter::Moments;
 use baton_store::{ChangeNotifier, Listens};
 use tokio::sync::watch;
 
@@ -55,7 +55,7 @@ pub struct ElectionTracker {
     totals: Mutex<Totals>,
 }
 
-/// What a node knows about its links for one election.
+/// The state of a node's links for one election.
 #[derive(Clone, Debug, Default)]
 pub struct LinkStatus {
     /// The node to which this node has a link, if any.

@@ -11,8 +11,8 @@ use super::format::{Formatter, Style};
 use super::queue::{LogEntry, Loss, Next, Queue};
 use super::sink::Sink;
 use super::{Event, Ring};
-use baton_store::clock::wall;
-use baton_store::gate::Deadline;
+use baton_base::clock::wall;
+use baton_base::gate::Deadline;
 
 pub(super) fn spawn(queue: Arc<Queue>, events: Arc<Ring>, style: Style, sink: Sink) -> io::Result<JoinHandle<()>> {
     let mut writer = Writer { queue, events, formatter: Formatter::new(style), sink, overdue: None };

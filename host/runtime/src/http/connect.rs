@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use url::Host;
 use wasmtime_wasi_http::Error;
 
-use baton_store::address::kind;
+use baton_base::address::kind;
 
 use super::super::page::Gate;
 use super::super::protocol::Resolved;

@@ -313,7 +313,7 @@ mod tests {
     use super::super::super::runner::Lookups;
     use super::super::{connect::Connector, tls};
     use super::*;
-    use baton_store::clock::Clock;
+    use baton_base::clock::Clock;
 
     #[tokio::test]
     async fn connection_is_not_reused_for_a_grant_with_narrower_reach() {

@@ -12,8 +12,8 @@ use url::{Host, Url};
 
 use super::super::protocol::Resolved;
 use super::path::is_ambiguous;
-use crate::shell;
-use baton_store::address::{AddressKind, is_certainly_loopback};
+use baton_base::address::{AddressKind, is_certainly_loopback};
+use baton_base::shell;
 
 /// Maximum length of a host in a URL (bytes). No DNS name or IP address is longer.
 const LONGEST_HOST: usize = 255;

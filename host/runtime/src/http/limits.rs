@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use wasmtime_wasi_http::RequestOptions;
 
 use super::super::page::Gate;
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 /// Default timeout for opening a connection, including the DNS lookup and TLS.
 const CONNECT: Duration = Duration::from_secs(5);

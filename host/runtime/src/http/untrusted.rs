@@ -4,7 +4,7 @@ use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 
 use super::grant::{Grant, Grants, Origin};
 use super::headers::{Stamp, plain};
-use baton_store::untrusted::text;
+use baton_base::untrusted::text;
 
 /// Reads a grant on the first line, and applies it to the URLs on the other lines.
 pub(crate) fn grant(bytes: &[u8]) {

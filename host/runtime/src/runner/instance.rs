@@ -26,7 +26,7 @@ use super::super::protocol::{
 };
 use super::super::shared::{Others, SharedMemory};
 use super::{LocalState, Lookups, Prepared, Wire, end};
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 pub(super) struct Instance {
     prepared: Prepared,

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 /// Number of calls on files that run at a time. Further calls wait.
 const FILE_THREADS: usize = 4;

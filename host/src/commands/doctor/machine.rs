@@ -13,9 +13,9 @@ use rustix::time::ClockId;
 use crate::cli::Finding;
 use crate::commands::descriptors;
 use crate::config::DoctorSettings;
+use baton_base::clock::nanoseconds_on;
 use baton_modules::{Cache, CacheError};
 use baton_runtime::{Grants, HttpPolicy, Policy, confine};
-use baton_store::clock::nanoseconds_on;
 use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 
 /// If the wall clock deviates from the boot clock by at least this much, the wall clock was set, not slewed.

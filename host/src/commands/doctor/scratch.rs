@@ -9,7 +9,7 @@ use baton_election::{ElectionName, LeaseId, Op, Record, StoreError, Time};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use baton_store::clock::{Clock, wall};
+use baton_base::clock::{Clock, wall};
 use baton_store::conformance::{Bench, NODE, Passage};
 use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, StoreCall};
 

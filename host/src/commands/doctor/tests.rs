@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use super::scratch::Scratch;
 use super::trial::{self, Advice, News, Plan};
 use crate::cli::{Finding, Level};
+use baton_base::clock::Clock;
 use baton_store::azure::MAY_NOT;
-use baton_store::clock::Clock;
 use baton_store::conformance::{CHECKS, Run};
 use baton_store::{
     Intercept, Interceptor, LeaseStore, Listing, MemoryStore, ObjectStore, Reading, StoreAnswer, StoreCall,

@@ -10,9 +10,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::latency;
 use super::scratch::Scratch;
 use crate::cli::{Finding, Latency};
+use baton_base::clock::Clock;
 use baton_store::StoreUrl;
 use baton_store::azure::MAY_NOT;
-use baton_store::clock::Clock;
 
 /// Number of attempts at a check if this machine is too slow for a verdict.
 const TRIES: u32 = 3;

@@ -1,6 +1,6 @@
 //! A parser for the part of server-sent events (`text/event-stream`, HTML standard) that nodes use.
 
-use baton_store::untrusted::Reader;
+use baton_base::untrusted::Reader;
 
 /// Longest line to accept, in bytes. An entry has a few hundred kilobytes at most.
 const LONGEST_LINE: usize = 1 << 20;

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::tokens::KeptToken;
-use crate::address::is_certainly_loopback;
+use baton_base::address::is_certainly_loopback;
 
 /// The error if the environment's endpoint or credentials cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

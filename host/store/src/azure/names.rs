@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use crate::clock::Clock;
+use baton_base::clock::Clock;
 
 /// Lifetime of a result: longer than the wait before the next attempt. Afterwards, a new connection looks up the name
 /// again, because the account may have failed over to another region.

@@ -1,4 +1,4 @@
-//! Readers of untrusted metadata and credentials, for [`crate::untrusted`].
+//! Readers of untrusted metadata and credentials, for [`baton_base::untrusted`].
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use azure_core::headers::Header as _;
 
 use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
-use crate::untrusted::{pairs, text};
+use baton_base::untrusted::{pairs, text};
 
 /// Reads metadata, one `NAME=VALUE` per line, as a record's and as an announcement's metadata.
 pub(crate) fn record(bytes: &[u8]) {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Record, Reply, Snapshot, StoreError, Time, Version};
 
 use crate::Store;
-use crate::clock::Clock;
+use baton_base::clock::Clock;
 
 /// Interval between readings of a lease that is about to end.
 pub(super) const POLL: Duration = Duration::from_millis(50);

@@ -20,7 +20,7 @@ use rustix::path::Arg;
 use super::database::missing;
 use super::file::{misconfigured, out_of_reach};
 use super::{new_version, rights};
-use crate::clock::wall;
+use baton_base::clock::wall;
 
 /// The folder's name inside the store's folder.
 pub(super) const FOLDER: &str = "nodes";

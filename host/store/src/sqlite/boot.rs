@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::clock::Clock;
 use crate::witness::boot_id;
+use baton_base::clock::Clock;
 
 /// A boot clock and its identity. Readings of two boot clocks are comparable only if both parts of the identity are
 /// equal: containers on one machine may have time namespaces that shift the clock.

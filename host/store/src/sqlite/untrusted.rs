@@ -1,4 +1,4 @@
-//! Readers of database rows, for [`crate::untrusted`].
+//! Readers of database rows, for [`baton_base::untrusted`].
 
 use std::time::Duration;
 

@@ -22,9 +22,9 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 
 use super::document::{Document, DocumentError, KEY, Limits, Mark};
-use crate::gate::Gate;
 use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
+use baton_base::gate::Gate;
 
 /// A host that claims an election's state.
 #[derive(Clone)]

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use baton_base::clock::nanoseconds_on;
 use baton_election::{ElectionName, LeaseId, LeaseState, Op, Reply, Snapshot, StoreError, Version};
-use baton_store::clock::nanoseconds_on;
 use baton_store::{LeaseStore, SqliteStore};
 use rustix::time::ClockId;
 use tempfile::TempDir;

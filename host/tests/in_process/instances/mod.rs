@@ -12,14 +12,14 @@ use std::io::BufRead as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_base::clock::Clock;
+use baton_base::gate::{Gate, Watchdog};
 use baton_election::{ElectionName, End, StopReason};
 use baton_runtime::{
     CLAIM_AHEAD, Engine, Instance, InstanceHandle as _, Launcher, Limits, Module, Notice, Output, Policy, Processes,
     Runners, RunningInstances, Templates,
 };
 use baton_store::MemoryStore;
-use baton_store::clock::Clock;
-use baton_store::gate::{Gate, Watchdog};
 use baton_store::state;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Handle;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use baton_store::clock::Clock;
+use baton_base::clock::Clock;
 
 use baton_election::{ElectionName, OnDone, Settings, StoreError, Timing};
 use baton_modules::{Prepared, Supply};

@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use baton_base::clock::Clock;
 use baton_election::{ElectionName, End, OnDone, StopReason, StoreError, Term, Time, Timing};
 use baton_modules::{
     EditError, Follower, FollowerConfig, Offer, Pace, Preparation, Prepare, PrepareError, Publication, VersionList,
@@ -29,7 +30,6 @@ use baton_node::steering::operator::{HintTarget, Operator, SteerResult, Steering
 use baton_node::supervisor::Shutdown;
 use baton_node::telemetry::{ElectionTracker, FollowerLog, Format, Log, LogWriter, Ring, Style};
 use baton_runtime::{Effects, Engine, Gone, InstanceEvent, InstanceHandle, Launch, Module, Output, Usage};
-use baton_store::clock::Clock;
 use baton_store::{
     Announcement, Digest, Intercept, Interceptor, MemoryStore, ModuleStore as _, ObjectStore as _, Reading,
     StoreAnswer, StoreCall, memory,

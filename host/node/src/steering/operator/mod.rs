@@ -10,9 +10,9 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use baton_base::clock::wall;
+use baton_base::escape::escape;
 use baton_election::{ElectionName, LeaseState, Op, Outcome, Record, Reply, Snapshot, StoreError, Term, Version};
-use baton_runtime::escape::escape;
-use baton_store::clock::wall;
 use baton_store::steering::{self, Ask, CommandOrigin, EditError, LONGEST_REASON, Request, Steering, SteeringError};
 use baton_store::{Announcement, ChangeNotifier, LeaseStore, ModuleStore as _, ObjectStore, Store, StoreUrl};
 use time::OffsetDateTime;

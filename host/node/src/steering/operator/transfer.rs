@@ -1,7 +1,7 @@
 //! Transfers: make a node lead that was named by an operator or preferred by a leader.
 
+use baton_base::escape::escape;
 use baton_election::Term;
-use baton_runtime::escape::escape;
 use baton_store::Announcement;
 use baton_store::steering::{Ask, Request, Steering, SteeringError};
 use tokio::time::{Instant, sleep};

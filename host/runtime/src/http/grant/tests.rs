@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-use baton_store::address::kind;
+use baton_base::address::kind;
 
 use super::*;
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::*;
-use crate::clock::Clock;
 use crate::memory::{Fault, MemoryStore};
 use crate::state::EditError;
 use crate::{Intercept, Interceptor, StoreAnswer, StoreCall};
+use baton_base::clock::Clock;
 
 /// Counts a store's calls, and makes the store unreadable on demand.
 #[derive(Clone, Default)]
