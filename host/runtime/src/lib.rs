@@ -25,76 +25,49 @@
 //!
 //! # Modules
 //!
-//! - The host's side: `instance` starts, supervises and kills one instance. `templates` and `runners` keep processes
-//!   ready under a coordinator's `policy`; `process` starts and reaps them; `control_groups` groups them. `instances`
-//!   lists the running instances.
-//! - Between both sides: `protocol` has the messages, `shared` the shared memory, `page` the deadline in it and the
-//!   runner's gate, and `limits` the limits and usage of an instance.
-//! - The runner's side: `runner` is its whole life. `guest` implements the contract, `state` the coordinator's state,
-//!   `denied` the interfaces that are linked without being granted. `files`, `folder` and `listing` implement granted
-//!   folders, `http` requests to other servers. `holdings` enforces the limits. `output` and `logging` take the lines.
-//! - Before and after: `module` reads, compiles and links components with an `engine`. `judge` checks whether they fit,
-//!   `componentize` wraps core modules, and `component_size` measures. `backtrace` and `names` make traps readable.
+//! - `host`, the host's side: `launch` starts instances, `instance` is the handle of one, `task` supervises it, and
+//!   `requests` does what its runner asks for. `templates` and `runners` keep processes ready under a coordinator's
+//!   `policy`; `process` starts and reaps them; `control_groups` groups them. `instances` lists the running instances.
+//! - `wire`, between both sides: `protocol` has the messages, `shared` the shared memory, `page` the deadline in it and
+//!   the runner's gate, `limits` the limits and usage of an instance, and `output` its lines.
+//! - `runner`, the runner's side: `instance` is its whole life. `guest` implements the contract, `state` the
+//!   coordinator's state, `denied` the interfaces that are linked without being granted. `files`, `folder` and
+//!   `listing` implement granted folders, `http` requests to other servers. `holdings` enforces the limits.
+//! - `module`, before and after: it reads, compiles and links components with an `engine`. `judge` checks whether they
+//!   fit, `componentize` wraps core modules, and `component_size` measures. `backtrace` and `names` make traps readable.
 //! - [`confine`] drops every right that one of these processes does not need before it works on untrusted input.
 //! - Helpers: `secret`, [`memory`], `bounded`.
 
-mod backtrace;
 mod bounded;
-mod component_size;
-mod componentize;
 pub mod confine;
-mod control_groups;
-mod denied;
-mod engine;
-mod files;
-mod folder;
-mod guest;
-mod holdings;
-mod http;
-mod instance;
-mod instances;
-mod judge;
-mod limits;
-mod listing;
-mod logging;
+mod host;
 pub mod memory;
 mod module;
-mod names;
-mod output;
-mod page;
-mod policy;
-mod polls;
-mod process;
-mod protocol;
 mod runner;
-mod runners;
 mod secret;
-mod shared;
-mod state;
-mod templates;
 mod untrusted;
-mod weight;
+mod wire;
 
 pub use bounded::{FileError, read_file};
-pub use componentize::Wrapped;
-pub use control_groups::{ControlGroups, ControlGroupsError};
-pub use engine::Engine;
-pub use folder::{Folder, FolderGrant};
-pub use http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
-pub use instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, InstanceHandle, Launch, Launcher};
-pub use instances::{InstanceUsage, LimitUsage, ProcessUse, RunningInstances};
-pub use judge::is_complete;
-pub use judge::{Import, ModuleKind};
-pub use limits::{Effect, Effects, LimitKind, Limits, NearLimit, Usage};
-pub use logging::LogLevel;
+pub use host::control_groups::{ControlGroups, ControlGroupsError};
+pub use host::instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, InstanceHandle, Launch, Launcher};
+pub use host::instances::{InstanceUsage, LimitUsage, ProcessUse, RunningInstances};
+pub use host::policy::Policy;
+pub use host::process::{MAKE_RUNNERS, Processes, tie_to_parent};
+pub use host::runners::{RunnerError, Runners};
+pub use host::templates::Templates;
+pub use module::componentize::Wrapped;
+pub use module::engine::Engine;
+pub use module::judge::is_complete;
+pub use module::judge::{Import, ModuleKind};
 pub use module::read as read_module;
 pub use module::{Inspection, LARGEST_MODULE, Module, ModuleError};
 pub use module::{OUTLINE, Outline};
-pub use output::{LONGEST_LINE, Notice, Output, Stream};
-pub use policy::Policy;
-pub use process::{MAKE_RUNNERS, Processes, tie_to_parent};
+pub use runner::folder::{Folder, FolderGrant};
+pub use runner::http::{CaError, Grant, GrantError, Grants, HttpPolicy, RefusedRequest};
+pub use runner::logging::LogLevel;
 pub use runner::{Forked, make_runners, run_instance};
-pub use runners::{RunnerError, Runners};
 pub use secret::{Secret, SecretSource};
-pub use templates::Templates;
 pub use untrusted::READERS;
+pub use wire::limits::{Effect, Effects, LimitKind, Limits, NearLimit, Usage};
+pub use wire::output::{LONGEST_LINE, Notice, Output, Stream};

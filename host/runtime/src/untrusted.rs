@@ -2,10 +2,11 @@
 
 use std::io::Cursor;
 
-use super::component_size::component_size;
-use super::module::Module;
-use super::protocol::{self, FromRunner, FromTemplate, How};
-use super::{backtrace, componentize, http, judge, names};
+use crate::module::Module;
+use crate::module::component_size::component_size;
+use crate::module::{backtrace, componentize, judge, names};
+use crate::runner::http;
+use crate::wire::protocol::{self, FromRunner, FromTemplate, How};
 use baton_base::untrusted::{Reader, text};
 
 /// The readers of this crate.

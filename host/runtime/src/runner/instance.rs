@@ -9,23 +9,23 @@ use wasmtime::{Store, WasmBacktrace};
 use wasmtime_wasi::p2::bindings::Command;
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
-use super::super::backtrace::shortened;
-use super::super::denied::Denials;
-use super::super::files::{Folders, NoFolder};
-use super::super::guest::{CALL_BYTES, Coordinator, Failure, Guest, StopNotice, TermContext};
-use super::super::holdings::Holdings;
-use super::super::http::Http;
-use super::super::judge::ModuleKind;
-use super::super::limits::{Limits, Tally};
-use super::super::logging::GuestLog;
-use super::super::module::{EntryPoint, Linked};
-use super::super::output::{GuestStream, Notice, NullOutput, Outlet, Output, Stream, guest_streams};
-use super::super::page::{Gate, Page};
-use super::super::protocol::{
+use super::{LocalState, Lookups, Prepared, Wire, end};
+use crate::module::backtrace::shortened;
+use crate::module::judge::ModuleKind;
+use crate::module::{EntryPoint, Linked};
+use crate::runner::denied::Denials;
+use crate::runner::files::{Folders, NoFolder};
+use crate::runner::guest::{CALL_BYTES, Coordinator, Failure, Guest, StopNotice, TermContext};
+use crate::runner::holdings::Holdings;
+use crate::runner::http::Http;
+use crate::runner::logging::GuestLog;
+use crate::wire::limits::{Limits, Tally};
+use crate::wire::output::{GuestStream, Notice, NullOutput, Outlet, Output, Stream, guest_streams};
+use crate::wire::page::{Gate, Page};
+use crate::wire::protocol::{
     self, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, StartParams, ToRunner, frame,
 };
-use super::super::shared::{Others, SharedMemory};
-use super::{LocalState, Lookups, Prepared, Wire, end};
+use crate::wire::shared::{Others, SharedMemory};
 use baton_base::clock::Clock;
 
 pub(super) struct Instance {

@@ -1,15 +1,26 @@
 //! The process of one instance: a fork of its [`template`] that drops every right that the instance does not need,
 //! before it runs untrusted code.
 //!
-//! The runner prepares itself before there is a term to serve ([`Runners`](super::runners::Runners)): it confines
+//! The runner prepares itself before there is a term to serve ([`Runners`](crate::host::runners::Runners)): it confines
 //! itself, starts its threads, and rehearses the start of an instance without calling any function of it. So the
 //! message that begins an instance finds everything ready. The runner runs one instance and exits with it. However it
 //! ends, the kernel leaves nothing of it behind.
 
+mod connection;
+pub(crate) mod denied;
+pub(crate) mod files;
+pub(crate) mod folder;
+pub(crate) mod guest;
+pub(crate) mod holdings;
+pub(crate) mod http;
 mod instance;
+pub(crate) mod listing;
+pub(crate) mod logging;
+pub(crate) mod polls;
 mod runtime;
+pub(crate) mod state;
 mod template;
-mod wire;
+pub(crate) mod weight;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,21 +33,21 @@ use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{ClockId, NanosleepRelativeResult, Timespec, clock_nanosleep_relative};
 
-use super::http::Client;
-use super::limits::Tally;
-use super::module::Linked;
-use super::page::Gate;
-use super::policy::Policy;
-use super::process::tie_to_parent;
-use super::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
-use super::shared::{Mapped, SharedMemory};
 use crate::confine::{self, RunnerReach};
+use crate::host::policy::Policy;
+use crate::host::process::tie_to_parent;
+use crate::module::Linked;
+use crate::runner::http::Client;
+use crate::wire::limits::Tally;
+use crate::wire::page::Gate;
+use crate::wire::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
+use crate::wire::shared::{Mapped, SharedMemory};
 
+pub(crate) use connection::{LocalState, Lookups, Wire};
 use instance::{Instance, Rehearsal};
 use runtime::GuestRuntime;
-pub(super) use runtime::{Begun, PollTracker};
+pub(crate) use runtime::{Begun, PollTracker};
 pub use template::{Forked, make_runners};
-pub(super) use wire::{LocalState, Lookups, Wire};
 
 /// The descriptors that a runner receives, in this order.
 struct Descriptors {

@@ -124,14 +124,14 @@ impl Wake for Woken {
 
 /// Starts tasks that run while the guest waits or computes.
 #[derive(Clone)]
-pub(in super::super) struct Begun {
+pub(crate) struct Begun {
     runtime: Arc<Runtime>,
     turns: Arc<Turns>,
 }
 
 impl Begun {
     /// Starts a task that the guest asks for in a host call. Dropping the handle aborts the task.
-    pub(in super::super) fn begin<T: Send + 'static>(
+    pub(crate) fn begin<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropJoinHandle<T> {
@@ -140,7 +140,7 @@ impl Begun {
     }
 
     /// Starts a task for the rest of something that was begun. Dropping the handle aborts the task.
-    pub(in super::super) fn go_on<T: Send + 'static>(
+    pub(crate) fn go_on<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropJoinHandle<T> {
@@ -154,7 +154,7 @@ impl Begun {
 
 /// Tracks how long a guest polls without waiting. While it does so with nothing in progress, no thread drives the
 /// timers of the runtime.
-pub(in super::super) struct PollTracker {
+pub(crate) struct PollTracker {
     turns: Arc<Turns>,
     clock: Clock,
     /// The guest's turn at its last poll, and the time of the first poll in that turn.
@@ -164,7 +164,7 @@ pub(in super::super) struct PollTracker {
 
 impl PollTracker {
     /// Records a poll, and drives the runtime if the guest has polled for long. Must be called before each poll.
-    pub(in super::super) async fn look(&mut self) {
+    pub(crate) async fn look(&mut self) {
         let (turn, now) = (self.turns.turn.load(SeqCst), self.clock.now());
         if turn != self.turn {
             (self.turn, self.since) = (turn, now);

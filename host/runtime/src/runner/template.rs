@@ -14,10 +14,10 @@ use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::stdio::dup2_stdin;
 
-use super::super::engine::Engine;
-use super::super::module::Linked;
-use super::super::process::{receive, tie_to_parent};
-use super::super::protocol::{self, FromTemplate, LONGEST_TO_RUNNER, ToLink};
+use crate::host::process::{receive, tie_to_parent};
+use crate::module::Linked;
+use crate::module::engine::Engine;
+use crate::wire::protocol::{self, FromTemplate, LONGEST_TO_RUNNER, ToLink};
 use crate::{confine, memory};
 
 /// A process that a template has forked.

@@ -1,0 +1,184 @@
+//! The template processes of a host. A template maps and links the code of one version, runs none of it, and forks the
+//! runners that do. Coordinators that run the same version share a template.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use baton_store::{Digest, LockFile};
+use rustix::process::Pid;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+use crate::host::process::{Process, Processes, hand_over};
+use crate::host::runners::{RunnerError, make_pipe};
+use crate::module::Module;
+use crate::wire::protocol::{FromTemplate, Messages, ToLink, frame};
+
+/// Timeout for a fork. A fork takes 1 ms, so a template that takes longer than this is stopped or broken.
+const FORKS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Longest message from a template (bytes).
+const LONGEST: usize = 1 << 20;
+
+/// Makes templates. Clones share them.
+#[derive(Clone)]
+pub struct Templates(Arc<Inner>);
+
+struct Inner {
+    program: PathBuf,
+    processes: Processes,
+    /// Proves to other nodes that a runner still exists: each runner holds a lock on it.
+    lock_file: Option<Arc<LockFile>>,
+    /// Templates in use, by the module's digest.
+    known: Mutex<HashMap<Digest, Weak<Template>>>,
+}
+
+/// The template of one version. Its process starts when it is first needed, and again if it has exited. It ends when
+/// this is dropped.
+pub(crate) struct Template {
+    templates: Templates,
+    module: Module,
+    live: AsyncMutex<Option<Live>>,
+}
+
+/// A template process that has linked its version.
+struct Live {
+    process: Process,
+    socket: UnixStream,
+    /// Number of outstanding answers, including those whose caller has given up.
+    asked: usize,
+    /// The part of the next answer that has arrived.
+    answer: Vec<u8>,
+}
+
+impl Templates {
+    /// Creates templates that run `program`, which must be this very version of Baton.
+    #[must_use]
+    pub fn new(program: PathBuf, processes: &Processes) -> Self {
+        Self::with_lock_file(program, processes, None)
+    }
+
+    /// Like [`Templates::new`], with a lock file. While a runner exists, a node that checks this file does not treat
+    /// the host as dead.
+    #[must_use]
+    pub fn with_lock_file(program: PathBuf, processes: &Processes, lock_file: Option<Arc<LockFile>>) -> Self {
+        Self(Arc::new(Inner { program, processes: processes.clone(), lock_file, known: Mutex::default() }))
+    }
+
+    /// Returns a locked descriptor of the lock file for a new runner, if there is a lock file.
+    ///
+    /// # Errors
+    /// If the file cannot be locked.
+    pub(crate) async fn lock(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(file) = self.0.lock_file.clone() else { return Ok(None) };
+        // The file system may block, and the task that waits must not.
+        tokio::task::spawn_blocking(move || file.for_runner()).await.map_err(io::Error::other)?.map(Some)
+    }
+
+    /// Returns the template of a version.
+    pub(crate) fn of(&self, module: &Module) -> Arc<Template> {
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, template| template.strong_count() > 0);
+        let slot = known.entry(module.digest()).or_default();
+        slot.upgrade().unwrap_or_else(|| {
+            let (templates, module) = (self.clone(), module.clone());
+            let template = Arc::new(Template { templates, module, live: AsyncMutex::default() });
+            *slot = Arc::downgrade(&template);
+            template
+        })
+    }
+}
+
+impl Template {
+    /// Forks a runner, and hands it these descriptors.
+    ///
+    /// # Errors
+    /// [`RunnerError`] says why there is no runner. After [`RunnerError::Template`] a runner may exist nevertheless,
+    /// with these very descriptors. So the next attempt must use new ones.
+    pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
+        let processes = &self.templates.0.processes;
+        let mut live = self.live.lock().await;
+        // The template may have exited since: the kernel may have killed it to free memory.
+        let template = match &mut *live {
+            Some(template) if template.process.is_alive() => template,
+            none => none.insert(self.link().await?),
+        };
+        let forked = timeout(FORKS_WITHIN, template.fork(processes, descriptors)).await;
+        match forked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(Ok(pid)) => Ok(processes.adopt(pid).await?),
+            Ok(Err(error)) => Err(error.into()),
+            Err(error) => {
+                *live = None;
+                Err(RunnerError::Template(error))
+            }
+        }
+    }
+
+    /// Starts the template's process. The caller sets the timeout.
+    async fn link(&self) -> Result<Live, RunnerError> {
+        let Inner { program, processes, .. } = &*self.templates.0;
+        let ((theirs_in, to), (from, theirs_out)) = (make_pipe()?, make_pipe()?);
+        let (mut to, from) = (pipe::Sender::from_owned_fd(to)?, pipe::Receiver::from_owned_fd(from)?);
+        let descriptors = vec![theirs_in, theirs_out, self.module.code()?];
+        let (mut process, socket) = processes.start(program, descriptors).await?;
+        // A failed write is ignored: the template's answer or its exit status says why it failed.
+        let _ = to.write_all(&frame(&ToLink { outline: self.module.outline() })?).await;
+        match Messages::new(from, LONGEST).next().await? {
+            Some(FromTemplate::Linked) => {
+                socket.set_nonblocking(true)?;
+                Ok(Live { process, socket: UnixStream::from_std(socket)?, asked: 0, answer: Vec::new() })
+            }
+            Some(FromTemplate::Unsuitable(problems)) => Err(RunnerError::Unsuitable(problems)),
+            Some(FromTemplate::Failed(why)) => Err(RunnerError::Failed(why)),
+            None => Err(RunnerError::of(process.ended().await?)),
+        }
+    }
+}
+
+impl Live {
+    /// Makes the template fork a runner that takes these descriptors. The inner error comes from the template.
+    ///
+    /// Cancel safe: the next call ends a runner whose caller has given up.
+    ///
+    /// # Errors
+    /// If the template failed. It must not be used again, since its next answer is unknown.
+    async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
+        while self.asked > 0 {
+            if let Ok(stray) = self.answer().await? {
+                processes.abandon(stray);
+            }
+        }
+        hand_over(&self.socket, descriptors)?;
+        self.asked += 1;
+        self.answer().await
+    }
+
+    /// Reads the next answer: the process id of the forked runner, or the negated number of an error.
+    async fn answer(&mut self) -> io::Result<io::Result<Pid>> {
+        loop {
+            if let Some((number, rest)) = self.answer.split_first_chunk() {
+                let number = i32::from_le_bytes(*number);
+                self.answer = rest.to_vec();
+                self.asked = self.asked.saturating_sub(1);
+                return match number {
+                    1.. => Pid::from_raw(number).ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Ok),
+                    0 => Err(io::ErrorKind::InvalidData.into()),
+                    ..0 => Ok(Err(io::Error::from_raw_os_error(number.saturating_neg()))),
+                };
+            }
+            self.socket.readable().await?;
+            match self.socket.try_read_buf(&mut self.answer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One request and its response on one connection, and the pool of idle connections.
+//!
+//! The request or body that waits on a connection drives it, so a request needs only the task that wasmtime starts.
+//! Nothing drives an idle connection, so the next request first checks that the server has not closed it. This module
+//! has its own pool, since the pool of `hyper-util` gives each connection a task, and does not know a grant's reach.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use baton_election::Time;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tokio::sync::OwnedSemaphorePermit;
+use wasmtime_wasi_http::io::TokioIo;
+use wasmtime_wasi_http::{Error, WasiBody};
+
+use super::connect::{Io, NotOpened, Signals};
+use super::grant::{AddressReach, Origin};
+use super::limits::{HEAD_BYTES, IDLE, IDLE_FOR, READ_AHEAD, Wait, Waits};
+use super::{HttpShared, Server};
+
+/// A request that a grant allows.
+pub(super) struct Admitted {
+    pub(super) request: Request<WasiBody>,
+    pub(super) server: Arc<Server>,
+    pub(super) reach: AddressReach,
+    /// The permit for one request in flight.
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) waits: Waits,
+}
+
+/// Drives the connection after the response's head has arrived, until the whole response has arrived.
+pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Makes a request, on an idle connection or a new one.
+///
+/// # Errors
+/// Returns the guest's error if there is no response.
+pub(super) async fn run(
+    shared: Arc<HttpShared>,
+    admitted: Admitted,
+) -> Result<(Response<WasiBody>, Option<ConnectionDriver>), Error> {
+    let Admitted { mut request, server, reach, place, waits, .. } = admitted;
+    let origin = &server.origin;
+    let place = Arc::new(place);
+    if !request.body().is_end_stream() {
+        // The body holds the permit until all of it is sent, which may be after the response has arrived.
+        let sending = Arc::clone(&place);
+        let keeping = move |frame| {
+            let _ = &sending;
+            frame
+        };
+        request = request.map(|body| body.map_frame(keeping).boxed_unsync());
+    }
+    let mut kept = shared.idle.take(origin, reach, shared.clock.now());
+    let (connection, response) = loop {
+        let is_kept = kept.is_some();
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            // Box this part of the future: it is the largest part and rarely needed, and the future is moved before it
+            // runs.
+            None => Box::pin(open(&shared, origin, reach, waits)).await?,
+        };
+        connection.signals.set_in_flight(true);
+        match connection.ask(request, &shared, waits.first_byte).await {
+            Ok(response) => break (connection, response),
+            // The server has closed the idle connection and has received no part of the request.
+            Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
+                request = unsent;
+                kept = shared.idle.take(origin, reach, shared.clock.now());
+            }
+            Err(Unanswered { error, .. }) => return Err(error),
+        }
+    };
+    let mut response = response;
+    let_go_of_the_buffer(response.headers_mut());
+    let place = (!response.is_end_stream()).then_some(place);
+    let (held, longest) = (Arc::clone(&shared), waits.between_bytes);
+    let response =
+        response.map(|incoming| Arriving { incoming, shared: held, longest, wait: None, place }.boxed_unsync());
+    let mut driven = Driven { connection, shared };
+    // The body of a short response often arrives together with its head.
+    if let Poll::Ready(is_usable) = poll_fn(|cx| Poll::Ready(driven.connection.poll_finished(cx))).await {
+        driven.end(is_usable);
+        return Ok((response, None));
+    }
+    let rest = async move {
+        let is_usable = poll_fn(|cx| driven.connection.poll_finished(cx)).await;
+        driven.end(is_usable);
+    };
+    Ok((response, Some(Box::pin(rest))))
+}
+
+/// Copies the header values. hyper's values are slices of its 64 KiB read buffer and would keep the whole buffer alive.
+fn let_go_of_the_buffer(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let is_sensitive = value.is_sensitive();
+        // Cannot fail: the bytes come from a valid value.
+        if let Ok(mut copied) = HeaderValue::from_bytes(value.as_bytes()) {
+            copied.set_sensitive(is_sensitive);
+            *value = copied;
+        }
+    }
+}
+
+/// A connection in use, which returns to the pool if it is reusable.
+struct Driven {
+    connection: Box<Connection>,
+    shared: Arc<HttpShared>,
+}
+
+impl Driven {
+    fn end(self, is_usable: bool) {
+        if is_usable {
+            self.shared.idle.keep(self.connection, self.shared.clock.now());
+        }
+    }
+}
+
+async fn open(
+    shared: &HttpShared,
+    origin: &Origin,
+    reach: AddressReach,
+    waits: Waits,
+) -> Result<Box<Connection>, Error> {
+    let opening = async {
+        let (stream, signals) = shared.connector.open(origin, reach, &shared.gate).await?;
+        let handshake =
+            http1::Builder::new().max_buf_size(READ_AHEAD).max_header_size(HEAD_BYTES).handshake(TokioIo::new(stream));
+        let (sender, driver) = handshake.await.map_err(|error| shared.explain(&error))?;
+        Ok((sender, driver, signals))
+    };
+    let mut wait = Wait::new(&shared.gate, &shared.clock, waits.connect);
+    let opened = tokio::select! {
+        biased;
+        opened = opening => opened,
+        () = poll_fn(|cx| wait.poll(cx, &shared.gate, &shared.clock)) => {
+            return Err(shared.late(Error::ConnectionTimeout));
+        }
+    };
+    let (sender, driver, signals) = opened.map_err(|not| match not {
+        NotOpened::Failed(error) => error,
+        NotOpened::OutOfReach(address) => shared.refuse_address(origin, address),
+    })?;
+    let origin = origin.clone();
+    let idle_since = Time::default();
+    Ok(Box::new(Connection { origin, reach, sender, driver, wait, signals, ended: false, idle_since }))
+}
+
+struct Unanswered {
+    error: Error,
+    /// The request, if no part of it was sent.
+    unsent: Option<Request<WasiBody>>,
+}
+
+pub(super) struct Connection {
+    origin: Origin,
+    /// The addresses to which the connection was allowed to be opened.
+    reach: AddressReach,
+    sender: http1::SendRequest<WasiBody>,
+    driver: http1::Connection<TokioIo<Box<dyn Io>>, WasiBody>,
+    /// The timer, first for connecting and then for each response.
+    wait: Wait,
+    signals: Signals,
+    /// True once the driver has ended. The driver must not be polled again then.
+    ended: bool,
+    idle_since: Time,
+}
+
+impl Connection {
+    /// Sends a request and waits for the response's head, for at most `longest`.
+    async fn ask(
+        &mut self,
+        request: Request<WasiBody>,
+        shared: &HttpShared,
+        longest: Duration,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let Self { sender, driver, wait, ended, .. } = self;
+        wait.restart(&shared.gate, &shared.clock, longest);
+        let mut answer = pin!(sender.try_send_request(request));
+        let failed = |error| Poll::Ready(Err(Unanswered { error, unsent: None }));
+        poll_fn(|cx| {
+            let driven = if *ended { Poll::Pending } else { Pin::new(&mut *driver).poll(cx) };
+            *ended |= driven.is_ready();
+            // Poll for the response even if the connection has ended, since the response may have arrived with the end.
+            match (answer.as_mut().poll(cx), driven) {
+                (Poll::Ready(Ok(response)), _) => Poll::Ready(Ok(response)),
+                (Poll::Ready(Err(mut error)), _) => {
+                    let unsent = error.take_message();
+                    Poll::Ready(Err(Unanswered { error: shared.explain(&error.into_error()), unsent }))
+                }
+                (Poll::Pending, Poll::Ready(Ok(()))) => failed(Error::ConnectionTerminated),
+                (Poll::Pending, Poll::Ready(Err(error))) => failed(shared.explain(&error)),
+                (Poll::Pending, Poll::Pending) => match wait.poll(cx, &shared.gate, &shared.clock) {
+                    Poll::Ready(()) => failed(shared.late(Error::ConnectionReadTimeout)),
+                    Poll::Pending => Poll::Pending,
+                },
+            }
+        })
+        .await
+    }
+
+    /// Drives the connection until the response has arrived. Returns true if the connection can be reused.
+    fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.ended || Pin::new(&mut self.driver).poll(cx).is_ready() {
+            self.ended = true;
+            return Poll::Ready(false);
+        }
+        self.sender.poll_ready(cx).map(|ready| ready.is_ok())
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Idle(
+    #[expect(clippy::vec_box, reason = "a connection is moved at each request, and is large")]
+    Mutex<Vec<Box<Connection>>>,
+);
+
+impl Idle {
+    /// Takes an idle connection to this origin that is still open. The connection must have been opened with the same
+    /// reach, since one path of an origin may have a wider grant than another.
+    fn take(&self, origin: &Origin, reach: AddressReach, now: Time) -> Option<Box<Connection>> {
+        loop {
+            let mut connection = {
+                let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.retain(|connection| now.since(connection.idle_since) < IDLE_FOR);
+                let at =
+                    kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
+                kept.swap_remove(at)
+            };
+            // On an idle connection a server sends nothing but the end.
+            connection.signals.ask_kernel();
+            if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Closes all idle connections gracefully.
+    pub(super) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn keep(&self, mut connection: Box<Connection>, now: Time) {
+        connection.signals.set_in_flight(false);
+        connection.idle_since = now;
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == IDLE {
+            kept.remove(0);
+        }
+        kept.push(connection);
+    }
+}
+
+struct Arriving {
+    incoming: Incoming,
+    shared: Arc<HttpShared>,
+    longest: Duration,
+    wait: Option<Wait>,
+    /// The request's permit, released once the body has arrived.
+    place: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl Body for Arriving {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(frame) => frame.map(|frame| {
+                let mut frame = frame.map_err(|error| self.shared.explain(&error))?;
+                if let Some(trailers) = frame.trailers_mut() {
+                    let_go_of_the_buffer(trailers);
+                }
+                Ok(frame)
+            }),
+            Poll::Pending => {
+                let Self { shared, longest, wait, .. } = &mut *self;
+                let wait = wait.get_or_insert_with(|| Wait::new(&shared.gate, &shared.clock, *longest));
+                std::task::ready!(wait.poll(cx, &shared.gate, &shared.clock));
+                Some(Err(shared.late(Error::ConnectionReadTimeout)))
+            }
+        };
+        self.wait = None;
+        if !matches!(frame, Some(Ok(_))) || self.incoming.is_end_stream() {
+            self.place = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::super::{connect::Connector, tls};
+    use super::*;
+    use crate::runner::Lookups;
+    use crate::wire::page::gate_for;
+    use baton_base::clock::Clock;
+
+    #[tokio::test]
+    async fn connection_is_not_reused_for_a_grant_with_narrower_reach() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let clock = Clock::default();
+        let now = clock.now();
+        let (gate, _page) = gate_for(Duration::from_secs(3600));
+        let uri = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
+        let origin = Origin::of(&uri).unwrap();
+        let connector = Connector::new(tls::connector(&[]).unwrap(), Lookups::nowhere());
+        let Ok((stream, signals)) = connector.open(&origin, AddressReach::Private, &gate).await else { panic!() };
+        let (mut sender, mut driver) = http1::Builder::new().handshake(TokioIo::new(stream)).await.unwrap();
+        // The sender is ready for a request only after the driver has been polled.
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx))).await.is_pending());
+        poll_fn(|cx| sender.poll_ready(cx)).await.unwrap();
+        let (ended, idle_since, reach) = (false, now, AddressReach::Private);
+        let wait = Wait::new(&gate, &clock, Duration::from_secs(1));
+        let idle = Idle::default();
+        let kept = Connection { origin: origin.clone(), reach, sender, driver, wait, signals, ended, idle_since };
+        idle.keep(Box::new(kept), now);
+        assert!(idle.take(&origin, AddressReach::Public, now).is_none(), "it leads to a private address");
+        assert!(idle.take(&origin, AddressReach::Private, now).is_some());
+    }
+}

@@ -1,0 +1,296 @@
+//! Limits on the resources of an instance, and its actual usage.
+//!
+//! Exceeding a limit ends the instance with a message that names the limit, and the flag that raises it, if any. Coming
+//! close to a limit is reported once. Lines of output are the exception: lines above the limit are dropped and counted
+//! (`output`).
+
+use std::ops::Add;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::ClockId;
+use serde::{Deserialize, Serialize};
+use wasmtime_wasi::ResourceTableError;
+
+use crate::wire::shared::Sharable;
+use baton_base::clock::nanoseconds_on;
+
+/// Limits on the resources of an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Total size of all linear memories (bytes).
+    pub memory: u64,
+    /// Total number of elements of all tables.
+    pub table_elements: u64,
+    /// Number of core instances, and also of memories and of tables, in a component.
+    pub instances: u64,
+    /// Maximum number of open handles, both to host resources (streams, files, timers) and to resources of the guest's
+    /// own components.
+    pub handles: u64,
+    /// Number of files, folders and folder listings open at a time.
+    pub files: u64,
+    /// Lines printed or logged per second in the long run. Bursts may have twice as many.
+    pub output: u32,
+}
+
+impl Default for Limits {
+    /// Returns limits far above the usage of the components that we know.
+    fn default() -> Self {
+        Self {
+            memory: 256 << 20,
+            table_elements: 1_000_000,
+            instances: 1_000,
+            handles: 50_000,
+            files: 256,
+            output: 500,
+        }
+    }
+}
+
+/// Resources that an instance has used: peaks, and totals for lines.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Usage {
+    /// Linear memory (bytes).
+    pub memory: u64,
+    /// Table elements.
+    pub table_elements: u64,
+    /// Core instances, memories or tables, whichever are most.
+    pub instances: u64,
+    /// Handles at a time.
+    pub handles: u64,
+    /// Files, folders and listings open at a time.
+    pub files: u64,
+    /// Memory of the runner for its handles (bytes), as far as it was measured.
+    pub kept: u64,
+    /// HTTP requests at a time.
+    pub requests: u64,
+    /// Lines printed or logged.
+    pub lines: u64,
+    /// Lines dropped, which `lines` does not include.
+    pub dropped: u64,
+}
+
+/// An action of an instance that is visible outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// An HTTP request.
+    Request,
+    /// A call on a file or folder, or on a stream of one.
+    File,
+    /// A write to its output, or a line of its log.
+    Output,
+    /// A commit of its state.
+    Commit,
+}
+
+impl Effect {
+    /// All kinds of effects.
+    pub const ALL: [Self; 4] = [Self::Request, Self::File, Self::Output, Self::Commit];
+
+    /// Returns the name in events and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::File => "file",
+            Self::Output => "output",
+            Self::Commit => "commit",
+        }
+    }
+}
+
+/// Numbers of effects that passed the gate or were refused. A commit counts as refused if it was not saved.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Effects {
+    passed: [u64; Effect::ALL.len()],
+    refused: [u64; Effect::ALL.len()],
+}
+
+impl Effects {
+    /// Builds the counts from a function that returns, for each kind, how many have passed and how many were refused.
+    pub fn of(count: impl Fn(Effect) -> [u64; 2]) -> Self {
+        let counts = Effect::ALL.map(count);
+        Self { passed: counts.map(|[passed, _]| passed), refused: counts.map(|[_, refused]| refused) }
+    }
+
+    /// Returns the number of effects of this kind that have passed.
+    pub fn passed(&self, effect: Effect) -> u64 {
+        self.passed[effect as usize]
+    }
+
+    /// Returns the number of effects of this kind that were refused.
+    pub fn refused(&self, effect: Effect) -> u64 {
+        self.refused[effect as usize]
+    }
+}
+
+impl Add for Effects {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self::of(|effect| {
+            let add = |count: fn(&Self, Effect) -> u64| count(&self, effect).saturating_add(count(&other, effect));
+            [add(Self::passed), add(Self::refused)]
+        })
+    }
+}
+
+/// An instance is close to a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NearLimit {
+    /// The limited resource.
+    pub what: LimitKind,
+    /// Current usage.
+    pub used: u64,
+    /// The limit.
+    pub limit: u64,
+}
+
+/// A limited resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LimitKind {
+    /// Linear memory.
+    Memory,
+    /// The runner's memory for handles.
+    Kept,
+    /// Table elements.
+    TableElements,
+    /// Handles.
+    Handles,
+    /// Open files, folders and listings.
+    Files,
+}
+
+impl LimitKind {
+    /// Returns the name in events and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Kept => "memory of the host",
+            Self::TableElements => "table elements",
+            Self::Handles => "handles",
+            Self::Files => "files",
+        }
+    }
+
+    /// Returns the flag that raises the limit, if any.
+    pub fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Memory | Self::Kept => Some("--max-memory"),
+            Self::TableElements | Self::Handles | Self::Files => None,
+        }
+    }
+}
+
+/// Counts the resources that one instance uses, in memory that its runner writes and its host reads. To the host the
+/// values are claims of the runner: a runner that its guest has taken over can write anything.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Tally {
+    pub(crate) memory: AtomicU64,
+    pub(crate) table_elements: AtomicU64,
+    pub(crate) instances: AtomicU64,
+    pub(crate) handles: AtomicU64,
+    pub(crate) files: AtomicU64,
+    pub(crate) kept: AtomicU64,
+    requests: AtomicU64,
+    lines: AtomicU64,
+    dropped: AtomicU64,
+    /// Time of the last progress report (ns of the boot clock, which all processes share); 0 if there was none.
+    progress: AtomicU64,
+    /// Nonzero once an effect was refused.
+    refused: AtomicU64,
+    effects_passed: [AtomicU64; Effect::ALL.len()],
+    effects_refused: [AtomicU64; Effect::ALL.len()],
+}
+
+// SAFETY: the struct consists of atomic integers, and is smaller than a page.
+unsafe impl Sharable for Tally {}
+
+impl Tally {
+    pub(crate) fn usage(&self) -> Usage {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Usage {
+            memory: read(&self.memory),
+            table_elements: read(&self.table_elements),
+            instances: read(&self.instances),
+            handles: read(&self.handles),
+            files: read(&self.files),
+            kept: read(&self.kept),
+            requests: read(&self.requests),
+            lines: read(&self.lines),
+            dropped: read(&self.dropped),
+        }
+    }
+
+    pub(crate) fn effects(&self) -> Effects {
+        Effects::of(|effect| {
+            [&self.effects_passed, &self.effects_refused].map(|counts| counts[effect as usize].load(Ordering::Relaxed))
+        })
+    }
+
+    pub(crate) fn count_effect(&self, effect: Effect, has_passed: bool) {
+        let counts = if has_passed { &self.effects_passed } else { &self.effects_refused };
+        counts[effect as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_line(&self) {
+        self.lines.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn record_requests(&self, number: u64) {
+        self.requests.fetch_max(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn record_progress(&self) {
+        self.progress.store(nanoseconds_on(ClockId::Boottime), Ordering::Relaxed);
+    }
+
+    /// Returns the time since the last progress report, if any.
+    pub(crate) fn since_progress(&self) -> Option<Duration> {
+        let at = Some(self.progress.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
+        Some(Duration::from_nanos(nanoseconds_on(ClockId::Boottime).saturating_sub(at)))
+    }
+
+    pub(crate) fn has_refused(&self) {
+        self.refused.store(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Limits {
+    /// Explains a wasmtime error that one of these limits caused; `None` for any other error.
+    pub(crate) fn explain(&self, error: &wasmtime::Error) -> Option<String> {
+        if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
+            return Some(self.too_many_handles());
+        }
+        let cause = error.root_cause().to_string();
+        if cause.contains("handle limit exceeded") {
+            return Some(self.too_many_handles());
+        }
+        let count = cause.strip_prefix("resource limit exceeded: ")?;
+        let limit = self.instances;
+        Some(format!("the instance needs more core instances, memories or tables ({count}) than the limit of {limit}"))
+    }
+}
+
+impl Limits {
+    /// The limit on handles, as the type that wasmtime takes.
+    pub(crate) fn handles(&self) -> usize {
+        saturated(self.handles)
+    }
+
+    fn too_many_handles(&self) -> String {
+        format!("the instance needs more handles than the limit of {}", self.handles)
+    }
+}
+
+pub(crate) fn saturated(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,294 @@
+//! The page: memory in which the host publishes the deadline, and the gate with which the runner checks it.
+//!
+//! A deadline consists of an absolute time on each of three kernel clocks, since no single clock is trusted
+//! ([`Clock`](baton_base::clock::Clock)). The times are absolute because a new process has not observed how the clocks
+//! moved before. If any clock has passed its time, the deadline has passed, whatever the other clocks say.
+//!
+//! The page holds two deadlines and a count that selects the valid one. The host completely writes the other deadline
+//! before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the previous
+//! deadline stays valid, so the interruption neither refuses effects nor ends a runner. The kernel calls this a
+//! sequence latch (`seqcount_latch_t`).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::time::ClockId;
+
+use crate::wire::limits::{Effect, Tally};
+use crate::wire::shared::{Mapped, Others, Sharable, SharedMemory};
+use baton_base::clock::nanoseconds_on;
+use baton_base::gate::Refused;
+
+const CLOCKS: [ClockId; 3] = [ClockId::Boottime, ClockId::MonotonicRaw, ClockId::Realtime];
+
+/// If reading the clocks and the remaining time takes longer than this (ns), assume that the thread was preempted and
+/// read again, up to `TRIES` times in total.
+const PREEMPTED_AFTER: u64 = 1_000_000;
+const TRIES: usize = 4;
+
+/// The content of the page. All zeros mean that no effect may leave.
+#[repr(C)]
+struct Record {
+    /// Number of deadlines written. Its parity selects the slot of the last deadline; the next one goes to the other
+    /// slot.
+    written: AtomicU64,
+    /// Two deadlines, each with a time (ns) for every clock of [`CLOCKS`].
+    deadlines: [[AtomicU64; 3]; 2],
+    /// Nonzero once the page is closed for good.
+    closed: AtomicU64,
+}
+
+// SAFETY: the record consists of atomic integers, and is smaller than a page.
+unsafe impl Sharable for Record {}
+
+/// The host's side of a runner's page.
+pub(crate) struct Page {
+    record: SharedMemory<Record>,
+    writing: Mutex<()>,
+}
+
+impl Page {
+    /// Makes a page that does not let effects leave yet, and the file with which a runner maps the page.
+    ///
+    /// # Errors
+    /// Returns an error if the system cannot create a memory file.
+    pub(crate) fn make() -> io::Result<(Self, OwnedFd)> {
+        let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
+        Ok((Self { record, writing: Mutex::new(()) }, file))
+    }
+
+    /// Lets effects leave for the time that `remaining` returns. The clocks are read before `remaining` is called, so a
+    /// host that is stopped in between grants less time, never more. To keep that loss small, a slow reading is
+    /// repeated.
+    pub(crate) fn open_for(&self, remaining: impl Fn() -> Duration) {
+        let _writing = self.lock();
+        let mut deadline = [0; 3];
+        for _ in 0..TRIES {
+            let now = CLOCKS.map(nanoseconds_on);
+            let remaining = u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX);
+            deadline = now.map(|now| now.saturating_add(remaining));
+            if nanoseconds_on(CLOCKS[0]).saturating_sub(now[0]) < PREEMPTED_AFTER {
+                break;
+            }
+        }
+        self.record.write(deadline);
+    }
+
+    /// Refuses all effects from now on, for good.
+    pub(crate) fn close(&self) {
+        self.record.closed.store(1, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The gate in the runner of an instance: open until the deadline in the page passes or the host closes the page.
+pub(crate) struct Gate {
+    record: SharedMemory<Record>,
+    tally: SharedMemory<Tally>,
+}
+
+impl Gate {
+    /// Maps the page in this file. The gate counts effects in `tally`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be mapped.
+    pub(crate) fn map(page: impl AsFd, tally: &SharedMemory<Tally>) -> io::Result<Self> {
+        Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
+    }
+
+    /// Counts one effect, and lets it pass if the deadline has not passed.
+    ///
+    /// # Errors
+    /// [`Refused`] if the deadline has passed or the page is closed.
+    pub(crate) fn pass(&self, effect: Effect) -> Result<(), Refused> {
+        let passed = self.check();
+        self.tally.count_effect(effect, passed.is_ok());
+        passed
+    }
+
+    /// Lets an effect that has already passed continue. Does not count the effect again.
+    ///
+    /// # Errors
+    /// As for [`Gate::pass`].
+    pub(crate) fn check(&self) -> Result<(), Refused> {
+        if self.remaining().is_zero() {
+            self.tally.has_refused();
+            return Err(Refused);
+        }
+        Ok(())
+    }
+
+    /// Returns the time until effects are refused; zero before the host has written the first deadline.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.record.remaining()
+    }
+}
+
+impl Record {
+    fn remaining(&self) -> Duration {
+        let Some(deadline) = self.deadline() else { return Duration::ZERO };
+        let left = CLOCKS.into_iter().zip(deadline).map(|(clock, at)| at.saturating_sub(nanoseconds_on(clock)));
+        Duration::from_nanos(left.min().unwrap_or(0))
+    }
+
+    /// Writes the next deadline. The caller must hold [`Page::writing`].
+    fn write(&self, deadline: [u64; 3]) {
+        let next = self.written.load(Ordering::Relaxed).wrapping_add(1);
+        // Pairs with the fence in `deadline`: a reader that sees any store below also sees the current count, and
+        // retries.
+        fence(Ordering::Release);
+        for (place, at) in self.slot_of(next).iter().zip(deadline) {
+            place.store(at, Ordering::Relaxed);
+        }
+        self.written.store(next, Ordering::Release);
+    }
+
+    /// Returns the valid deadline; `None` before the first one is written, and once the page is closed.
+    fn deadline(&self) -> Option<[u64; 3]> {
+        let mut written = self.written.load(Ordering::Acquire);
+        loop {
+            let read = self.slot_of(written).each_ref().map(|at| at.load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            // If the count is unchanged, the deadline was read completely, since the next write uses the other slot.
+            let count_now = self.written.load(Ordering::Acquire);
+            if count_now == written {
+                return (written > 0 && self.closed.load(Ordering::Acquire) == 0).then_some(read);
+            }
+            written = count_now;
+        }
+    }
+
+    fn slot_of(&self, number: u64) -> &[AtomicU64; 3] {
+        let [even, odd] = &self.deadlines;
+        if number.is_multiple_of(2) { even } else { odd }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
+    let (page, file) = Page::make().unwrap_or_else(|error| panic!("{error}"));
+    page.open_for(|| remaining);
+    let gate = Gate::map(&file, &SharedMemory::alone()).unwrap_or_else(|error| panic!("{error}"));
+    (std::sync::Arc::new(gate), page)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn gate() -> (Gate, Page, SharedMemory<Tally>) {
+        let (page, file) = Page::make().unwrap();
+        let tally = SharedMemory::alone();
+        (Gate::map(&file, &tally).unwrap(), page, tally)
+    }
+
+    #[test]
+    fn gate_starts_closed_and_stays_closed_once_page_is_closed() {
+        let (gate, page, tally) = gate();
+        assert_eq!((gate.check(), gate.remaining()), (Err(Refused), Duration::ZERO));
+        page.open_for(|| HOUR);
+        assert_eq!(gate.check(), Ok(()));
+        assert!(gate.remaining() > HOUR / 2 && gate.remaining() <= HOUR);
+        page.close();
+        page.open_for(|| HOUR);
+        assert_eq!((gate.check(), gate.remaining()), (Err(Refused), Duration::ZERO));
+        assert!(tally.refused());
+    }
+
+    #[test]
+    fn gate_closes_when_any_clock_passes_the_deadline() {
+        for (late, clock) in CLOCKS.into_iter().enumerate() {
+            let (gate, page, _) = gate();
+            page.open_for(|| HOUR);
+            page.record.slot_of(1)[late].store(nanoseconds_on(clock), Ordering::Relaxed);
+            assert_eq!(gate.check(), Err(Refused), "{clock:?}");
+        }
+    }
+
+    #[test]
+    fn previous_deadline_is_valid_while_the_next_is_written() {
+        let (gate, page, _) = gate();
+        page.record.slot_of(1).iter().for_each(|at| at.store(u64::MAX, Ordering::Relaxed));
+        assert_eq!(gate.check(), Err(Refused), "the first is not written yet");
+        page.open_for(|| HOUR);
+        page.record.slot_of(2)[0].store(1, Ordering::Relaxed);
+        assert_eq!(gate.check(), Ok(()));
+    }
+
+    #[test]
+    fn deadline_is_never_later_when_host_is_stopped_while_writing() {
+        let (gate, page, _) = gate();
+        let (deadline, asked) = (nanoseconds_on(CLOCKS[0]) + HOUR.as_nanos() as u64, AtomicU64::new(0));
+        page.open_for(|| {
+            if asked.fetch_add(1, Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_nanos(PREEMPTED_AFTER * 20));
+            }
+            Duration::from_nanos(deadline - nanoseconds_on(CLOCKS[0]))
+        });
+        assert!(asked.into_inner() > 1);
+        assert!(gate.record.deadline().unwrap()[0] <= deadline);
+        // A host that is stopped on every try grants less time.
+        page.open_for(|| {
+            std::thread::sleep(Duration::from_nanos(PREEMPTED_AFTER));
+            Duration::from_nanos(deadline - nanoseconds_on(CLOCKS[0]))
+        });
+        assert!(gate.record.deadline().unwrap()[0] <= deadline - PREEMPTED_AFTER);
+    }
+
+    #[test]
+    fn page_stays_closed_when_closed_while_it_is_opened() {
+        let (gate, page, _) = gate();
+        page.open_for(|| {
+            page.close();
+            HOUR
+        });
+        assert_eq!(gate.check(), Err(Refused));
+    }
+
+    #[test]
+    fn gate_is_open_from_first_deadline_until_page_is_closed() {
+        let (gate, page, _) = gate();
+        assert_eq!(gate.remaining(), Duration::ZERO);
+        page.open_for(|| HOUR);
+        assert!(gate.remaining() > HOUR / 2);
+        page.close();
+        assert_eq!(gate.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn reader_sees_only_whole_deadlines_during_writes() {
+        let (gate, page, _) = gate();
+        let (ended, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        page.record.write([0; 3]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Write until the reader has seen more than 1,000 new deadlines.
+                for n in 1.. {
+                    page.record.write([n; 3]);
+                    if n > 200_000 && seen.load(Ordering::Relaxed) > 1_000 {
+                        break;
+                    }
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+            let mut last = 0;
+            while !ended.load(Ordering::Relaxed) {
+                let [a, b, c] = gate.record.deadline().unwrap();
+                assert!(a == b && b == c && a >= last, "{a} {b} {c} after {last}");
+                seen.fetch_add(u64::from(a > last), Ordering::Relaxed);
+                last = a;
+            }
+        });
+    }
+}

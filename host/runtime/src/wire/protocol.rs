@@ -1,0 +1,373 @@
+//! Messages between a host and a runner or a template, over two pipes, one for each direction.
+//!
+//! A message is its length (4 bytes, little endian), followed by as many bytes of Postcard
+//! (<https://postcard.jamesmunns.com/wire-format>). Both sides are the same program, so the protocol has no versions.
+//! The runner trusts its host. The host does not trust its runners: it bounds the length of each message, and kills a
+//! runner that sends anything but the messages below.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+
+use baton_base::address::AddressKind;
+use baton_election::{StopReason, Term};
+use baton_store::Digest;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::host::policy::Policy;
+use crate::module::Outline;
+use crate::runner::http::RefusedRequest;
+use crate::runner::logging::LogLevel;
+use crate::wire::limits::NearLimit;
+use crate::wire::output::Stream;
+
+/// Size of the length prefix (bytes).
+const LENGTH: usize = 4;
+
+/// Maximum length of a message from a host (bytes). It may contain a state and certificates.
+pub(crate) const LONGEST_TO_RUNNER: usize = 1 << 30;
+
+/// Exit status of a runner that ends itself at its deadline.
+pub(crate) const TIME_IS_OVER: i32 = 3;
+
+/// Tells a template which module to link. The module's code comes as a descriptor, after the two pipes.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ToLink {
+    pub outline: Outline,
+}
+
+/// The only message from a template.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum FromTemplate {
+    Linked,
+    Unsuitable(String),
+    Failed(String),
+}
+
+/// An address of a host name, and its kind as seen from this machine.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Resolved {
+    pub address: SocketAddr,
+    pub kind: AddressKind,
+}
+
+/// A message from the host to a runner.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum ToRunner {
+    /// Prepare for an instance. The first message.
+    Prepare(Box<Setup>),
+    /// Run an instance. The second message.
+    Start(Box<StartParams>),
+    Stop(Notice),
+    /// The outcome of a commit.
+    Committed(Result<(), NotCommitted>),
+    /// Answers the lookup with this number.
+    Resolved(u64, Result<Vec<Resolved>, String>),
+}
+
+/// Policy and parameters for a new runner. It inherits everything else from its template.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub digest: Digest,
+    pub policy: Policy,
+    /// True if the runner must rehearse the start of an instance.
+    pub rehearses: bool,
+}
+
+/// The parameters of an instance.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StartParams {
+    pub term: Term,
+    pub election: String,
+    pub node: String,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    pub config: Vec<(String, String)>,
+    pub entries: Option<BTreeMap<String, Bytes>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Notice {
+    pub reason: Reason,
+    pub message: String,
+    /// The time until the grace ends, in milliseconds.
+    pub grace_ms: u64,
+}
+
+/// The wire form of [`StopReason`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Reason {
+    LeaseAtRisk,
+    LeaseLost,
+    StepDown,
+    Replaced,
+    Shutdown,
+}
+
+impl From<StopReason> for Reason {
+    fn from(reason: StopReason) -> Self {
+        match reason {
+            StopReason::LeaseAtRisk => Self::LeaseAtRisk,
+            StopReason::LeaseLost => Self::LeaseLost,
+            StopReason::StepDown => Self::StepDown,
+            StopReason::Replaced => Self::Replaced,
+            StopReason::Shutdown => Self::Shutdown,
+        }
+    }
+}
+
+/// The reasons for a failed commit that a guest can tell apart.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum NotCommitted {
+    InvalidKey(String),
+    TooLarge(String),
+    Refused(String),
+    Unavailable(String),
+    Unknown(String),
+}
+
+/// A message from a runner to the host.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum FromRunner {
+    /// The runner waits for an instance. The first message, unless that is `Failed` or `Panicked`.
+    Ready {
+        /// True if all granted folders existed. The runner cannot reach folders that are created later.
+        has_folders: bool,
+    },
+    Failed(String),
+    /// The guest's first instruction comes next.
+    Started,
+    Line(Stream, String),
+    Log {
+        level: LogLevel,
+        context: String,
+        message: String,
+    },
+    /// Number of lines dropped since the last report.
+    Dropped(u64),
+    Denied {
+        what: String,
+        remedy: String,
+    },
+    NearLimit(NearLimit),
+    RefusedRequest(RefusedRequest),
+    StepDown(String),
+    /// The guest commits changes, and waits for the answer.
+    Commit(Changes),
+    /// Asks the host for the addresses of a server that the guest wants to reach.
+    Resolve {
+        number: u64,
+        host: String,
+        port: u16,
+    },
+    Panicked(String),
+    /// The instance has ended. The last message.
+    Ended(Box<Ended>),
+}
+
+/// The changes of a commit, encoded: their number, then each change. The host decodes them one by one, since a change
+/// of a few bytes can take far more memory once it is decoded.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Changes(Bytes);
+
+impl Changes {
+    /// Encodes changes.
+    ///
+    /// # Errors
+    /// If encoding fails.
+    pub(crate) fn of(changes: &[Change]) -> io::Result<Self> {
+        postcard::to_stdvec(changes).map(|bytes| Self(bytes.into())).map_err(io::Error::other)
+    }
+
+    /// Decodes the changes if, without their texts, they take at most `longest` bytes of memory. The guest's runtime
+    /// enforces the same limit: it counts the memory of a list before it passes the list on.
+    ///
+    /// # Errors
+    /// Says why the changes are invalid.
+    pub(crate) fn read(&self, longest: usize) -> io::Result<Vec<Change>> {
+        let wrong = |error: postcard::Error| broken(&error.to_string());
+        let (number, mut rest) = postcard::take_from_bytes::<u64>(&self.0).map_err(wrong)?;
+        let most = longest / size_of::<(String, Vec<u8>)>();
+        if usize::try_from(number).ok().is_none_or(|number| number > most) {
+            let why = format!("a commit of {number} changes, which is too many");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let mut changes = Vec::new();
+        for _ in 0..number {
+            let (change, others) = postcard::take_from_bytes(rest).map_err(wrong)?;
+            changes.push(change);
+            rest = others;
+        }
+        if rest.is_empty() { Ok(changes) } else { Err(broken("extra bytes after the changes")) }
+    }
+}
+
+/// [`Change`](baton_store::state::Change) as a message.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Change {
+    Put(String, Bytes),
+    Delete(String),
+}
+
+/// The end of an instance that was not killed from outside, as its runner reports it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Ended {
+    pub how: How,
+    pub backtrace: Option<String>,
+}
+
+/// [`End`](baton_election::End) as a message.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum How {
+    Done,
+    Failed(String),
+    Crashed(String),
+    Fatal(String),
+    /// A granted folder cannot be opened on this node.
+    Unable(String),
+}
+
+/// Encodes a message with its length prefix.
+///
+/// # Errors
+/// If encoding fails.
+pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut framed = postcard::to_extend(message, vec![0; LENGTH]).map_err(io::Error::other)?;
+    let length = u32::try_from(framed.len() - LENGTH).map_err(io::Error::other)?;
+    framed[..LENGTH].copy_from_slice(&length.to_le_bytes());
+    Ok(framed)
+}
+
+/// Reads the next message of at most `longest` bytes; `None` if the other side has closed the pipe.
+///
+/// # Errors
+/// If reading fails, or the message is invalid.
+pub(crate) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) -> io::Result<Option<M>> {
+    let mut length = [0; LENGTH];
+    if from.read(&mut length[..1])? == 0 {
+        return Ok(None);
+    }
+    from.read_exact(&mut length[1..])?;
+    let mut message = vec![0; checked(length, longest)?];
+    from.read_exact(&mut message)?;
+    parsed(&message).map(Some)
+}
+
+/// Reads messages from a pipe asynchronously.
+pub(crate) struct Messages<R> {
+    from: R,
+    longest: usize,
+    /// Bytes that have been read but not decoded yet.
+    read: bytes::BytesMut,
+}
+
+/// Minimum free space in the buffer before each read (bytes).
+const ROOM: usize = 64 << 10;
+
+impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {
+    pub(crate) fn new(from: R, longest: usize) -> Self {
+        Self { from, longest, read: bytes::BytesMut::new() }
+    }
+
+    /// Reads the next message; `None` if the other side has closed the pipe. Cancel safe.
+    ///
+    /// # Errors
+    /// If reading fails, or the message is invalid.
+    pub(crate) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        use tokio::io::AsyncReadExt as _;
+
+        loop {
+            if let Some((length, rest)) = self.read.split_first_chunk::<LENGTH>() {
+                let length = checked(*length, self.longest)?;
+                if let Some(message) = rest.get(..length) {
+                    let message = parsed(message);
+                    bytes::Buf::advance(&mut self.read, LENGTH + length);
+                    return message.map(Some);
+                }
+            }
+            self.read.reserve(ROOM);
+            if self.from.read_buf(&mut self.read).await? == 0 {
+                return match self.read.is_empty() {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
+    }
+}
+
+fn checked(length: [u8; LENGTH], longest: usize) -> io::Result<usize> {
+    let length = u32::from_le_bytes(length) as usize;
+    if length > longest {
+        let why = format!("a message of {length} bytes, which is too long");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(length)
+}
+
+fn broken(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a message that is invalid: {why}"))
+}
+
+fn parsed<M: DeserializeOwned>(message: &[u8]) -> io::Result<M> {
+    match postcard::take_from_bytes(message) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err(broken("extra bytes after it")),
+        Err(error) => Err(broken(&error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    fn put() -> Changes {
+        Changes::of(&[Change::Put("key".to_owned(), Bytes::from_static(b"value"))]).unwrap()
+    }
+
+    #[test]
+    fn changes_are_decoded_unless_they_take_too_much_memory() {
+        let changes = put().read(ROOM).unwrap();
+        assert!(matches!(&changes[..], [Change::Put(key, value)] if key == "key" && value == "value"));
+        let many: Vec<_> = (0..ROOM).map(|_| Change::Delete(String::new())).collect();
+        let many = Changes::of(&many).unwrap();
+        assert!(many.0.len() < 3 * ROOM && many.read(3 * ROOM).is_err(), "they are small in the message alone");
+        assert_eq!(many.read(ROOM * size_of::<(String, Vec<u8>)>()).unwrap().len(), ROOM);
+        for strange in [&[][..], &[1], &[0, 0], &[0xff; 9], b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"] {
+            assert!(Changes(Bytes::from_static(strange)).read(usize::MAX).is_err(), "{strange:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_arrive_whole_and_invalid_ones_are_errors() {
+        let sent: Vec<FromRunner> = vec![
+            FromRunner::Ready { has_folders: true },
+            FromRunner::Line(Stream::Stdout, "x".repeat(3 * ROOM)),
+            FromRunner::Commit(put()),
+        ];
+        let all: Vec<u8> = sent.iter().flat_map(|message| frame(message).unwrap()).collect();
+        let mut messages = Messages::new(&all[..], 4 * ROOM);
+        assert!(matches!(messages.next().await.unwrap(), Some(FromRunner::Ready { has_folders: true })));
+        assert!(
+            matches!(messages.next().await.unwrap(), Some(FromRunner::Line(Stream::Stdout, line)) if line.len() == 3 * ROOM)
+        );
+        assert!(
+            matches!(messages.next().await.unwrap(), Some(FromRunner::Commit(changes)) if changes.read(ROOM).unwrap().len() == 1)
+        );
+        assert!(messages.next::<FromRunner>().await.unwrap().is_none());
+        let mut cut = Messages::new(&all[..all.len() - 1], 4 * ROOM);
+        cut.next::<FromRunner>().await.unwrap();
+        cut.next::<FromRunner>().await.unwrap();
+        assert!(cut.next::<FromRunner>().await.is_err(), "the last one has not arrived whole");
+        let mut short = Messages::new(&all[..], ROOM);
+        short.next::<FromRunner>().await.unwrap();
+        assert!(short.next::<FromRunner>().await.is_err(), "it is too long");
+        for strange in [&[1, 0, 0, 0, 99][..], &[3, 0, 0, 0, 0, 0, 0], &[0, 0, 0, 0]] {
+            assert!(Messages::new(strange, ROOM).next::<FromRunner>().await.is_err(), "{strange:?}");
+            assert!(read::<FromRunner>(&mut &strange[..], ROOM).is_err(), "{strange:?}");
+        }
+    }
+}
