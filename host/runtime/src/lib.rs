@@ -50,8 +50,9 @@ mod wire;
 
 pub use bounded::{FileError, read_file};
 pub use host::control_groups::{ControlGroups, ControlGroupsError};
-pub use host::instance::{CLAIM_AHEAD, Gone, Instance, InstanceEvent, InstanceHandle, Launch, Launcher};
+pub use host::instance::{Gone, Instance, InstanceEvent, InstanceHandle};
 pub use host::instances::{InstanceUsage, LimitUsage, ProcessUse, RunningInstances};
+pub use host::launch::{CLAIM_AHEAD, Launch, Launcher};
 pub use host::policy::Policy;
 pub use host::process::{MAKE_RUNNERS, Processes, tie_to_parent};
 pub use host::runners::{RunnerError, Runners};

@@ -16,13 +16,13 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::host::instance::LOOKUPS;
 use crate::host::policy::Policy;
 use crate::host::process::{Process, Status};
 use crate::host::templates::{Template, Templates};
 use crate::module::Module;
 use crate::wire::limits::Tally;
 use crate::wire::page::Page;
+use crate::wire::protocol::LOOKUPS;
 use crate::wire::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use crate::wire::shared::{Others, SharedMemory};
 

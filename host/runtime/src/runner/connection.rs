@@ -11,10 +11,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::wire::output::{Notice, Output};
-use crate::wire::protocol::{Change, Changes, FromRunner, NotCommitted, Resolved, frame};
-
-/// Maximum number of DNS lookups in flight. Each occupies a thread of the host until the system's resolver answers.
-const LOOKUPS: usize = crate::host::instance::LOOKUPS;
+use crate::wire::protocol::{Change, Changes, FromRunner, LOOKUPS, NotCommitted, Resolved, frame};
 
 /// Sends messages to the host. Clones write to the same pipe.
 #[derive(Clone)]

@@ -1,8 +1,8 @@
 //! The memory that an instance's handles take in the runner.
 //!
 //! Handles that a guest can make large are measured: header fields, requests, responses, and those with a buffer. A
-//! stream of a body uses the body's buffer, and [`Holdings`](crate::runner::holdings::Holdings) counts streams of files. Other
-//! handles take a few hundred bytes each, and the limit on handles bounds them.
+//! stream of a body uses the body's buffer, and [`Holdings`](crate::runner::holdings::Holdings) counts streams of
+//! files. Other handles take a few hundred bytes each, and the limit on handles bounds them.
 
 use std::any::Any;
 use std::collections::HashSet;

@@ -1,0 +1,215 @@
+//! Starts instances.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use baton_election::{ElectionName, Term, Time};
+use tokio::sync::{mpsc, watch};
+
+use super::instance::{Instance, InstanceControl, InstanceHandle};
+use super::task::InstanceTask;
+use crate::SecretSource;
+use crate::host::instances::RunningInstances;
+use crate::host::runners::Runners;
+use crate::module::Module;
+use crate::module::judge::ModuleKind;
+use crate::wire::output::{Notice, Output};
+use baton_base::clock::Clock;
+use baton_base::gate::{Gate, Watchdog};
+use baton_store::ObjectStore;
+use baton_store::state::{self, Claimant};
+
+/// Usual value of [`Launcher::claim_ahead`].
+pub const CLAIM_AHEAD: Duration = Duration::from_millis(250);
+
+/// Capacity of the event channel: begun, step-down and dying are each sent at most once.
+const EVENTS: usize = 3;
+
+/// Starts the instances of one coordinator, for all versions of its module.
+#[derive(Clone)]
+pub struct Launcher {
+    /// The election that the instances serve.
+    pub election: ElectionName,
+    /// The node that the instances run on.
+    pub node: String,
+    /// The runners of the coordinator, with its policy.
+    pub runners: Runners,
+    /// The store of the coordinator's state.
+    pub states: Arc<dyn ObjectStore>,
+    /// The state that a replaced instance leaves to its successor.
+    pub handover: state::Handover,
+    /// The state that is read while the lease is being acquired.
+    pub read_ahead: state::ReadAhead,
+    /// Maximum delay of a stop request while the state is claimed for the next term. The delay is also at most a
+    /// quarter of the grace.
+    pub claim_ahead: Duration,
+    /// Arguments of the guest, after the election's name.
+    pub arguments: Vec<String>,
+    /// Environment variables of the guest.
+    pub env: Vec<(String, String)>,
+    /// Configuration of the guest, as variables and as the content of `wasi:config/store`.
+    pub config: Vec<(String, String)>,
+    /// Secrets in the configuration, read again for each instance.
+    pub secrets: Vec<SecretSource>,
+    /// The list of running instances.
+    pub running: RunningInstances,
+    /// The host's clock.
+    pub clock: Clock,
+    /// Ends the host if an instance is not gone in time.
+    pub watchdog: Arc<Watchdog>,
+}
+
+/// Starts instances for a supervisor. [`Launcher`] starts real ones.
+pub trait Launch: Send + Sync {
+    /// Starts an instance of `module` that serves `term`. Any failure is reported by [`InstanceEvent::Gone`].
+    fn start(
+        &self,
+        module: &Module,
+        term: Term,
+        deadline: Time,
+        abort_at: Time,
+        output: Arc<dyn Output>,
+    ) -> Box<dyn InstanceHandle>;
+
+    /// Keeps these versions ready to start, and no others.
+    fn keep(&self, modules: &[&Module]);
+
+    /// Prepares for a term of `module`, while the lease is being acquired.
+    fn expects(&self, module: &Module);
+
+    /// Discards the preparations, since another node holds the lease.
+    fn expects_none(&self);
+
+    /// Discards what the last instance has left to its successor: this node no longer holds the lease.
+    fn clear_handover(&self);
+
+    /// Returns a watch that changes when timers have missed time while an instance runs.
+    fn missed_by_timers(&self) -> watch::Receiver<()>;
+}
+
+impl Launch for Launcher {
+    fn start(
+        &self,
+        module: &Module,
+        term: Term,
+        deadline: Time,
+        abort_at: Time,
+        output: Arc<dyn Output>,
+    ) -> Box<dyn InstanceHandle> {
+        Box::new(self.start(module, term, deadline, abort_at, output))
+    }
+
+    fn keep(&self, modules: &[&Module]) {
+        self.runners.keep(modules);
+    }
+
+    /// Starts to read the state, if `module` uses state.
+    fn expects(&self, module: &Module) {
+        if module.uses_state() {
+            self.read_ahead.begin(self.runners.handle(), Arc::clone(&self.states), self.election.clone());
+        }
+    }
+
+    fn expects_none(&self) {
+        self.read_ahead.clear();
+    }
+
+    fn clear_handover(&self) {
+        self.handover.clear();
+    }
+
+    fn missed_by_timers(&self) -> watch::Receiver<()> {
+        self.watchdog.missed_by_timers()
+    }
+}
+
+impl Launcher {
+    /// Starts an instance: see [`Launch::start`].
+    pub fn start(
+        &self,
+        module: &Module,
+        term: Term,
+        deadline: Time,
+        abort_at: Time,
+        output: Arc<dyn Output>,
+    ) -> Instance {
+        let started = self.clock.now();
+        let gate = Arc::new(Gate::new(self.clock.clone(), deadline, abort_at));
+        let (stop, stopped) = watch::channel(None);
+        let (succeed, succeeded) = watch::channel(None);
+        let (tell, events) = mpsc::channel(EVENTS);
+        let killed = Arc::new(watch::Sender::new(false));
+        let (lapsed, dying, runner) = (Arc::default(), Arc::new(watch::Sender::new(false)), Arc::default());
+        let control = InstanceControl { gate: Arc::clone(&gate), killed, lapsed, dying, runner };
+        let instance_task = InstanceTask {
+            launcher: self.clone(),
+            module: module.clone(),
+            term,
+            control: control.clone(),
+            states: self.states_of(module, &output),
+            succeeded,
+            stop: stop.clone(),
+            stopped,
+            tell,
+            output,
+            started,
+            dropped: AtomicU64::new(0),
+        };
+        // Watch the instance before it begins.
+        self.watchdog.watch(&gate);
+        // If there is nothing to wait for, the instance begins here, without waking another thread.
+        let begun = instance_task.begin_at_once();
+        let task = self.runners.handle().spawn(instance_task.run(begun));
+        Instance {
+            control,
+            started,
+            stop,
+            succeed,
+            patience: None,
+            claim_ahead: self.claim_ahead,
+            clock: self.clock.clone(),
+            events,
+            task,
+        }
+    }
+
+    /// Returns the guest's environment variables. A command has no interface for its fencing token, election and node,
+    /// so it gets them in variables, which override configured ones.
+    pub(super) fn environment(
+        &self,
+        module: &Module,
+        term: Term,
+        secrets: &[(String, String)],
+    ) -> Vec<(String, String)> {
+        let given = self.env.iter().chain(&self.config).chain(secrets).cloned();
+        if module.kind() == ModuleKind::Coordinator {
+            return given.collect();
+        }
+        let own = [
+            ("BATON_TERM", term.to_string()),
+            ("BATON_ELECTION", self.election.to_string()),
+            ("BATON_NODE", self.node.clone()),
+        ];
+        let given = given.filter(|(name, _)| own.iter().all(|(other, _)| name != other));
+        own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(given).collect()
+    }
+
+    /// Returns a claimant if the module uses state. Otherwise discards state that was handed over or read ahead.
+    fn states_of(&self, module: &Module, output: &Arc<dyn Output>) -> Option<Claimant> {
+        if !module.uses_state() {
+            self.handover.clear();
+            self.read_ahead.clear();
+            return None;
+        }
+        let output = Arc::clone(output);
+        Some(Claimant {
+            store: Arc::clone(&self.states),
+            election: self.election.clone(),
+            limits: self.runners.policy().state_limits,
+            handover: self.handover.clone(),
+            read_ahead: self.read_ahead.clone(),
+            tell: Arc::new(move |refusal| output.notice(Notice::StateDelayed(refusal))),
+        })
+    }
+}

@@ -1,0 +1,300 @@
+//! The host's end of the connection to a runner: it reads messages, and does the work that only the host can do.
+
+use std::future::pending;
+use std::io;
+use std::net::ToSocketAddrs as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::End;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, OptionFuture};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::instance::{InstanceEvent, StopNotice, Successor, ask_to_stop};
+use super::task::{ExitCause, InstanceTask, Runner};
+use crate::wire::output::{LONGEST_LINE, MessageLimit, Notice};
+use crate::wire::protocol::{self, Change, FromRunner, How, LOOKUPS, NotCommitted, Resolved, ToRunner, frame};
+use baton_base::address::kind_from_here;
+use baton_store::state::{self, Claim, CommitError, HandoverClaim};
+
+/// Maximum number of response bytes not yet written to a runner when the runner sends another request. Real responses
+/// are far shorter.
+const UNREAD: usize = 1 << 20;
+
+/// Maximum number of notices about refusals and nearly reached limits. A runner sends each of them once, so it has
+/// fewer to send.
+const TOLD: u32 = 64;
+
+/// Maximum length of a line from a runner (bytes): each invalid byte was replaced by a character of 3 bytes.
+const LINE: usize = LONGEST_LINE * 3;
+
+/// Timeout for an instance to begin, which usually takes milliseconds. Until then, no other node can lead.
+const BEGINS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Exchanges messages with the runner of one instance.
+pub(super) struct InstanceLoop<'a> {
+    task: &'a InstanceTask,
+    claim: Arc<tokio::sync::Mutex<Option<Claim>>>,
+    /// The commit in progress, if any. There is at most one, since the guest waits until each commit has ended.
+    committing: Option<BoxFuture<'static, Result<(), CommitError>>>,
+    lookups: JoinSet<(u64, Result<Vec<Resolved>, String>)>,
+    is_started: bool,
+    is_stepping_down: bool,
+    /// Number of notices received of the kinds that a runner sends only once.
+    told: u32,
+    /// Limits the rate of messages that need no response.
+    lines: MessageLimit,
+}
+
+impl<'a> InstanceLoop<'a> {
+    /// Creates the loop. `claim` is the claim of the state, if the module uses state.
+    pub(super) fn new(task: &'a InstanceTask, claim: Option<Claim>) -> Self {
+        Self {
+            task,
+            claim: Arc::new(tokio::sync::Mutex::new(claim)),
+            committing: None,
+            lookups: JoinSet::new(),
+            is_started: false,
+            is_stepping_down: false,
+            told: 0,
+            lines: MessageLimit::new(task.launcher.runners.policy().limits.output, &task.launcher.clock),
+        }
+    }
+
+    /// Exchanges messages until the runner has closed its pipe, or the instance cannot continue. `unwritten` is the
+    /// rest of the message that begins the instance.
+    pub(super) async fn until_exit(
+        &mut self,
+        Runner { to, from, .. }: &mut Runner,
+        mut unwritten: Vec<u8>,
+        succession: Option<&HandoverClaim>,
+    ) -> ExitCause {
+        let task = self.task;
+        let mut stopped = task.stopped.clone();
+        let mut stop_sent = false;
+        let ahead = claim_ahead(task.succeeded.clone(), succession, &task.stop);
+        let begins_by = sleep(BEGINS_WITHIN);
+        tokio::pin!(ahead, begins_by);
+        loop {
+            let writing = async {
+                if unwritten.is_empty() {
+                    return pending().await;
+                }
+                to.write(&unwritten).await
+            };
+            let said = tokio::select! {
+                biased;
+                said = from.next::<FromRunner>() => said,
+                Some(committed) = OptionFuture::from(self.committing.as_mut()) => {
+                    self.committing = None;
+                    match committed {
+                        Err(CommitError::Superseded(term)) => return ExitCause::Cannot(End::Superseded { term }),
+                        committed => send(&mut unwritten, &ToRunner::Committed(committed.map_err(not_committed))),
+                    }
+                    continue;
+                }
+                Some(Ok((number, addresses))) = self.lookups.join_next() => {
+                    send(&mut unwritten, &ToRunner::Resolved(number, addresses));
+                    continue;
+                }
+                Ok(notice) = stopped.wait_for(Option::is_some), if !stop_sent => {
+                    stop_sent = true;
+                    if let Some(StopNotice { reason, message, grace_ends }) = notice.clone() {
+                        let grace = grace_ends.since(task.launcher.clock.now());
+                        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+                        let notice = protocol::Notice { reason: reason.into(), message, grace_ms };
+                        send(&mut unwritten, &ToRunner::Stop(notice));
+                    }
+                    continue;
+                }
+                superseded = &mut ahead => {
+                    return ExitCause::Cannot(match superseded {
+                        CommitError::Superseded(term) => End::Superseded { term },
+                        other => End::Crashed(other.to_string()),
+                    });
+                }
+                () = &mut begins_by, if !self.is_started => {
+                    return ExitCause::Cannot(End::Crashed(format!(
+                        "the instance did not start within {BEGINS_WITHIN:?}: its start function does not return, or \
+                         the runner is stopped"
+                    )));
+                }
+                written = writing => {
+                    match written {
+                        Ok(written) => drop(unwritten.drain(..written)),
+                        // The runner has exited or closed its pipe. Its last messages say more than this error.
+                        Err(_) => unwritten.clear(),
+                    }
+                    continue;
+                }
+            };
+            match said {
+                Ok(Some(message)) => {
+                    if let Some(cause) = self.take(message, unwritten.len()) {
+                        return cause;
+                    }
+                }
+                Ok(None) => return ExitCause::Silent,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return ExitCause::Broken(error.to_string());
+                }
+                Err(_) => return ExitCause::Silent,
+            }
+        }
+    }
+
+    /// Handles a message from the runner. `unwritten` is the number of bytes that have not been written to the runner
+    /// yet.
+    fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
+        let InstanceTask { launcher, control, output, .. } = self.task;
+        let may_leave = || control.gate.pass().is_ok();
+        let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
+        if !is_answered && !self.lines.admits() {
+            return Some(ExitCause::Broken("it sent too many messages".to_owned()));
+        }
+        // By now the runner has read its start message, and it keeps reading while it waits.
+        if is_answered && unwritten > UNREAD {
+            return Some(ExitCause::Broken("it does not read the responses to its requests".to_owned()));
+        }
+        if matches!(message, FromRunner::Denied { .. } | FromRunner::NearLimit(_) | FromRunner::RefusedRequest(_)) {
+            self.told += 1;
+            if self.told > TOLD {
+                return Some(ExitCause::Broken("it repeated notices that it may send only once".to_owned()));
+            }
+        }
+        match message {
+            FromRunner::Started => {
+                if std::mem::replace(&mut self.is_started, true) {
+                    return Some(ExitCause::Broken("it reported twice that it started".to_owned()));
+                }
+                output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
+                // The receiver may be gone.
+                let _ = self.task.tell.try_send(InstanceEvent::Begun);
+            }
+            FromRunner::Line(_, line) if line.len() > LINE => {
+                return Some(ExitCause::Broken(format!("it sent a line of {} bytes", line.len())));
+            }
+            FromRunner::Line(stream, line) => {
+                if may_leave() {
+                    output.notice(Notice::Line(stream, &line));
+                }
+            }
+            FromRunner::Log { level, context, message } => {
+                if may_leave() {
+                    output.notice(Notice::Log { level, context: &context, message: &message });
+                }
+            }
+            FromRunner::Dropped(lines) => self.task.report_dropped(lines),
+            FromRunner::Denied { what, remedy } => output.notice(Notice::Denied { what: &what, remedy: &remedy }),
+            FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
+            FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
+            FromRunner::StepDown(reason) => {
+                if std::mem::replace(&mut self.is_stepping_down, true) {
+                    return Some(ExitCause::Broken("it asked twice to step down".to_owned()));
+                }
+                // The receiver may be gone.
+                let _ = self.task.tell.try_send(InstanceEvent::StepDown(reason));
+            }
+            FromRunner::Commit(changes) => {
+                if self.committing.is_some() {
+                    return Some(ExitCause::Broken("it sent a commit during another commit".to_owned()));
+                }
+                // For an election without state, the runner itself refuses its guest's commits.
+                if self.task.states.is_none() {
+                    return Some(ExitCause::Broken("it sent a commit for an election without state".to_owned()));
+                }
+                let changes = match changes.read(launcher.runners.policy().call_bytes(true)) {
+                    Ok(changes) => changes,
+                    Err(error) => return Some(ExitCause::Broken(error.to_string())),
+                };
+                self.committing = Some(commit(Arc::clone(&self.claim), changes).boxed());
+            }
+            FromRunner::Resolve { number, host, port } => {
+                if self.lookups.len() >= LOOKUPS {
+                    return Some(ExitCause::Broken("it has too many DNS lookups in flight".to_owned()));
+                }
+                if may_leave() && launcher.runners.policy().http.may_ask(&host) {
+                    self.lookups.spawn(look_up(number, host, port, launcher.runners.lookups()));
+                } else {
+                    self.lookups.spawn(async move { (number, Err("the term is over".to_owned())) });
+                }
+            }
+            FromRunner::Panicked(why) => {
+                return Some(ExitCause::Cannot(End::Crashed(format!("the runner panicked: {why}"))));
+            }
+            FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
+                return Some(ExitCause::Broken("it reported a failed start after the start".to_owned()));
+            }
+            FromRunner::Ended(ended) => return Some(ExitCause::Ended(ended)),
+            FromRunner::Ready { .. } | FromRunner::Failed(_) => {
+                return Some(ExitCause::Broken("it reported twice that it is ready".to_owned()));
+            }
+        }
+        None
+    }
+}
+
+fn send(unwritten: &mut Vec<u8>, message: &ToRunner) {
+    // Encoding fails only for a message far larger than memory.
+    if let Ok(message) = frame(message) {
+        unwritten.extend(message);
+    }
+}
+
+async fn commit(claim: Arc<tokio::sync::Mutex<Option<Claim>>>, changes: Vec<Change>) -> Result<(), CommitError> {
+    let changes = changes.into_iter().map(|change| match change {
+        Change::Put(key, value) => state::Change::Put(key, value),
+        Change::Delete(key) => state::Change::Delete(key),
+    });
+    match &mut *claim.lock().await {
+        Some(claim) => claim.commit(changes.collect()).await,
+        None => Err(CommitError::Unavailable("the module does not import the state interface".to_owned())),
+    }
+}
+
+fn not_committed(error: CommitError) -> NotCommitted {
+    let why = error.to_string();
+    match error {
+        CommitError::InvalidKey(_) => NotCommitted::InvalidKey(why),
+        CommitError::TooLarge(_) => NotCommitted::TooLarge(why),
+        CommitError::Refused => NotCommitted::Refused(why),
+        CommitError::Unavailable(_) => NotCommitted::Unavailable(why),
+        CommitError::Unknown | CommitError::Superseded(_) => NotCommitted::Unknown(why),
+    }
+}
+
+/// Looks up a host name. The system's lookup cannot be interrupted; if it ends too late, its answer is dropped.
+async fn look_up(number: u64, host: String, port: u16, places: Arc<Semaphore>) -> (u64, Result<Vec<Resolved>, String>) {
+    let Ok(place) = places.acquire_owned().await else { return (number, Err("the host is shutting down".to_owned())) };
+    let found = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        let addresses = (host.as_str(), port).to_socket_addrs()?;
+        Ok(addresses.map(|address| Resolved { address, kind: kind_from_here(address.ip()) }).collect())
+    });
+    let found = found.await;
+    let found: io::Result<_> = found.map_err(io::Error::from).and_then(|found| found);
+    (number, found.map_err(|error| error.to_string()))
+}
+
+/// Waits for a successor, claims the state for it and asks the guest to stop. Returns only if the claim is superseded.
+async fn claim_ahead(
+    mut succeeded: watch::Receiver<Option<Successor>>,
+    succession: Option<&HandoverClaim>,
+    stop: &watch::Sender<Option<StopNotice>>,
+) -> CommitError {
+    let successor = succeeded.wait_for(Option::is_some).await.ok().and_then(|successor| successor.clone());
+    if let Some(Successor { term, notice }) = successor {
+        if let Some(succession) = succession
+            && let Err(superseded @ CommitError::Superseded(_)) = succession.claim(term).await
+        {
+            return superseded;
+        }
+        // If this claim failed, the successor claims the state itself, while no instance runs.
+        ask_to_stop(stop, notice);
+    }
+    pending().await
+}
