@@ -1,4 +1,4 @@
-//! What the crates of a Baton host share.
+//! The parts that the crates of a Baton host share.
 //!
 //! - [`clock`] is the only place where time is read.
 //! - [`gate`] is what every effect of an instance passes, with the watchdog that ends the host if an instance does not

@@ -34,7 +34,8 @@
 //!   coordinator's state, `denied` the interfaces that are linked without being granted. `files`, `folder` and
 //!   `listing` implement granted folders, `http` requests to other servers. `holdings` enforces the limits.
 //! - `module`, before and after: it reads, compiles and links components with an `engine`. `judge` checks whether they
-//!   fit, `componentize` wraps core modules, and `component_size` measures. `backtrace` and `names` make traps readable.
+//!   fit, `componentize` wraps core modules, and `component_size` measures. `backtrace` and `names` make traps
+//!   readable.
 //! - [`confine`] drops every right that one of these processes does not need before it works on untrusted input.
 //! - Helpers: `secret`, [`memory`], `bounded`.
 
