@@ -62,7 +62,8 @@ pub struct Launcher {
 
 /// Starts instances for a supervisor. [`Launcher`] starts real ones.
 pub trait Launch: Send + Sync {
-    /// Starts an instance of `module` that serves `term`. Any failure is reported by [`InstanceEvent::Gone`].
+    /// Starts an instance of `module` that serves `term`. Any failure is reported by
+    /// [`InstanceEvent::Gone`](crate::InstanceEvent::Gone).
     fn start(
         &self,
         module: &Module,
