@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::watched::Watched;
 use baton_node::telemetry::{ElectionTracker, Ended, Histogram, LinkStatus, StoreOp, StoreResult, Transition};
 use baton_node::view::NodeView;
-use baton_runtime::{Effect, Effects, InstanceUsage, LimitUsage};
+use baton_runtime::{EffectCounts, EffectKind, InstanceUsage, LimitUsage};
 use baton_store::Labels;
 
 /// Content type of OpenMetrics 1.0.
@@ -68,7 +68,7 @@ struct Election {
     leads: Option<Duration>,
     vacant: Duration,
     in_use: Option<InstanceUsage>,
-    effects: Effects,
+    effects: EffectCounts,
 }
 
 impl Scrape {
@@ -237,7 +237,7 @@ impl Scrape {
         let help = "Effects of instances that the gate passed or refused";
         let mut metric = Metric::new(encoder, "baton_effects", None, MetricType::Counter, help)?;
         for one in &self.elections {
-            for effect in Effect::ALL {
+            for effect in EffectKind::ALL {
                 let labels = |result| [one.label(), ("kind", effect.name()), ("result", result)];
                 metric.counter(&labels("passed"), number(one.effects.passed(effect)))?;
                 metric.counter(&labels("refused"), number(one.effects.refused(effect)))?;
@@ -386,7 +386,7 @@ mod tests {
             StoreResult::ALL.iter().map(|how| how.word()).collect(),
             Transition::ALL.iter().map(|reason| reason.word()).collect(),
             Ended::ALL.iter().map(|outcome| outcome.word()).collect(),
-            Effect::ALL.iter().map(|effect| effect.name()).collect(),
+            EffectKind::ALL.iter().map(|effect| effect.name()).collect(),
         ] {
             for word in words {
                 assert!(table.contains(&format!("`{word}`")), "{word}");

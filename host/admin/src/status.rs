@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use baton_election::{ElectionName, StoreError, Term};
-use baton_store::{Announcement, Labels, Listens, ModuleStore as _, ObjectStore};
+use baton_store::{AnnouncedLink, Announcement, Labels, ModuleStore as _, ObjectStore};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -60,7 +60,7 @@ pub(super) struct ElectionStatus {
     ineligible: Option<String>,
     /// The node to which this node is linked, and since when; null if this node only polls the store.
     #[schema(value_type = Option<Object>)]
-    link: Option<Listens>,
+    link: Option<AnnouncedLink>,
     /// Number of nodes that have a link to this node.
     listeners: u32,
     /// Resource usage of the election's instance on this node, as in `baton status -o json`; null if no instance runs.

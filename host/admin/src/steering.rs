@@ -193,12 +193,12 @@ pub(super) async fn step_down(
 ) -> Result<Response, Unusable> {
     let election = known(&asked, &election)?;
     let StepDownCall { for_s, reason, timeout_s } = body(request).await?;
-    let stays_out = Duration::from_secs(for_s.unwrap_or(60));
-    if stays_out.is_zero() || stays_out > LONGEST_STEP_DOWN {
+    let period = Duration::from_secs(for_s.unwrap_or(60));
+    if period.is_zero() || period > LONGEST_STEP_DOWN {
         return Err(Unusable::because("for_s must be from 1 to 86400"));
     }
     let call = Call::new(&asked, election, reason, timeout_s)?;
-    Ok(call.answer(&SteeringCommand::StepDown(stays_out)).await)
+    Ok(call.answer(&SteeringCommand::StepDown(period)).await)
 }
 
 /// Keeps all nodes from leading until the election is resumed.

@@ -120,7 +120,7 @@ pub struct Record {
     /// The wall-clock time since the Unix epoch before which no node begins the module's next term (`--restart-delay`),
     /// if the last instance returned ok. If clocks differ, the pause may be shorter than `--restart-delay`, but never
     /// longer.
-    pub rests_until: Option<Duration>,
+    pub paused_until: Option<Duration>,
 }
 
 impl Record {

@@ -1295,7 +1295,7 @@ fn node_without_module_gives_lease_up_and_does_not_contend() {
 #[test]
 fn pause_of_one_version_does_not_delay_another() {
     let mut scene = Scene::leading();
-    assert!(written_record(&scene.input(Input::Gone { end: End::Done })).rests_until.is_some());
+    assert!(written_record(&scene.input(Input::Gone { end: End::Done })).paused_until.is_some());
     assert!(matches!(scene.told.last(), Some(Report::Pausing { .. })), "{:?}", scene.told);
     assert_eq!(scene.answer(Ok(Reply::Version(Version("v3".to_string())))), []);
     let asked = scene.input(Input::Plan(plan(1, None)));
@@ -1309,7 +1309,7 @@ fn pause_of_one_version_does_not_delay_another() {
 
     // The next leader has written its term, and waits until the pause ends.
     let mut scene = Scene::new();
-    scene.acquires(object(LeaseState::Free, Some(Record { rests_until: Some(SECOND * 9), ..record(6, "other") })));
+    scene.acquires(object(LeaseState::Free, Some(Record { paused_until: Some(SECOND * 9), ..record(6, "other") })));
     scene.answer(Ok(Reply::Done));
     assert_eq!(scene.answer(Ok(Reply::Version(Version("v2".to_string())))), []);
     let asked = scene.input(Input::Plan(plan(1, None)));
@@ -1319,7 +1319,7 @@ fn pause_of_one_version_does_not_delay_another() {
 
 #[test]
 fn pause_continues_at_next_leader_and_death_is_no_failure() {
-    let paused = |until: u64| Record { rests_until: Some(SECOND * until as u32), ..record(6, "other") };
+    let paused = |until: u64| Record { paused_until: Some(SECOND * until as u32), ..record(6, "other") };
     let holder = LeaseId::from_random(7);
     for (lease, until, wait) in [
         (LeaseState::Free, 4, SECOND * 4),
@@ -1335,7 +1335,7 @@ fn pause_continues_at_next_leader_and_death_is_no_failure() {
         let taken = scene.now;
         let claimed = written_record(&scene.answer(Ok(Reply::Done)));
         let remaining = Some(SECOND * until as u32).filter(|_| !wait.is_zero());
-        assert_eq!(claimed.rests_until, remaining, "the next leader continues the pause too");
+        assert_eq!(claimed.paused_until, remaining, "the next leader continues the pause too");
         assert_eq!(scene.run_until_started(), module(0));
         let waited = scene.now.since(taken);
         assert!((wait..wait + SECOND * 2).contains(&waited), "{lease:?}, {until}: {waited:?}");
@@ -2764,7 +2764,7 @@ fn record(term: Term, node: &str) -> Record {
         outcome: None,
         failures: 0,
         released: false,
-        rests_until: None,
+        paused_until: None,
     }
 }
 

@@ -35,7 +35,7 @@ pub use cache::{Cache, CacheError};
 pub use compile::{Assignment, COMPILE_MODULE, Compiler, compile_for_parent};
 pub use edit::{EditError, edit_versions, read_versions};
 pub use file::FileSource;
-pub use follow::{Follower, FollowerConfig, LoadError, Pace, Prepare, Report, ReportSink};
+pub use follow::{Follower, FollowerConfig, FollowerReport, FollowerReportSink, LoadError, Pace, Prepare};
 pub use module_source::{InvalidModuleSource, ModuleSource, is_path};
 pub use oci::{InvalidOciReference, OciReference, OciSource, RegistryCredentials};
 pub use prepare::{Preparation, PrepareError, Preparer, inspect};
@@ -50,14 +50,14 @@ use baton_runtime::Module;
 
 /// A version that is ready to start: verified, compiled and linked.
 #[derive(Clone)]
-pub struct Prepared {
+pub struct PreparedVersion {
     /// Serial of the publication.
     pub serial: u64,
     /// The module's code and digest.
     pub module: Module,
 }
 
-impl Prepared {
+impl PreparedVersion {
     /// Returns the version in the elector's terms.
     #[must_use]
     pub fn version(&self) -> ModuleVersion {
@@ -69,16 +69,16 @@ impl Prepared {
 #[derive(Clone, Default)]
 pub struct Supply {
     /// The version to run as leader. If there is none, the node does not contend.
-    pub current: Option<Prepared>,
+    pub current: Option<PreparedVersion>,
     /// The version to fall back to. Set only while the current version is on probation.
-    pub fallback: Option<Prepared>,
+    pub fallback: Option<PreparedVersion>,
 }
 
 impl Supply {
     /// Returns the current version and the fallback in the elector's terms.
     #[must_use]
     pub fn versions(&self) -> [Option<ModuleVersion>; 2] {
-        [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(Prepared::version))
+        [&self.current, &self.fallback].map(|prepared| prepared.as_ref().map(PreparedVersion::version))
     }
 }
 

@@ -73,20 +73,20 @@ struct Announced {
     again: Instant,
     failures: u32,
     /// Incarnation of another host with the same id, and the time until which that host is assumed to be running.
-    rival: Option<(String, Instant)>,
+    duplicate: Option<(String, Instant)>,
 }
 
 struct AnnouncementResult {
     named: Term,
     /// Incarnation of another host with the same id, if its announcement was found where this host writes its own.
-    rival: Option<String>,
+    duplicate: Option<String>,
 }
 
 impl Announcer {
     /// Announces the node until the sender of `over` is dropped, and then withdraws the announcement. The first
     /// announcement starts immediately.
     pub(crate) async fn run(mut self, mut over: watch::Receiver<()>) {
-        let mut announced = Announced { said: None, named: None, again: Instant::now(), failures: 0, rival: None };
+        let mut announced = Announced { said: None, named: None, again: Instant::now(), failures: 0, duplicate: None };
         let mut tidies_at = Instant::now() + TIDIES_EVERY;
         // The withdrawal of dead nodes' announcements, if in progress.
         let mut tidying = JoinSet::new();
@@ -111,8 +111,8 @@ impl Announcer {
                             break;
                         }
                     };
-                    if let Some(rival) = announced.hear(said) {
-                        self.log.emit(None, Event::Error { error: self.another_has_this_id(&rival) });
+                    if let Some(duplicate) = announced.hear(said) {
+                        self.log.emit(None, Event::Error { error: self.another_has_this_id(&duplicate) });
                     }
                 }
             }
@@ -149,7 +149,7 @@ impl Announcer {
         }
     }
 
-    /// Returns the announcement of the current state, without what [`Announcer::say`] adds: the time and a rival.
+    /// Returns the announcement of the current state, without what [`Announcer::say`] adds: the time and a duplicate.
     fn announcement(&self, view: &NodeView, holds: Vec<Digest>) -> Announcement {
         let NodeIncarnation { node, incarnation } = &self.itself;
         let runs = view.instance.map(|instance| instance.module);
@@ -159,9 +159,9 @@ impl Announcer {
             term: view.term,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             steered: view.steered.clone(),
-            stays_out: view.ineligible.map(str::to_owned),
-            leads_enough: view.at_leadership_limit,
-            listens: view.link.clone(),
+            ineligible: view.ineligible.map(str::to_owned),
+            at_leadership_limit: view.at_leadership_limit,
+            link: view.link.clone(),
             labels,
             priority: Some(self.priority),
             admin,
@@ -175,9 +175,12 @@ impl Announcer {
         announcement: Announcement,
         announced: &Announced,
     ) -> impl Future<Output = Result<AnnouncementResult, StoreError>> + use<> {
-        let rival = announced.rival.as_ref().filter(|(_, until)| Instant::now() < *until);
-        let announcement =
-            Announcement { at: rfc3339(wall()), rival: rival.map(|(rival, _)| rival.clone()), ..announcement };
+        let duplicate = announced.duplicate.as_ref().filter(|(_, until)| Instant::now() < *until);
+        let announcement = Announcement {
+            at: rfc3339(wall()),
+            duplicate: duplicate.map(|(duplicate, _)| duplicate.clone()),
+            ..announcement
+        };
         let said = say(Arc::clone(&self.store), self.election.clone(), announcement, announced.named);
         async {
             timeout(TRY, said).await.unwrap_or_else(|_| Err(StoreError::Unknown(format!("no response within {TRY:?}"))))
@@ -230,12 +233,14 @@ impl Announced {
     /// returns that host's incarnation.
     fn hear(&mut self, heard: Result<AnnouncementResult, StoreError>) -> Option<String> {
         match heard {
-            Ok(AnnouncementResult { named, rival }) => {
+            Ok(AnnouncementResult { named, duplicate }) => {
                 self.named = Some(named);
-                let known = self.rival.as_ref().map(|(known, _)| known);
-                let news = rival.clone().filter(|rival| Some(rival) != known);
+                let known = self.duplicate.as_ref().map(|(known, _)| known);
+                let news = duplicate.clone().filter(|duplicate| Some(duplicate) != known);
                 // Each host sends an announcement every minute.
-                self.rival = rival.map(|rival| (rival, Instant::now() + 2 * EVERY)).or_else(|| self.rival.take());
+                self.duplicate = duplicate
+                    .map(|duplicate| (duplicate, Instant::now() + 2 * EVERY))
+                    .or_else(|| self.duplicate.take());
                 self.failures = 0;
                 news
             }
@@ -250,7 +255,7 @@ impl Announced {
 
 /// Returns the delay until `next` must be announced after `said`, or `None` if nothing changed.
 fn outdated_after(said: &Announcement, next: &Announcement) -> Option<Duration> {
-    let differs_only_in_link = || Announcement { listens: next.listens.clone(), ..said.clone() } == *next;
+    let differs_only_in_link = || Announcement { link: next.link.clone(), ..said.clone() } == *next;
     (said != next).then(|| if differs_only_in_link() { LINK_AFTER } else { NEWS_AFTER })
 }
 
@@ -265,13 +270,13 @@ async fn say(
     let before = store.announced(&election, &announcement.node).await?;
     let before = before.and_then(|content| Announcement::decode(&content));
     let other = before.as_ref().map(|before| &before.incarnation).filter(|other| **other != announcement.incarnation);
-    let rival = named.and(other).cloned();
-    announcement.rival = rival.clone().or(announcement.rival);
+    let duplicate = named.and(other).cloned();
+    announcement.duplicate = duplicate.clone().or(announcement.duplicate);
     // Another host with this id may be the only one that knows a higher term.
     let named = named.unwrap_or(0).max(before.map_or(0, |before| before.term));
     announcement.term = announcement.term.max(named);
     store.announce(&election, &announcement.node, announcement.encode()).await?;
-    Ok(AnnouncementResult { named: announcement.term, rival })
+    Ok(AnnouncementResult { named: announcement.term, duplicate })
 }
 
 #[cfg(test)]
@@ -359,12 +364,14 @@ mod tests {
         bench.announced(|said| said.holds.is_empty() && said.runs.is_none() && said.source == "store://job").await;
         let module = Digest::of(b"");
         bench.holds.send_replace(vec![module]);
-        bench.announced(|said| said.holds == [module] && (said.priority, said.leads_enough) == (Some(50), false)).await;
+        bench
+            .announced(|said| said.holds == [module] && (said.priority, said.at_leadership_limit) == (Some(50), false))
+            .await;
         bench.views.send_modify(|view| {
             view.instance = Some(InstanceView { term: 0, module, is_killed: false });
             view.at_leadership_limit = true;
         });
-        bench.announced(|said| said.runs == Some(module) && said.leads_enough).await;
+        bench.announced(|said| said.runs == Some(module) && said.at_leadership_limit).await;
         let election = bench.election.clone();
         assert!(bench.end().await.announcements(&election).await.unwrap().is_empty());
     }
@@ -422,7 +429,7 @@ mod tests {
         let twin = Announcement::now("a", "2", "", vec![], None);
         bench.store.announce(&bench.election, "a", twin.encode()).await.unwrap();
         bench.becomes(1, None);
-        bench.announced(|said| said.incarnation == "1" && said.rival.as_deref() == Some("2")).await;
+        bench.announced(|said| said.incarnation == "1" && said.duplicate.as_deref() == Some("2")).await;
         bench.end().await;
     }
 }

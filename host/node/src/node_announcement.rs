@@ -1,6 +1,6 @@
 //! A node's announcement, as `baton nodes` and the admin API show it.
 
-use baton_store::{Announcement, Digest, Labels, Listens};
+use baton_store::{AnnouncedLink, Announcement, Digest, Labels};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -33,7 +33,7 @@ pub struct NodeAnnouncement {
     pub duplicate: Option<String>,
     /// The node at the other end of this node's link, and since when; null if the node only polls the store.
     #[schema(value_type = Option<Object>)]
-    pub link: Option<Listens>,
+    pub link: Option<AnnouncedLink>,
 }
 
 impl From<&Announcement> for NodeAnnouncement {
@@ -46,10 +46,10 @@ impl From<&Announcement> for NodeAnnouncement {
             labels,
             version,
             runs,
-            stays_out,
-            leads_enough,
-            rival,
-            listens,
+            ineligible,
+            at_leadership_limit,
+            duplicate,
+            link,
             ..
         } = said.clone();
         let (at, version) = (Some(at), Some(version).filter(|version| !version.is_empty()));
@@ -61,10 +61,10 @@ impl From<&Announcement> for NodeAnnouncement {
             labels,
             version,
             runs,
-            ineligible: stays_out,
-            at_leadership_limit: leads_enough,
-            duplicate: rival,
-            link: listens,
+            ineligible,
+            at_leadership_limit,
+            duplicate,
+            link,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use baton_election::{LeaseState, Outcome, Record, Reply, Report, Snapshot, StoreError, Term, Time};
-use baton_store::{Digest, Listens};
+use baton_store::{AnnouncedLink, Digest};
 
 /// A node's view of one election, after one input of its supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct NodeView {
     /// True if the host leads `--max-leaderships` other elections.
     pub at_leadership_limit: bool,
     /// The node to which this node has a link, if any.
-    pub link: Option<Listens>,
+    pub link: Option<AnnouncedLink>,
     /// True while this node is drained and its last term is completely over: no instance is running, and there is no
     /// lease to release.
     pub is_drained: bool,

@@ -71,5 +71,5 @@ pub use runner::logging::LogLevel;
 pub use runner::{Forked, make_runners, run_instance};
 pub use secret::{Secret, SecretSource};
 pub use untrusted::READERS;
-pub use wire::limits::{Effect, Effects, LimitKind, Limits, NearLimit, Usage};
+pub use wire::limits::{EffectCounts, EffectKind, LimitKind, Limits, NearLimit, Usage};
 pub use wire::output::{LONGEST_LINE, Notice, Output, Stream};

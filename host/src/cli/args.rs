@@ -490,7 +490,7 @@ Example:
         of: SteeringOf,
         /// Time for which that node stays ineligible, from 1s to 24h
         #[arg(long = "for", value_name = "DURATION", default_value = "60s")]
-        stays_out: String,
+        period: String,
         #[command(flatten)]
         reason: Reason,
     },

@@ -12,7 +12,7 @@ use super::{columns, print, print_json};
 use baton_base::escape::escape;
 use baton_node::node_announcement::NodeAnnouncement;
 use baton_store::steering::CommandOrigin;
-use baton_store::{Announcement, Labels, Listens};
+use baton_store::{AnnouncedLink, Announcement, Labels};
 
 /// One node of an election. Its JSON keys are a public interface.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -64,7 +64,7 @@ impl NodeStatusRow {
             return "exited".to_owned();
         }
         match (&said.duplicate, &said.ineligible, &said.version) {
-            (Some(rival), ..) => format!("duplicate node id: {} and {rival}", said.incarnation),
+            (Some(duplicate), ..) => format!("duplicate node id: {} and {duplicate}", said.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
             (None, None, _) if said.at_leadership_limit => "at its leadership limit".to_owned(),
             (None, None, None) if said.at.is_some() => "does not support steering".to_owned(),
@@ -113,7 +113,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&CommandOrigin>, now: OffsetD
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
             dash(said.runs.map(|digest| short(&digest.to_string()))),
             dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
-            dash(said.link.as_ref().map(|listens| link(listens, now))),
+            dash(said.link.as_ref().map(|link| link_cell(link, now))),
             dash(in_one_cell(&said.labels)),
             row.state(),
         ]);
@@ -125,7 +125,7 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&CommandOrigin>, now: OffsetD
     text
 }
 
-fn link(Listens { to, since }: &Listens, now: OffsetDateTime) -> String {
+fn link_cell(AnnouncedLink { to, since }: &AnnouncedLink, now: OffsetDateTime) -> String {
     match age(since, now) {
         Some(since) => format!("{to}, opened {since}"),
         None => to.clone(),
@@ -160,7 +160,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         };
         let version = Version(String::new());
         let snapshot = Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) };
@@ -175,16 +175,16 @@ mod tests {
                 None,
             )
         };
-        let stays_out = Some("cooling-off".to_owned());
+        let ineligible = Some("cooling-off".to_owned());
         let labels = [("rack", "7\x1b[2J"), ("zone", "west")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         let labels = labels.into();
-        let listens = Some(Listens { to: "web-2".to_owned(), since: "2026-11-21T12:00:05Z".to_owned() });
+        let link = Some(AnnouncedLink { to: "web-2".to_owned(), since: "2026-11-21T12:00:05Z".to_owned() });
         let rows = [
-            Announcement { stays_out, priority: Some(50), listens, ..said("web-1", "a", &["one"]) },
+            Announcement { ineligible, priority: Some(50), link, ..said("web-1", "a", &["one"]) },
             Announcement { priority: Some(100), labels, ..said("web-2", "b", &["one"]) },
             Announcement { version: String::new(), ..said("web-3", "c", &[]) },
-            Announcement { rival: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
-            Announcement { leads_enough: true, ..said("web-5", "f", &["one"]) },
+            Announcement { duplicate: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
+            Announcement { at_leadership_limit: true, ..said("web-5", "f", &["one"]) },
             said("web-6", "g", &["one"]),
         ];
         NodeStatusRow::of(&snapshot, &rows, |incarnation| incarnation == "g")
@@ -235,7 +235,7 @@ suspended since 2026-11-21T12:00:10Z by ann@desk\\u{1b}[2J: maintenance
             outcome: None,
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         }
     }
 }

@@ -385,7 +385,7 @@ mod tests {
             outcome: Some(Outcome::Done),
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         };
         let of = |lease, record| {
             let version = baton_election::Version(String::new());

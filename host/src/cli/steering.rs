@@ -34,13 +34,13 @@ pub struct Steer {
 /// [`Stop`] if an argument is wrong.
 pub(super) fn command(arguments: SteerCommand, around: &Environment) -> Result<Command, Stop> {
     let (of, reason, what) = match arguments {
-        SteerCommand::StepDown { of, stays_out, reason } => {
-            let stays_out = duration("--for", &stays_out)?;
-            if stays_out < Duration::from_secs(1) || stays_out > LONGEST_STEP_DOWN {
+        SteerCommand::StepDown { of, period, reason } => {
+            let period = duration("--for", &period)?;
+            if period < Duration::from_secs(1) || period > LONGEST_STEP_DOWN {
                 let problem = "expected 1s to 24h; to stop all nodes for longer, use `baton suspend`".to_owned();
                 return Err(ConfigError::of_argument("--for", problem).into());
             }
-            (of, reason.reason, SteeringCommand::StepDown(stays_out))
+            (of, reason.reason, SteeringCommand::StepDown(period))
         }
         SteerCommand::Suspend { of, reason } => (of, reason.reason, SteeringCommand::Suspend),
         SteerCommand::Resume { of } => (of, None, SteeringCommand::Resume),

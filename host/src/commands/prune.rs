@@ -410,7 +410,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: true,
-            rests_until: None,
+            paused_until: None,
         };
         bench.store.request(&ElectionName::new("one").unwrap(), Op::Create { record }).await.unwrap();
         bench.prune(&[], 1, false).await.unwrap();

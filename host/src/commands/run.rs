@@ -47,8 +47,8 @@ use baton_base::clock::Clock;
 use baton_base::gate::Watchdog;
 use baton_base::jitter::Moments;
 use baton_modules::{
-    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, ModuleSource, OciSource, Pace, Preparer,
-    RegistryCredentials, Report, ReportSink, Source, Trust,
+    Cache, CacheError, Compiler, FileSource, Follower, FollowerConfig, FollowerReport, FollowerReportSink,
+    ModuleSource, OciSource, Pace, Preparer, RegistryCredentials, Source, Trust,
 };
 use baton_node::announcer::NodeProperties;
 use baton_node::links::{self, Links, MAX_LINKS, PeerSettings};
@@ -656,7 +656,7 @@ impl<'a> Followers<'a> {
         let Self { host, stores, .. } = self;
         let engine = Engine::new();
         let engine = engine.map_err(|error| anyhow::anyhow!("{error:#}"))?;
-        let reports: Arc<dyn ReportSink> = Arc::new(FollowerLog {
+        let reports: Arc<dyn FollowerReportSink> = Arc::new(FollowerLog {
             log: host.log.for_election(tracker),
             tracker: Arc::clone(tracker),
             source: coordinator.module.to_string(),
@@ -672,7 +672,7 @@ impl<'a> Followers<'a> {
             ModuleSource::Oci(reference) => {
                 let (source, reports) =
                     (OciSource::new(reference.clone(), RegistryCredentials::of_process()), Arc::clone(&reports));
-                Some(Box::new(source.telling(move |module| reports.report(Report::Pulling { module }))))
+                Some(Box::new(source.telling(move |module| reports.report(FollowerReport::Pulling { module }))))
             }
             ModuleSource::Published(_) => None,
         };

@@ -58,18 +58,18 @@ pub struct Announcement {
     /// The reason why the node is ineligible now: `maintenance` (of its machine), `suspended`, `stepped-down`,
     /// `transferring` or `cooling-off`. None if the node is eligible, or has not announced a reason.
     #[serde(default)]
-    pub stays_out: Option<String>,
+    pub ineligible: Option<String>,
     /// The priority with which the node takes a free lease, from 0 to 100 (without a wait). None if not announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     /// True if the host already leads enough other elections, so that it would take this lease only if no other node
     /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub leads_enough: bool,
+    pub at_leadership_limit: bool,
     /// The incarnation of another start with the same node id, which has announced itself since this start's first
     /// announcement.
     #[serde(default)]
-    pub rival: Option<String>,
+    pub duplicate: Option<String>,
     /// The address of the node's admin endpoint. Empty if the node has none, if other machines cannot use it, or if it
     /// was not announced. An older host drops the field when it announces the node again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -77,7 +77,7 @@ pub struct Announcement {
     /// The leader to which the node listens over a link. None if the node only polls the store, or has not announced a
     /// leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub listens: Option<Listens>,
+    pub link: Option<AnnouncedLink>,
     /// The node's address and certificate for nodes on other machines. None if the node has no links to other machines,
     /// or has not announced an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ pub struct AnnouncedPeer {
 
 /// The leader that a node listens to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Listens {
+pub struct AnnouncedLink {
     /// The leading node.
     pub to: String,
     /// Start of listening, in RFC 3339.
@@ -121,12 +121,12 @@ impl Announcement {
             term: 0,
             version: String::new(),
             steered: None,
-            stays_out: None,
+            ineligible: None,
             priority: None,
-            leads_enough: false,
-            rival: None,
+            at_leadership_limit: false,
+            duplicate: None,
             admin: String::new(),
-            listens: None,
+            link: None,
             peer: None,
         }
     }
@@ -243,13 +243,13 @@ mod tests {
         assert_eq!((later(0), later(4)), (true, false));
         let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, term: 7, ..said };
         let json = format!(
-            r#"{{"at":"2026-11-21T12:00:00.000000Z","holds":["{digest}"],"incarnation":"abc","node":"web-3-0","rival":null,"runs":null,"source":"job.wasm","stays_out":null,"steered":null,"term":7,"version":""}}"#
+            r#"{{"at":"2026-11-21T12:00:00.000000Z","duplicate":null,"holds":["{digest}"],"incarnation":"abc","ineligible":null,"node":"web-3-0","runs":null,"source":"job.wasm","steered":null,"term":7,"version":""}}"#
         );
         assert_eq!(standby.encode(), json, "as hosts write it that know neither an address nor priorities");
         let admin = "https://web-3.example:7070".to_owned();
-        let listens = Some(Listens { to: "web-2".to_owned(), since: "2026-11-21T12:00:00Z".to_owned() });
+        let link = Some(AnnouncedLink { to: "web-2".to_owned(), since: "2026-11-21T12:00:00Z".to_owned() });
         let peer = Some(AnnouncedPeer { address: "web-3.example:7072".to_owned(), certificate: digest.to_string() });
-        let more = Announcement { admin, priority: Some(50), leads_enough: true, listens, peer, ..standby };
+        let more = Announcement { admin, priority: Some(50), at_leadership_limit: true, link, peer, ..standby };
         assert_eq!(Announcement::decode(&more.encode()), Some(more));
     }
 
@@ -269,7 +269,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: true,
-            rests_until: None,
+            paused_until: None,
         };
         store.request(&job, Op::Create { record }).await.unwrap();
         for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {
@@ -289,7 +289,7 @@ mod tests {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
         let said = Announcement::decode(more).unwrap();
         assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));
-        assert_eq!((said.admin.as_str(), said.priority, said.leads_enough), ("", None, false));
+        assert_eq!((said.admin.as_str(), said.priority, said.at_leadership_limit), ("", None, false));
         for none in
             [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
         {

@@ -55,7 +55,8 @@ use async_trait::async_trait;
 use baton_election::{ElectionName, Op, Reply, StoreError};
 
 pub use announcement::{
-    AnnouncedPeer, Announcement, GONE, LONGEST_LABEL, Labels, Listens, MOST_LABELS, SILENT, withdraw, withdraw_gone,
+    AnnouncedLink, AnnouncedPeer, Announcement, GONE, LONGEST_LABEL, Labels, MOST_LABELS, SILENT, withdraw,
+    withdraw_gone,
 };
 #[cfg(feature = "azure")]
 pub use azure::AzureStore;

@@ -288,7 +288,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
     let liars: Vec<UnixStream> = (0..40)
         .map(|number| {
             let hello = hello(ELECTION, &to, &format!("liar-{number}"), &format!("{number:016x}"));
-            let is = "{\"is\":{\"ready\":true,\"priority\":100,\"leads_enough\":false}}\n";
+            let is = "{\"is\":{\"ready\":true,\"priority\":100,\"at_leadership_limit\":false}}\n";
             until("to be greeted", || {
                 let mut liar = UnixStream::connect(&socket)?;
                 liar.set_read_timeout(Some(Duration::from_secs(30)))?;

@@ -307,13 +307,14 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
         let rows = nodes.json();
         rows.as_array().and_then(|rows| rows.iter().find(|row| !row["duplicate"].is_null())).cloned().ok_or(nodes)
     });
-    let (incarnation, rival) = (row["incarnation"].as_str().expect("text"), row["duplicate"].as_str().expect("text"));
-    assert_ne!(incarnation, rival);
+    let (incarnation, duplicate) =
+        (row["incarnation"].as_str().expect("text"), row["duplicate"].as_str().expect("text"));
+    assert_ne!(incarnation, duplicate);
     let transfer = until("a refusal", || {
         let transfer = steer(&fleet, &["transfer", "--to", "beta"]);
         if transfer.stderr.contains("two hosts have the node id beta") { Ok(transfer) } else { Err(transfer) }
     });
-    refused(&transfer, &[incarnation, rival, "--node"]);
+    refused(&transfer, &[incarnation, duplicate, "--node"]);
     drop((one, other));
     // With the token, `events` uses the announced endpoint, which is ambiguous if two hosts have the leader's id.
     // Without it, `events` uses the leader's socket.
@@ -321,8 +322,8 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let token = token.to_str().expect("text");
     until("the refusal", || {
-        let rival = Some("another".to_owned());
-        let twin = Announcement { rival, ..Announcement::now("alpha", "twin", "", vec![], None) };
+        let duplicate = Some("another".to_owned());
+        let twin = Announcement { duplicate, ..Announcement::now("alpha", "twin", "", vec![], None) };
         on_store(&fleet, async |store| store.announce(&election(), "alpha", twin.encode()).await.expect("written"));
         let events = steer(&fleet, &["events", "--token-file", token]);
         if events.stderr.contains("two hosts have the node id alpha") { Ok(()) } else { Err(events.stderr) }

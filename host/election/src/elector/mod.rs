@@ -480,14 +480,14 @@ impl Context {
             outcome: None,
             failures: same.map_or(0, |record| record.failures),
             released: false,
-            rests_until: None,
+            paused_until: None,
         }
     }
 
     /// The rest of the pause that the record names, at most `--restart-delay`; zero if the record's module is not the
     /// planned module.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
-        let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.rests_until);
+        let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.paused_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
     }
 
@@ -504,7 +504,7 @@ impl Context {
             outcome: basis.and_then(|record| record.outcome),
             failures: basis.map_or(0, |record| record.failures),
             released: false,
-            rests_until: basis.and_then(|record| record.rests_until),
+            paused_until: basis.and_then(|record| record.paused_until),
         }
     }
 

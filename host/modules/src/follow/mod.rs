@@ -27,11 +27,11 @@ use baton_runtime::LARGEST_MODULE;
 use baton_store::{ChangeNotifier, ChangeReader, Digest, ModuleStore as _, ObjectStore, Reading};
 use in_flight::InFlight;
 use offer_history::{OfferHistory, rejection};
-use ready::{Candidate, ReadyVersions, RetryWaits, Setback, Step};
+use ready::{CandidateVersion, ReadyVersions, RetryWaits, Setback, Step};
 use recorder::{Judged, Recorder};
 use reporter::Reporter;
 
-pub use report::{Report, ReportSink};
+pub use report::{FollowerReport, FollowerReportSink};
 
 /// Timeout for fetching a module. It allows for a slow connection.
 const FETCH: Duration = Duration::from_secs(600);
@@ -59,7 +59,7 @@ pub struct FollowerConfig {
     /// Hints about the control object, from and to other nodes. The hints also determine how often it is read.
     pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
-    pub reports: Arc<dyn ReportSink>,
+    pub reports: Arc<dyn FollowerReportSink>,
     /// Intervals of the follower.
     pub pace: Pace,
 }
@@ -131,7 +131,7 @@ pub struct Follower {
     /// True once the control object has been read, or could not be read. Until then, rejections are unknown.
     has_read: bool,
     offers: OfferHistory,
-    candidates: Vec<Candidate>,
+    candidates: Vec<CandidateVersion>,
     ready: ReadyVersions,
     reading: InFlight<Result<Reading, StoreError>>,
     read_at: Instant,
@@ -140,7 +140,7 @@ pub struct Follower {
     failed_reads: u32,
     hashing: InFlight<(Digest, Offer)>,
     preparing: InFlight<Result<Preparation, Setback>>,
-    prepares: Option<Candidate>,
+    prepares: Option<CandidateVersion>,
     recorder: Recorder,
     reporter: Reporter,
 }
@@ -192,7 +192,7 @@ impl Follower {
     pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
         let Some(source) = &mut self.given.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
-        let compiling = self.reporter.later(Report::Compiling { module: digest });
+        let compiling = self.reporter.later(FollowerReport::Compiling { module: digest });
         let prepared = notify_if_slow(self.given.preparer.prepare(&offer), compiling).await;
         self.offers.add(digest, offer);
         self.candidates = self.offers.candidates(&self.control);
@@ -299,12 +299,12 @@ impl Follower {
         wakes.into_iter().flatten().min().unwrap_or(now + self.given.pace.outage)
     }
 
-    fn prepare(&mut self, candidate: Candidate) {
+    fn prepare(&mut self, candidate: CandidateVersion) {
         let offer = self.offers.offer(&candidate);
         let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
         let module = candidate.digest;
-        let pulling = self.reporter.later(Report::Pulling { module });
-        let compiling = self.reporter.later(Report::Compiling { module });
+        let pulling = self.reporter.later(FollowerReport::Pulling { module });
+        let compiling = self.reporter.later(FollowerReport::Compiling { module });
         self.prepares = Some(candidate.clone());
         self.preparing.begin(async move {
             let offer = match offer {
@@ -340,7 +340,7 @@ impl Follower {
         self.candidates.iter().map(|candidate| candidate.digest).find(|digest| self.ready.has(digest))
     }
 
-    fn ready(&mut self, candidate: &Candidate, preparation: Preparation) {
+    fn ready(&mut self, candidate: &CandidateVersion, preparation: Preparation) {
         self.reporter.ready(candidate.digest, &preparation);
         self.ready.add(candidate, preparation.module);
     }
@@ -458,9 +458,9 @@ impl Follower {
 }
 
 /// Returns the pushed versions that are not rejected, newest first.
-fn published(control: &VersionList) -> Vec<Candidate> {
+fn published(control: &VersionList) -> Vec<CandidateVersion> {
     let entries = control.pushed.iter().rev().filter(|entry| entry.rejection().is_none());
-    let candidates = entries.map(|entry| Candidate {
+    let candidates = entries.map(|entry| CandidateVersion {
         digest: entry.digest,
         serial: entry.serial,
         size: entry.size,
@@ -471,8 +471,8 @@ fn published(control: &VersionList) -> Vec<Candidate> {
 }
 
 /// Reads a module from the store, which is untrusted.
-async fn fetch(store: &dyn ObjectStore, candidate: &Candidate) -> Result<Offer, Setback> {
-    let Candidate { digest, signature, .. } = candidate;
+async fn fetch(store: &dyn ObjectStore, candidate: &CandidateVersion) -> Result<Offer, Setback> {
+    let CandidateVersion { digest, signature, .. } = candidate;
     let read = timeout(FETCH, store.get_module(digest, LARGEST_MODULE + 1)).await;
     let read = read.unwrap_or_else(|_| Err(StoreError::Unknown(format!("the module did not arrive within {FETCH:?}"))));
     let unreachable = |error| Setback::Unreachable(format!("cannot read the module {digest}: {error}"));

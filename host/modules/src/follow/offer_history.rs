@@ -1,6 +1,6 @@
 //! The offers that this process received from a file or a registry. Their serials are valid only in this process.
 
-use super::ready::{Candidate, ReadyVersions};
+use super::ready::{CandidateVersion, ReadyVersions};
 use crate::{ListedVersion, Offer, VersionList};
 use baton_store::Digest;
 
@@ -12,7 +12,7 @@ pub(super) struct OfferHistory {
 }
 
 struct Version {
-    candidate: Candidate,
+    candidate: CandidateVersion,
     /// The offered bytes, until the version is ready.
     offer: Option<Offer>,
     was_rejected: bool,
@@ -31,12 +31,12 @@ impl OfferHistory {
         let was_rejected = before.is_some_and(|before| before.was_rejected);
         self.serial += 1;
         let (size, signature) = (offer.bytes.len() as u64, offer.signature.clone());
-        let candidate = Candidate { digest, serial: self.serial, size, signature, is_good };
+        let candidate = CandidateVersion { digest, serial: self.serial, size, signature, is_good };
         self.versions.insert(0, Version { candidate, offer: Some(offer), was_rejected });
     }
 
     /// Returns the versions that are not rejected. When a rejection is removed, its version gets a new serial.
-    pub fn candidates(&mut self, control: &VersionList) -> Vec<Candidate> {
+    pub fn candidates(&mut self, control: &VersionList) -> Vec<CandidateVersion> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
             if std::mem::replace(&mut version.was_rejected, is_rejected) && !is_rejected {
@@ -49,7 +49,7 @@ impl OfferHistory {
     }
 
     /// Returns a candidate's offer, if the candidate has yet to be prepared.
-    pub fn offer(&self, candidate: &Candidate) -> Option<Offer> {
+    pub fn offer(&self, candidate: &CandidateVersion) -> Option<Offer> {
         self.versions.iter().find(|version| version.candidate.is(candidate))?.offer.clone()
     }
 

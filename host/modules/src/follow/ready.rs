@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{PrepareError, Prepared, Supply};
+use crate::{PrepareError, PreparedVersion, Supply};
 use baton_runtime::Module;
 use baton_store::Digest;
 
 /// A version that the source names and no node has rejected. Lists of candidates are sorted newest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Candidate {
+pub(super) struct CandidateVersion {
     pub digest: Digest,
     /// Serial of the publication.
     pub serial: u64,
@@ -21,7 +21,7 @@ pub(super) struct Candidate {
     pub is_good: bool,
 }
 
-impl Candidate {
+impl CandidateVersion {
     /// Returns true if both are the same publication with the same signature.
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.serial, &self.signature) == (other.digest, other.serial, &other.signature)
@@ -45,7 +45,7 @@ impl Setback {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    Prepare(Candidate),
+    Prepare(CandidateVersion),
     /// Do nothing before this time.
     Wait(Instant),
     /// Do nothing until the candidates change.
@@ -67,7 +67,7 @@ pub(super) struct ReadyVersions {
 }
 
 struct Failed {
-    candidate: Candidate,
+    candidate: CandidateVersion,
     setback: Setback,
     wait: Duration,
     again: Instant,
@@ -78,13 +78,13 @@ impl ReadyVersions {
         Self { ready: BTreeMap::new(), failed: Vec::new(), patience }
     }
 
-    pub fn add(&mut self, candidate: &Candidate, module: Module) {
+    pub fn add(&mut self, candidate: &CandidateVersion, module: Module) {
         self.failed.retain(|failed| !failed.candidate.is(candidate));
         self.ready.insert(candidate.digest, module);
     }
 
     /// Records why a candidate is not ready. Returns true if the reason is new.
-    pub fn set_back(&mut self, candidate: &Candidate, setback: Setback, now: Instant) -> bool {
+    pub fn set_back(&mut self, candidate: &CandidateVersion, setback: Setback, now: Instant) -> bool {
         let (first, most) = match setback {
             Setback::Unreachable(_) => self.patience.unreachable,
             Setback::Refused(_) => self.patience.refused,
@@ -99,7 +99,7 @@ impl ReadyVersions {
 
     /// Chooses the next candidate to prepare: the newest one that can run here, then, if that one is on probation, its
     /// fallback.
-    pub fn next(&self, candidates: &[Candidate], now: Instant) -> Step {
+    pub fn next(&self, candidates: &[CandidateVersion], now: Instant) -> Step {
         let mut wake: Option<Instant> = None;
         let mut ready = 0;
         for candidate in candidates {
@@ -125,17 +125,17 @@ impl ReadyVersions {
 
     /// Returns the newest candidate that is ready. If it is on probation, the next candidate that is ready is the
     /// fallback.
-    pub fn supply(&self, candidates: &[Candidate]) -> Supply {
+    pub fn supply(&self, candidates: &[CandidateVersion]) -> Supply {
         let mut ready = candidates.iter().filter_map(|candidate| {
             let module = self.ready.get(&candidate.digest)?.clone();
-            Some((Prepared { serial: candidate.serial, module }, candidate.is_good))
+            Some((PreparedVersion { serial: candidate.serial, module }, candidate.is_good))
         });
         let Some((current, is_good)) = ready.next() else { return Supply::default() };
         Supply { current: Some(current), fallback: ready.next().map(|(next, _)| next).filter(|_| !is_good) }
     }
 
     /// Drops modules that are neither supplied nor likely to be supplied next, but keeps the module `also`.
-    pub fn tidy(&mut self, candidates: &[Candidate], also: Option<Digest>) {
+    pub fn tidy(&mut self, candidates: &[CandidateVersion], also: Option<Digest>) {
         let mut kept: Vec<Digest> = self.supplied(candidates).chain(also).collect();
         let mut able = candidates
             .iter()
@@ -162,11 +162,11 @@ impl ReadyVersions {
         self.failed.iter().any(|failed| matches!(failed.setback, Setback::Unreachable(_)))
     }
 
-    fn failed(&self, candidate: &Candidate) -> Option<&Failed> {
+    fn failed(&self, candidate: &CandidateVersion) -> Option<&Failed> {
         self.failed.iter().find(|failed| failed.candidate.is(candidate))
     }
 
-    fn supplied(&self, candidates: &[Candidate]) -> impl Iterator<Item = Digest> + use<> {
+    fn supplied(&self, candidates: &[CandidateVersion]) -> impl Iterator<Item = Digest> + use<> {
         let mut ready = candidates.iter().filter(|candidate| self.ready.contains_key(&candidate.digest));
         let first = ready.next();
         let second = ready.next().filter(|_| first.is_some_and(|first| !first.is_good));

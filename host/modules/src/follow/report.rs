@@ -5,14 +5,14 @@ use std::time::Duration;
 use baton_store::Digest;
 
 /// Receives a follower's reports. Must not block.
-pub trait ReportSink: Send + Sync {
+pub trait FollowerReportSink: Send + Sync {
     /// Receives one report.
-    fn report(&self, report: Report);
+    fn report(&self, report: FollowerReport);
 }
 
 /// A follower's report. A lasting condition is reported only once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Report {
+pub enum FollowerReport {
     /// Nothing can run yet, because no module was ever pushed.
     NothingPushed {
         /// The condition, and what to do.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use baton_election::ElectionName;
 use tokio::time::Instant;
 
-use super::report::{Report, ReportSink};
+use super::report::{FollowerReport, FollowerReportSink};
 use crate::Preparation;
 use baton_store::Digest;
 
 pub(super) struct Reporter {
-    sink: Arc<dyn ReportSink>,
+    sink: Arc<dyn FollowerReportSink>,
     election: ElectionName,
     unreachable_since: Option<Instant>,
     /// The problem with the control object, if any.
@@ -22,35 +22,35 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub fn new(sink: Arc<dyn ReportSink>, election: ElectionName) -> Self {
+    pub fn new(sink: Arc<dyn FollowerReportSink>, election: ElectionName) -> Self {
         Self { sink, election, unreachable_since: None, control: None, nothing: false, rejected: None }
     }
 
     /// Returns a function that sends this report, to call if the work takes long.
-    pub fn later(&self, report: Report) -> impl FnOnce() + Send + use<> {
+    pub fn later(&self, report: FollowerReport) -> impl FnOnce() + Send + use<> {
         let sink = Arc::clone(&self.sink);
         move || sink.report(report)
     }
 
     pub fn ready(&self, digest: Digest, Preparation { cached, took, .. }: &Preparation) {
-        self.say(Report::Ready { module: digest, cached: *cached, took: *took });
+        self.say(FollowerReport::Ready { module: digest, cached: *cached, took: *took });
     }
 
     /// Reports a version that is unavailable or cannot run, and the version that can run instead.
     pub fn refused(&self, digest: Option<Digest>, error: String, instead: Option<Digest>) {
-        self.say(Report::Refused { module: digest, error, instead });
+        self.say(FollowerReport::Refused { module: digest, error, instead });
     }
 
     pub fn unreachable(&mut self, error: String) {
         if self.unreachable_since.is_none() {
             self.unreachable_since = Some(Instant::now());
-            self.say(Report::Unreachable { error });
+            self.say(FollowerReport::Unreachable { error });
         }
     }
 
     pub fn reachable(&mut self) {
         if let Some(since) = self.unreachable_since.take() {
-            self.say(Report::Reachable { after: since.elapsed() });
+            self.say(FollowerReport::Reachable { after: since.elapsed() });
         }
     }
 
@@ -72,7 +72,7 @@ impl Reporter {
                 "no module is published for this election yet: run `baton push MODULE {}` with this host's `--store`",
                 self.election
             );
-            self.say(Report::NothingPushed { reason });
+            self.say(FollowerReport::NothingPushed { reason });
         }
         self.nothing = is_so;
     }
@@ -84,7 +84,7 @@ impl Reporter {
             Some(_) if self.rejected == Some(newest) => {}
             Some(reason) => {
                 self.rejected = Some(newest);
-                self.say(Report::Rejected { module: newest.0, reason: reason.to_owned(), instead });
+                self.say(FollowerReport::Rejected { module: newest.0, reason: reason.to_owned(), instead });
             }
         }
     }
@@ -95,10 +95,10 @@ impl Reporter {
     }
 
     pub fn error(&self, error: String) {
-        self.say(Report::Error { error });
+        self.say(FollowerReport::Error { error });
     }
 
-    fn say(&self, report: Report) {
+    fn say(&self, report: FollowerReport) {
         self.sink.report(report);
     }
 }

@@ -26,7 +26,7 @@ use super::link::{self, Budget, Caller, Event, Events, HELLO_WITHIN, LOOKED_UP_W
 use super::listeners::Listeners;
 use super::peers::{self, Network};
 use super::sockets::{self, SocketFolder};
-use super::wire::{Candidate, Leader, LeaderMessage, PeerMessage, PeerQuery, encode};
+use super::wire::{Candidacy, Leader, LeaderMessage, PeerMessage, PeerQuery, encode};
 use super::{LinkSettings, Order, OrderKind};
 use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 
@@ -86,13 +86,13 @@ impl ElectionSinks {
     }
 
     fn report_listeners(&self, count: usize) {
-        self.tracker.listeners(u32::try_from(count).unwrap_or(u32::MAX));
+        self.tracker.set_listeners(u32::try_from(count).unwrap_or(u32::MAX));
         self.listened.send_if_modified(|listened| std::mem::replace(listened, count > 0) != (count > 0));
     }
 
     fn report_link(&mut self, incarnation: String, node: String) {
         self.report_end();
-        self.tracker.listens(Some(node.clone()));
+        self.tracker.set_link(Some(node.clone()));
         self.log.emit(None, LogEvent::Link { leader: node.clone(), up: true });
         self.unreachable = None;
         self.linked = Some((incarnation, node));
@@ -114,7 +114,7 @@ impl ElectionSinks {
 
     fn report_end(&mut self) {
         let Some((from, node)) = self.linked.take() else { return };
-        self.tracker.listens(None);
+        self.tracker.set_link(None);
         self.log.emit(None, LogEvent::Link { leader: node, up: false });
         let _ = self.heard.try_send(Hint::Silent { from });
     }
@@ -160,7 +160,7 @@ enum Transport {
 
 struct Election<'a> {
     sinks: &'a mut ElectionSinks,
-    candidate: Candidate,
+    candidacy: Candidacy,
     listeners: Listeners,
     /// The last renewal that the supervisor reported, and the time of the report.
     last_renewal: Option<(LeaderMessage, Instant)>,
@@ -196,7 +196,7 @@ impl<'a> Hub<'a> {
             sinks.look();
             let election_state = Election {
                 sinks,
-                candidate: Candidate::default(),
+                candidacy: Candidacy::default(),
                 listeners: Listeners::default(),
                 last_renewal: None,
                 leader_link: None,
@@ -295,16 +295,16 @@ impl<'a> Hub<'a> {
     }
 
     /// Connects to an election's leader, and reports this node's candidacy to it.
-    fn follow(&mut self, election: String, LinkSettings { leader, candidate }: LinkSettings) {
+    fn follow(&mut self, election: String, LinkSettings { leader, candidacy }: LinkSettings) {
         let Some(known) = self.elections.get_mut(&election) else { return };
-        known.candidate = candidate;
+        known.candidacy = candidacy;
         let leader = leader.filter(|leader| leader.incarnation != self.incarnation);
         let same = known.leader_link.as_ref().map(|leader_link| &leader_link.leader.incarnation);
         if same == leader.as_ref().map(|leader| &leader.incarnation) {
             if let Some((leader_link, leader)) = known.leader_link.as_mut().zip(leader) {
                 leader_link.leader = leader;
                 let linked = leader_link.linked.map(|_| leader_link.link);
-                linked.into_iter().for_each(|link| self.send(link, &PeerMessage::Is(candidate)));
+                linked.into_iter().for_each(|link| self.send(link, &PeerMessage::Is(candidacy)));
             }
             return;
         }
@@ -396,10 +396,10 @@ impl<'a> Hub<'a> {
             node: Some(self.node.clone()),
             incarnation: Some(self.incarnation.clone()),
         };
-        let candidate = known.candidate;
+        let candidacy = known.candidacy;
         known.leader_link = Some(LeaderLink { leader, link, linked: None, failures });
         self.links.insert(link, Link { lines, election: Some(election.clone()), caller: None });
-        for message in [hello, PeerMessage::Is(candidate)] {
+        for message in [hello, PeerMessage::Is(candidacy)] {
             self.send(link, &message);
         }
         let (events, folder, network) = (self.events.clone(), self.folder.clone(), self.network.clone());
@@ -561,7 +561,7 @@ impl<'a> Hub<'a> {
             (Some(LeaderLink { leader, linked: Some(_), .. }), PeerMessage::GivesUp { place }) => {
                 known.sinks.hear(Hint::GivesUp { from: leader.incarnation.clone(), place });
             }
-            (None, PeerMessage::Is(candidate)) => known.listeners.is(link, candidate),
+            (None, PeerMessage::Is(candidacy)) => known.listeners.is(link, candidacy),
             _ => self.handle_end(link, None),
         }
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::wire::Candidate;
+use super::wire::Candidacy;
 
 /// The listeners in one election, by the number of their link.
 #[derive(Default, Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Listeners(BTreeMap<u64, Listener>);
 #[derive(Debug)]
 struct Listener {
     node: String,
-    candidate: Candidate,
+    candidacy: Candidacy,
     /// Random tie-breaker, constant while the node listens.
     tie_breaker: u64,
 }
@@ -23,7 +23,7 @@ impl Listeners {
     }
 
     fn add_with(&mut self, link: u64, node: String, tie_breaker: u64) {
-        self.0.insert(link, Listener { node, candidate: Candidate::default(), tie_breaker });
+        self.0.insert(link, Listener { node, candidacy: Candidacy::default(), tie_breaker });
     }
 
     /// Removes a listener. Returns true if it existed.
@@ -31,9 +31,9 @@ impl Listeners {
         self.0.remove(&link).is_some()
     }
 
-    pub(super) fn is(&mut self, link: u64, candidate: Candidate) {
+    pub(super) fn is(&mut self, link: u64, candidacy: Candidacy) {
         if let Some(listener) = self.0.get_mut(&link) {
-            listener.candidate = candidate;
+            listener.candidacy = candidacy;
         }
     }
 
@@ -44,9 +44,9 @@ impl Listeners {
     /// Ranks the listeners: first the target of a transfer, then the others by priority. Nodes that already lead their
     /// share of elections come after those that do not. A node that could not acquire the lease has no place.
     pub(super) fn places(&self, to: Option<&str>) -> BTreeMap<u64, Option<u32>> {
-        let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidate.ready).collect();
-        ready.sort_by_key(|(_, Listener { node, candidate, tie_breaker })| {
-            (Some(node.as_str()) != to, candidate.leads_enough, Reverse(candidate.priority), *tie_breaker)
+        let mut ready: Vec<_> = self.0.iter().filter(|(_, listener)| listener.candidacy.ready).collect();
+        ready.sort_by_key(|(_, Listener { node, candidacy, tie_breaker })| {
+            (Some(node.as_str()) != to, candidacy.at_leadership_limit, Reverse(candidacy.priority), *tie_breaker)
         });
         let mut places: BTreeMap<u64, Option<u32>> = self.0.keys().map(|link| (*link, None)).collect();
         for (place, (link, _)) in ready.into_iter().enumerate() {
@@ -70,19 +70,19 @@ mod tests {
     #[test]
     fn transfer_target_is_first_then_ready_nodes_by_priority() {
         let mut listeners = Listeners::default();
-        let ready = Candidate { ready: true, priority: 50, leads_enough: false };
-        for (link, (node, candidate)) in [
-            ("out", Candidate { ready: false, priority: 100, ..ready }),
+        let ready = Candidacy { ready: true, priority: 50, at_leadership_limit: false };
+        for (link, (node, candidacy)) in [
+            ("out", Candidacy { ready: false, priority: 100, ..ready }),
             ("low", ready),
-            ("high", Candidate { priority: 90, ..ready }),
-            ("full", Candidate { priority: 100, leads_enough: true, ..ready }),
+            ("high", Candidacy { priority: 90, ..ready }),
+            ("full", Candidacy { priority: 100, at_leadership_limit: true, ..ready }),
             ("equal", ready),
         ]
         .into_iter()
         .enumerate()
         {
             listeners.add_with(link as u64, node.to_owned(), 10 - link as u64);
-            listeners.is(link as u64, candidate);
+            listeners.is(link as u64, candidacy);
         }
         let order = |to| listeners.places(to).into_values().collect::<Vec<_>>();
         assert_eq!(order(None), [None, Some(2), Some(0), Some(3), Some(1)]);

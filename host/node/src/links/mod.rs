@@ -38,7 +38,7 @@ pub use call::call;
 pub use peer_addr::is_of_one_machine;
 pub use peer_addr::{InvalidPeerAddr, PeerAddr, PeerError, PeerListener, PeerSettings};
 pub use thread::{Links, LinksThread};
-pub use wire::Candidate;
+pub use wire::Candidacy;
 pub use wire::READER;
 use wire::{Leader, LeaderMessage};
 
@@ -79,7 +79,7 @@ struct LinkChannels {
 struct LinkSettings {
     leader: Option<Leader>,
     /// This node's candidacy, which is sent to the leader's host.
-    candidate: Candidate,
+    candidacy: Candidacy,
 }
 
 /// A supervisor's order to the hub.
@@ -141,7 +141,7 @@ impl LinkHandle {
     }
 
     /// Listens to this incarnation of a leader, and announces this node as a possible successor.
-    pub fn wants(&mut self, leader: Option<(&str, String)>, candidate: Candidate) {
+    pub fn wants(&mut self, leader: Option<(&str, String)>, candidacy: Candidacy) {
         let Some(LinkChannels { settings, gives_up, .. }) = &mut self.0 else { return };
         // If there is a leader, another node has acquired the lease that was given up.
         *gives_up &= leader.is_none();
@@ -149,7 +149,7 @@ impl LinkHandle {
         // The record may contain names of any length.
         let leader = leader.filter(Leader::is_within_bounds);
         settings.send_if_modified(|settings| {
-            let now = LinkSettings { leader, candidate };
+            let now = LinkSettings { leader, candidacy };
             let is_news = *settings != now;
             *settings = now;
             is_news
@@ -219,10 +219,10 @@ mod tests {
         endpoint.listened.send_replace(true);
         let long = "n".repeat(2000);
         for (incarnation, node) in [("a1", long.as_str()), (&long, "web-1"), ("A/1", "web-1")] {
-            line.wants(Some((incarnation, node.to_owned())), Candidate::default());
+            line.wants(Some((incarnation, node.to_owned())), Candidacy::default());
             assert_eq!(endpoint.settings.borrow().leader, None, "{incarnation} of {node}");
         }
-        line.wants(Some(("a1", "web-1".to_owned())), Candidate::default());
+        line.wants(Some(("a1", "web-1".to_owned())), Candidacy::default());
         assert!(endpoint.settings.borrow().leader.is_some());
         for (to, message) in [(long.as_str(), None), ("web-2", Some("web-2".to_owned()))] {
             line.tell(&Word::GivesUp, Time::default(), Some(to));
@@ -269,9 +269,9 @@ mod tests {
         // The listener may have disconnected to acquire the lease before the notification is repeated.
         endpoint.listened.send_replace(false);
         gives_up(&mut line);
-        line.wants(None, Candidate::default());
+        line.wants(None, Candidacy::default());
         assert!(line.has_heir());
-        line.wants(Some(("b1", "web-2".to_owned())), Candidate::default());
+        line.wants(Some(("b1", "web-2".to_owned())), Candidacy::default());
         assert!(!line.has_heir(), "web-2 has taken the lease");
         endpoint.listened.send_replace(true);
         gives_up(&mut line);

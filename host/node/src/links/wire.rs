@@ -58,18 +58,18 @@ pub(super) enum PeerMessage {
     /// Sent by either side: the store has a change that all nodes should read.
     Look,
     /// Sent by a listener: its current candidacy.
-    Is(Candidate),
+    Is(Candidacy),
 }
 
 /// A node's state as a possible successor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct Candidacy {
     /// True if the node has a module to run, and nothing prevents it from leading.
     pub ready: bool,
     /// The node's `--priority`: a node with a higher priority acquires a free lease earlier.
     pub priority: u8,
     /// True if the node already leads its share of elections.
-    pub leads_enough: bool,
+    pub at_leadership_limit: bool,
 }
 
 /// The leader of an election, as named in the record.
@@ -144,8 +144,8 @@ impl PeerMessage {
             Self::Leads { term, age_ms, place } => {
                 Self::Leads { term, age_ms: age_ms.min(LONGEST_AGO.as_millis() as u64), place }
             }
-            Self::Is(candidate) => {
-                Self::Is(Candidate { priority: candidate.priority.min(HIGHEST_PRIORITY), ..candidate })
+            Self::Is(candidacy) => {
+                Self::Is(Candidacy { priority: candidacy.priority.min(HIGHEST_PRIORITY), ..candidacy })
             }
             message => message,
         };

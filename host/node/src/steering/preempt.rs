@@ -137,7 +137,9 @@ impl Leading<'_> {
         let preferred =
             nodes.iter().filter(|announcement| announcement.priority.is_some_and(|theirs| theirs > self.priority));
         let able = preferred.filter(|announcement| {
-            let is_out = announcement.stays_out.is_some() || announcement.leads_enough || announcement.rival.is_some();
+            let is_out = announcement.ineligible.is_some()
+                || announcement.at_leadership_limit
+                || announcement.duplicate.is_some();
             announcement.is_fresh(now)
                 && !is_out
                 && announcement.holds.contains(&self.module)
@@ -230,14 +232,14 @@ mod tests {
         assert!(heir(&[announcement("web-2", 100)]).is_some());
         let mut cannot: Vec<Announcement> =
             ["suspended", "stepped-down", "transferring", "cooling-off", "maintenance", "?"]
-                .map(|why| Announcement { stays_out: Some(why.to_owned()), ..announcement("web-2", 100) })
+                .map(|why| Announcement { ineligible: Some(why.to_owned()), ..announcement("web-2", 100) })
                 .into();
         cannot.extend([
             Announcement { at: "2026-01-01T00:00:00Z".to_owned(), ..announcement("web-2", 100) },
             Announcement { at: "soon".to_owned(), ..announcement("web-2", 100) },
             Announcement { holds: vec![Digest::of(b"old")], ..announcement("web-2", 100) },
-            Announcement { leads_enough: true, ..announcement("web-2", 100) },
-            Announcement { rival: Some("3".to_owned()), ..announcement("web-2", 100) },
+            Announcement { at_leadership_limit: true, ..announcement("web-2", 100) },
+            Announcement { duplicate: Some("3".to_owned()), ..announcement("web-2", 100) },
             Announcement { priority: None, ..announcement("web-2", 100) },
             // Another host with the same node id, or this host before it was restarted.
             announcement("web-1", 100),

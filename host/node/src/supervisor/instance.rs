@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use baton_base::gate::Deadline;
 use baton_election::{End, Input, ModuleVersion, StopReason, Term, Time};
-use baton_modules::Prepared;
+use baton_modules::PreparedVersion;
 use baton_runtime::{Gone, InstanceEvent, InstanceHandle};
 use baton_store::Digest;
 use tokio::time::timeout;
@@ -35,7 +35,7 @@ impl Serving {
 impl Run {
     pub(super) fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
         // The elector knows only versions in this list, and each version is identified by its digest.
-        let Some(Prepared { module, .. }) = self.at_hand.get(&version.digest) else {
+        let Some(PreparedVersion { module, .. }) = self.at_hand.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };
         let digest = module.digest();

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::links::{Candidate, LinkHandle};
+use crate::links::{Candidacy, LinkHandle};
 use crate::maintenance::Drained;
 use crate::random::random;
 use crate::steering::{SteeringState, SteeringWatch};
@@ -38,7 +38,7 @@ use crate::view::{NodeView, snapshot};
 use baton_base::clock::Clock;
 use baton_base::gate::{Deadline, end_this_process};
 use baton_election::Snapshot;
-use baton_modules::{Judgement, Prepared, Supply, Verdict};
+use baton_modules::{Judgement, PreparedVersion, Supply, Verdict};
 use baton_runtime::{InstanceEvent, Launch};
 use baton_store::LeaseStore;
 use baton_store::steering::CommandOrigin;
@@ -150,7 +150,7 @@ struct Run {
     view: NodeView,
     /// Requests to the store, and the wait for an instance's last lines. Each yields an input for the elector.
     requests: JoinSet<Input>,
-    at_hand: ReadyModules<Prepared>,
+    at_hand: ReadyModules<PreparedVersion>,
     serving: Option<Serving>,
     /// The deadline by which the instance's lines must be written.
     lines: Option<Deadline>,
@@ -237,14 +237,14 @@ impl Run {
             ..std::mem::take(&mut self.view)
         };
         self.given.tracker.publish(now, &self.view);
-        let candidate = Candidate {
+        let candidacy = Candidacy {
             ready: self.elector.plan().module.is_some() && self.view.ineligible.is_none(),
             priority: self.given.priority,
-            leads_enough: self.view.at_leadership_limit,
+            at_leadership_limit: self.view.at_leadership_limit,
         };
         let leader = self.elector.leader();
         let leader = leader.map(|leader| (leader, self.view.leader.clone().unwrap_or_default()));
-        self.given.link.wants(leader, candidate);
+        self.given.link.wants(leader, candidacy);
         self.given.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{Input, Op, Reply, RequestId, StoreError};
-use baton_modules::Prepared;
+use baton_modules::PreparedVersion;
 use baton_runtime::Launch;
 use futures::FutureExt as _;
 use tokio::time::timeout;
@@ -70,7 +70,7 @@ impl Run {
     /// Lets the launcher prepare for the next term's instance, unless it has already begun.
     fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
-        if let Some(Prepared { module, .. }) = planned {
+        if let Some(PreparedVersion { module, .. }) = planned {
             self.given.launcher.expects(module);
         }
         Arc::clone(&self.given.launcher)

@@ -1,6 +1,6 @@
 //! Logs the reports of module followers.
 
-use baton_modules::{Report, ReportSink};
+use baton_modules::{FollowerReport, FollowerReportSink};
 
 use std::sync::Arc;
 
@@ -16,34 +16,36 @@ pub struct FollowerLog {
     pub source: String,
 }
 
-impl ReportSink for FollowerLog {
-    fn report(&self, report: Report) {
+impl FollowerReportSink for FollowerLog {
+    fn report(&self, report: FollowerReport) {
         let source = self.source.clone();
-        if matches!(report, Report::NothingPushed { .. }) {
+        if matches!(report, FollowerReport::NothingPushed { .. }) {
             self.tracker.set_awaits_push();
         }
         self.log.emit(
             None,
             match report {
-                Report::NothingPushed { reason } => Event::Standby { reason, leader: None },
-                Report::Pulling { module } => Event::Preparing { step: "fetching", module: module.to_string(), source },
-                Report::Compiling { module } => {
+                FollowerReport::NothingPushed { reason } => Event::Standby { reason, leader: None },
+                FollowerReport::Pulling { module } => {
+                    Event::Preparing { step: "fetching", module: module.to_string(), source }
+                }
+                FollowerReport::Compiling { module } => {
                     Event::Preparing { step: "compiling", module: module.to_string(), source }
                 }
-                Report::Ready { module, cached, took } => {
+                FollowerReport::Ready { module, cached, took } => {
                     Event::ModuleReady { module: module.to_string(), source, cached, took_s: took.into() }
                 }
-                Report::Refused { module, error, instead } => {
+                FollowerReport::Refused { module, error, instead } => {
                     let [module, instead] = [module, instead].map(|digest| digest.map(|digest| digest.to_string()));
                     Event::ModuleRefused { module, source, error, fallback: instead }
                 }
-                Report::Rejected { module, reason, instead } => {
+                FollowerReport::Rejected { module, reason, instead } => {
                     let instead = instead.map(|digest| digest.to_string());
                     Event::VersionRejected { module: module.to_string(), reason, fallback: instead }
                 }
-                Report::Unreachable { error } => Event::Unreachable { what: source, error },
-                Report::Reachable { after } => Event::Reachable { what: source, after_s: after.into() },
-                Report::Error { error } => Event::Error { error },
+                FollowerReport::Unreachable { error } => Event::Unreachable { what: source, error },
+                FollowerReport::Reachable { after } => Event::Reachable { what: source, after_s: after.into() },
+                FollowerReport::Error { error } => Event::Error { error },
             },
         );
     }

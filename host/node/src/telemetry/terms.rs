@@ -153,7 +153,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         };
         terms.has_read(&record);
         record

@@ -10,8 +10,8 @@ use std::time::Duration;
 use baton_base::clock::{rfc3339, wall};
 use baton_base::jitter::Moments;
 use baton_election::{ElectionName, Term, Time};
-use baton_runtime::Effects;
-use baton_store::{ChangeNotifier, Listens};
+use baton_runtime::EffectCounts;
+use baton_store::{AnnouncedLink, ChangeNotifier};
 use tokio::sync::watch;
 
 use super::counts::{Counts, Transition};
@@ -59,7 +59,7 @@ pub struct ElectionTracker {
 #[derive(Clone, Debug, Default)]
 pub struct LinkStatus {
     /// The node to which this node has a link, if any.
-    pub link: Option<Listens>,
+    pub link: Option<AnnouncedLink>,
     /// Number of nodes that have a link to this node.
     pub listeners: u32,
     /// Number of hints received.
@@ -69,7 +69,7 @@ pub struct LinkStatus {
 #[derive(Debug, Default)]
 struct Totals {
     /// The effects of all instances that have ended, and the term of the last one.
-    effects: (Effects, Term),
+    effects: (EffectCounts, Term),
     vacant_since: Option<Time>,
     vacant: Duration,
     links: LinkStatus,
@@ -175,7 +175,7 @@ impl ElectionTracker {
     }
 
     /// Records that the instance of a term has ended, and its effects.
-    pub fn is_gone(&self, term: Term, effects: Effects) {
+    pub fn is_gone(&self, term: Term, effects: EffectCounts) {
         let mut totals = self.lock();
         totals.effects = (totals.effects.0 + effects, term);
     }
@@ -183,7 +183,7 @@ impl ElectionTracker {
     /// Returns the effects of all instances since the host started. The caller must have read the effects of the
     /// `running` instance before.
     #[must_use]
-    pub fn effects(&self, running: Option<(Term, Effects)>) -> Effects {
+    pub fn effects(&self, running: Option<(Term, EffectCounts)>) -> EffectCounts {
         let (gone, last) = self.lock().effects;
         running.filter(|(term, _)| *term > last).map_or(gone, |(_, running)| gone + running)
     }
@@ -213,12 +213,12 @@ impl ElectionTracker {
     }
 
     /// Sets the node to which this node has a link.
-    pub fn listens(&self, to: Option<String>) {
-        self.lock().links.link = to.map(|to| Listens { to, since: rfc3339(wall()) });
+    pub fn set_link(&self, to: Option<String>) {
+        self.lock().links.link = to.map(|to| AnnouncedLink { to, since: rfc3339(wall()) });
     }
 
     /// Sets the number of nodes that have a link to this node.
-    pub fn listeners(&self, count: u32) {
+    pub fn set_listeners(&self, count: u32) {
         self.lock().links.listeners = count;
     }
 
@@ -236,7 +236,7 @@ impl ElectionTracker {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use baton_election::{LeaseState, Outcome, Record, Reply, Report, Snapshot, StoreError, Version};
-    use baton_runtime::Effect;
+    use baton_runtime::EffectKind;
     use baton_store::Digest;
 
     use super::*;
@@ -292,7 +292,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         }
     }
 
@@ -441,13 +441,13 @@ mod tests {
     #[test]
     fn effects_of_each_instance_are_counted_once() {
         let tracker = Bench::new().tracker;
-        let [one, two] = [1, 2].map(|count| Effects::of(|_| [count, 3 * count]));
+        let [one, two] = [1, 2].map(|count| EffectCounts::of(|_| [count, 3 * count]));
         assert_eq!(tracker.effects(Some((3, one))), one);
         tracker.is_gone(3, one);
         // The instance ended after its effects had been read.
         assert_eq!(tracker.effects(Some((3, one))), one);
         assert_eq!(tracker.effects(None), one);
         assert_eq!(tracker.effects(Some((4, one))), two);
-        assert_eq!((two.passed(Effect::File), two.refused(Effect::Commit)), (2, 6));
+        assert_eq!((two.passed(EffectKind::File), two.refused(EffectKind::Commit)), (2, 6));
     }
 }

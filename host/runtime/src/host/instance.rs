@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
 use crate::host::process::Handle;
-use crate::wire::limits::{Effects, Tally, Usage};
+use crate::wire::limits::{EffectCounts, Tally, Usage};
 use crate::wire::page::Page;
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
@@ -60,7 +60,7 @@ pub trait InstanceHandle: Send {
     fn usage(&self) -> Usage;
 
     /// Returns the numbers of effects that have passed or have been refused so far.
-    fn effects(&self) -> Effects;
+    fn effects(&self) -> EffectCounts;
 }
 
 /// The parts of an instance that its supervisor can use without waiting for the instance's task. Clones share them.
@@ -242,7 +242,7 @@ impl InstanceHandle for Instance {
         self.control.runner.get().map(|runner| runner.tally.usage()).unwrap_or_default()
     }
 
-    fn effects(&self) -> Effects {
+    fn effects(&self) -> EffectCounts {
         self.control.runner.get().map(|runner| runner.tally.effects()).unwrap_or_default()
     }
 }

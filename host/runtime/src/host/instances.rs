@@ -7,7 +7,7 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::host::policy::Policy;
-use crate::wire::limits::{Effects, Limits, Tally};
+use crate::wire::limits::{EffectCounts, Limits, Tally};
 use crate::wire::shared::SharedMemory;
 use baton_base::gate::Gate;
 
@@ -117,7 +117,7 @@ impl RunningInstances {
     }
 
     /// Returns, for each instance, the effects that have passed or have been refused so far.
-    pub fn effects(&self) -> Vec<(ElectionName, Term, Effects)> {
+    pub fn effects(&self) -> Vec<(ElectionName, Term, EffectCounts)> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let there = entries.iter().filter(|entry| entry.gate.strong_count() > 0);
         there.map(|entry| (entry.election.clone(), entry.term, entry.tally.effects())).collect()

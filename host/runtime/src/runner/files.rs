@@ -20,8 +20,8 @@ use crate::runner::guest::Guest;
 use crate::runner::holdings::{Holdings, TooMuch};
 use crate::runner::listing::Listing;
 use crate::runner::weight::BUFFER;
-use crate::wire::limits::Effect;
-use crate::wire::page::Gate;
+use crate::wire::limits::EffectKind;
+use crate::wire::page::RunnerGate;
 
 pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     types::add_to_linker::<Guest, Files>(linker, FileAccess::of)?;
@@ -31,7 +31,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 /// The open folders of an instance, and the gate for its file operations.
 #[derive(Clone)]
 pub(crate) struct Folders {
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     open: Vec<(Dir, String)>,
 }
 
@@ -40,7 +40,7 @@ impl Folders {
     ///
     /// # Errors
     /// Names the folder that cannot be opened, and the reason.
-    pub(crate) fn open(gate: &Arc<Gate>, folders: &[Folder]) -> wasmtime::Result<Self> {
+    pub(crate) fn open(gate: &Arc<RunnerGate>, folders: &[Folder]) -> wasmtime::Result<Self> {
         let open = folders.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { gate: Arc::clone(gate), open })
     }
@@ -99,7 +99,7 @@ impl preopens::Host for FileAccess<'_> {
 
 impl FileAccess<'_> {
     fn pass(&self) -> FsResult<()> {
-        self.folders.gate.pass(Effect::File).map_err(|_| types::ErrorCode::NotPermitted.into())
+        self.folders.gate.pass(EffectKind::File).map_err(|_| types::ErrorCode::NotPermitted.into())
     }
 
     /// Returns true if the descriptor comes from a folder that is granted with `:ro`.
@@ -333,14 +333,14 @@ struct Guarded<S> {
 
 /// The gate of a [`Guarded`] stream. It also holds the file and the buffer's token until the stream is dropped.
 struct Guard {
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     _kept: Descriptor,
     _buffer: Arc<()>,
 }
 
 impl Guard {
     fn pass(&self) -> StreamResult<()> {
-        self.gate.pass(Effect::File).map_err(|refused| StreamError::LastOperationFailed(refused.into()))
+        self.gate.pass(EffectKind::File).map_err(|refused| StreamError::LastOperationFailed(refused.into()))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::runner::logging::{self, GuestLog};
 use crate::runner::polls;
 use crate::runner::{LocalState, PollTracker, Wire};
 use crate::wire::limits::Tally;
-use crate::wire::page::Gate;
+use crate::wire::page::RunnerGate;
 use crate::wire::protocol::{FromRunner, Reason};
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
@@ -124,7 +124,7 @@ pub(crate) struct TermContext {
     pub(crate) election: String,
     pub(crate) node: String,
     pub(crate) module: String,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) gate: Arc<RunnerGate>,
     pub(crate) clock: Clock,
     pub(crate) stop: watch::Receiver<Option<StopNotice>>,
     pub(crate) tally: SharedMemory<Tally>,

@@ -9,7 +9,7 @@ use wasmtime::{Store, WasmBacktrace};
 use wasmtime_wasi::p2::bindings::Command;
 use wasmtime_wasi::{I32Exit, WasiCtx};
 
-use super::{LocalState, Lookups, Prepared, Wire, end};
+use super::{LocalState, Lookups, PreparedRunner, Wire, end};
 use crate::module::backtrace::shortened;
 use crate::module::judge::ModuleKind;
 use crate::module::{EntryPoint, Linked};
@@ -21,7 +21,7 @@ use crate::runner::http::Http;
 use crate::runner::logging::GuestLog;
 use crate::wire::limits::{Limits, Tally};
 use crate::wire::output::{GuestStream, Notice, NullOutput, Outlet, Output, Stream, guest_streams};
-use crate::wire::page::{Gate, Page};
+use crate::wire::page::{Page, RunnerGate};
 use crate::wire::protocol::{
     self, Ended, FromRunner, How, LONGEST_TO_RUNNER, NotCommitted, StartParams, ToRunner, frame,
 };
@@ -29,7 +29,7 @@ use crate::wire::shared::{Others, SharedMemory};
 use baton_base::clock::Clock;
 
 pub(super) struct Instance {
-    prepared: Prepared,
+    prepared: PreparedRunner,
     beginning: StartParams,
     from_host: File,
 }
@@ -67,7 +67,7 @@ impl HostReader {
 type Returned = wasmtime::Result<Result<(), Failure>>;
 
 impl Instance {
-    pub(super) fn new(prepared: Prepared, beginning: StartParams, from_host: File) -> Self {
+    pub(super) fn new(prepared: PreparedRunner, beginning: StartParams, from_host: File) -> Self {
         Self { prepared, beginning, from_host }
     }
 
@@ -108,7 +108,7 @@ impl Instance {
 
 /// The environment of a guest: the destinations of its effects, and its limits.
 struct GuestEnvironment {
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
     output: Arc<dyn Output>,
     clock: Clock,
@@ -118,13 +118,13 @@ struct GuestEnvironment {
 
 impl GuestEnvironment {
     fn of(
-        prepared: &Prepared,
-        gate: Arc<Gate>,
+        prepared: &PreparedRunner,
+        gate: Arc<RunnerGate>,
         tally: SharedMemory<Tally>,
         output: Arc<dyn Output>,
         clock: Clock,
     ) -> Self {
-        let Prepared { setup, linked, .. } = prepared;
+        let PreparedRunner { setup, linked, .. } = prepared;
         let outlet = Outlet::new(setup.policy.limits.output, &clock, &tally, &output);
         let mut streams = guest_streams(&gate, &outlet);
         if linked.outline.kind == ModuleKind::Command {
@@ -136,14 +136,14 @@ impl GuestEnvironment {
     /// Creates the guest's store.
     fn store(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedRunner,
         beginning: &StartParams,
         folders: Folders,
         state: Option<LocalState>,
         stopped: watch::Receiver<Option<StopNotice>>,
     ) -> Store<Guest> {
         let Self { gate, tally, output, clock, outlet, streams } = self;
-        let Prepared { setup, linked, client, wire, .. } = prepared;
+        let PreparedRunner { setup, linked, client, wire, .. } = prepared;
         let term = TermContext {
             number: beginning.term,
             election: beginning.election.clone(),
@@ -186,7 +186,7 @@ impl GuestEnvironment {
 /// A trial start of an instance before there is a term, which is discarded. It brings all memory pages that a real
 /// start touches into memory. No guest function runs, but the guest's memories and tables are set up.
 pub(super) struct Rehearsal {
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
 }
 
@@ -198,11 +198,11 @@ impl Rehearsal {
     pub(super) fn new() -> std::io::Result<Self> {
         let (_, page) = Page::make()?;
         let (tally, _) = SharedMemory::make("baton-rehearsal", Others::Read)?;
-        Ok(Self { gate: Arc::new(Gate::map(page, &tally)?), tally })
+        Ok(Self { gate: Arc::new(RunnerGate::map(page, &tally)?), tally })
     }
 
     /// Runs the rehearsal. Errors are ignored: a real start reports them.
-    pub(super) fn hold(self, prepared: &Prepared) {
+    pub(super) fn hold(self, prepared: &PreparedRunner) {
         let Self { gate, tally } = self;
         let variable = || vec![("REHEARSAL".to_owned(), String::new())];
         let beginning = StartParams {

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use wasmtime::component::{HasSelf, Linker};
 
 use crate::runner::guest::Guest;
-use crate::wire::limits::Effect;
+use crate::wire::limits::EffectKind;
 use crate::wire::output::{Notice, Outlet};
-use crate::wire::page::Gate;
+use crate::wire::page::RunnerGate;
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -57,12 +57,12 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 /// The guest's side of its log.
 #[derive(Clone)]
 pub(crate) struct GuestLog {
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     outlet: Arc<Outlet>,
 }
 
 impl GuestLog {
-    pub(crate) fn new(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> Self {
+    pub(crate) fn new(gate: &Arc<RunnerGate>, outlet: &Arc<Outlet>) -> Self {
         Self { gate: Arc::clone(gate), outlet: Arc::clone(outlet) }
     }
 }
@@ -70,7 +70,7 @@ impl GuestLog {
 impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
         // The call has no result, so it cannot report a refusal. The next effect that has one does.
-        if self.gate.pass(Effect::Output).is_ok() {
+        if self.gate.pass(EffectKind::Output).is_ok() {
             let log = Notice::Log { level: level.into(), context: &context, message: &message };
             self.outlet.put(|output| output.notice(log));
         }

@@ -39,7 +39,7 @@ use crate::host::process::tie_to_parent;
 use crate::module::Linked;
 use crate::runner::http::Client;
 use crate::wire::limits::Tally;
-use crate::wire::page::Gate;
+use crate::wire::page::RunnerGate;
 use crate::wire::protocol::{self, FromRunner, LONGEST_TO_RUNNER, Setup, ToRunner};
 use crate::wire::shared::{Mapped, SharedMemory};
 
@@ -111,11 +111,11 @@ fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<
 }
 
 /// A runner that is ready for an instance.
-struct Prepared {
+struct PreparedRunner {
     setup: Setup,
     linked: Linked,
     runtime: GuestRuntime,
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
     client: Client,
     lookups: Lookups,
@@ -133,7 +133,7 @@ impl Runner {
         // Open this file now. It is read once the runner is ready, when the runner can no longer open files.
         let memory = Memory { statm: File::open("/proc/self/statm")?, page: rustix::param::page_size() as u64 };
         let tally = SharedMemory::map(tally, Mapped::Writes)?;
-        let gate = Arc::new(Gate::map(page, &tally)?);
+        let gate = Arc::new(RunnerGate::map(page, &tally)?);
         let rehearsal = setup.rehearses.then(Rehearsal::new).transpose()?;
         let descriptors = Some(policy.descriptors());
         setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors })?;
@@ -170,7 +170,7 @@ impl Runner {
         all_have_names.wait();
         memory.limit(policy)?;
         confine::to_running(&reach)?;
-        let prepared = Prepared { setup, linked, runtime, gate, tally, client, lookups, wire };
+        let prepared = PreparedRunner { setup, linked, runtime, gate, tally, client, lookups, wire };
         if let Some(rehearsal) = rehearsal {
             rehearsal.hold(&prepared);
         }
@@ -214,7 +214,7 @@ impl Memory {
 /// The thread sleeps on the boot clock, which also advances while the machine is suspended. At least every D/12, the
 /// thread reads all clocks of the page, since a step of the wall clock can bring the deadline closer. So it notices the
 /// deadline by 0.8 D + D/12, before the watchdog ends the host at 0.93 D.
-fn end_at_the_deadline(gate: &Gate, lease: Duration) -> ! {
+fn end_at_the_deadline(gate: &RunnerGate, lease: Duration) -> ! {
     loop {
         match gate.remaining() {
             Duration::ZERO => end(protocol::TIME_IS_OVER),

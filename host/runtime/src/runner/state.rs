@@ -2,7 +2,7 @@
 
 use crate::runner::LocalState;
 use crate::runner::guest::{Guest, state_contract as contract};
-use crate::wire::limits::Effect;
+use crate::wire::limits::EffectKind;
 use crate::wire::protocol::{Change, NotCommitted};
 
 impl contract::Host for Guest {
@@ -20,7 +20,7 @@ impl contract::Host for Guest {
             contract::Change::Delete(key) => Change::Delete(key),
         });
         let committed = state(self)?.commit(changes.collect()).await;
-        self.term.tally.count_effect(Effect::Commit, committed.is_ok());
+        self.term.tally.count_effect(EffectKind::Commit, committed.is_ok());
         Ok(committed.map_err(|error| match error {
             NotCommitted::InvalidKey(why) => contract::Error::InvalidKey(why),
             NotCommitted::TooLarge(why) => contract::Error::TooLarge(why),

@@ -72,7 +72,7 @@ pub struct Usage {
 
 /// An action of an instance that is visible outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub enum EffectKind {
     /// An HTTP request.
     Request,
     /// A call on a file or folder, or on a stream of one.
@@ -83,7 +83,7 @@ pub enum Effect {
     Commit,
 }
 
-impl Effect {
+impl EffectKind {
     /// All kinds of effects.
     pub const ALL: [Self; 4] = [Self::Request, Self::File, Self::Output, Self::Commit];
 
@@ -100,35 +100,35 @@ impl Effect {
 
 /// Numbers of effects that passed the gate or were refused. A commit counts as refused if it was not saved.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Effects {
-    passed: [u64; Effect::ALL.len()],
-    refused: [u64; Effect::ALL.len()],
+pub struct EffectCounts {
+    passed: [u64; EffectKind::ALL.len()],
+    refused: [u64; EffectKind::ALL.len()],
 }
 
-impl Effects {
+impl EffectCounts {
     /// Builds the counts from a function that returns, for each kind, how many have passed and how many were refused.
-    pub fn of(count: impl Fn(Effect) -> [u64; 2]) -> Self {
-        let counts = Effect::ALL.map(count);
+    pub fn of(count: impl Fn(EffectKind) -> [u64; 2]) -> Self {
+        let counts = EffectKind::ALL.map(count);
         Self { passed: counts.map(|[passed, _]| passed), refused: counts.map(|[_, refused]| refused) }
     }
 
     /// Returns the number of effects of this kind that have passed.
-    pub fn passed(&self, effect: Effect) -> u64 {
+    pub fn passed(&self, effect: EffectKind) -> u64 {
         self.passed[effect as usize]
     }
 
     /// Returns the number of effects of this kind that were refused.
-    pub fn refused(&self, effect: Effect) -> u64 {
+    pub fn refused(&self, effect: EffectKind) -> u64 {
         self.refused[effect as usize]
     }
 }
 
-impl Add for Effects {
+impl Add for EffectCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self::of(|effect| {
-            let add = |count: fn(&Self, Effect) -> u64| count(&self, effect).saturating_add(count(&other, effect));
+            let add = |count: fn(&Self, EffectKind) -> u64| count(&self, effect).saturating_add(count(&other, effect));
             [add(Self::passed), add(Self::refused)]
         })
     }
@@ -199,8 +199,8 @@ pub(crate) struct Tally {
     progress: AtomicU64,
     /// Nonzero once an effect was refused.
     refused: AtomicU64,
-    effects_passed: [AtomicU64; Effect::ALL.len()],
-    effects_refused: [AtomicU64; Effect::ALL.len()],
+    effects_passed: [AtomicU64; EffectKind::ALL.len()],
+    effects_refused: [AtomicU64; EffectKind::ALL.len()],
 }
 
 // SAFETY: the struct consists of atomic integers, and is smaller than a page.
@@ -222,13 +222,13 @@ impl Tally {
         }
     }
 
-    pub(crate) fn effects(&self) -> Effects {
-        Effects::of(|effect| {
+    pub(crate) fn effects(&self) -> EffectCounts {
+        EffectCounts::of(|effect| {
             [&self.effects_passed, &self.effects_refused].map(|counts| counts[effect as usize].load(Ordering::Relaxed))
         })
     }
 
-    pub(crate) fn count_effect(&self, effect: Effect, has_passed: bool) {
+    pub(crate) fn count_effect(&self, effect: EffectKind, has_passed: bool) {
         let counts = if has_passed { &self.effects_passed } else { &self.effects_refused };
         counts[effect as usize].fetch_add(1, Ordering::Relaxed);
     }

@@ -15,8 +15,8 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
 use crate::runner::http::RefusedRequest;
 use crate::runner::logging::LogLevel;
-use crate::wire::limits::{Effect, NearLimit, Tally};
-use crate::wire::page::Gate;
+use crate::wire::limits::{EffectKind, NearLimit, Tally};
+use crate::wire::page::RunnerGate;
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 
@@ -102,13 +102,13 @@ pub enum Notice<'a> {
 /// The guest's side of an output stream. Clones write to the same stream.
 #[derive(Clone)]
 pub(crate) struct GuestStream {
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     lines: Arc<Mutex<Lines>>,
     /// Records each write as progress, for a guest whose output counts as such.
     progress: Option<SharedMemory<Tally>>,
 }
 
-pub(crate) fn guest_streams(gate: &Arc<Gate>, outlet: &Arc<Outlet>) -> [GuestStream; 2] {
+pub(crate) fn guest_streams(gate: &Arc<RunnerGate>, outlet: &Arc<Outlet>) -> [GuestStream; 2] {
     [Stream::Stdout, Stream::Stderr].map(|stream| GuestStream {
         gate: Arc::clone(gate),
         lines: Arc::new(Mutex::new(Lines { stream, unfinished: Vec::new(), outlet: Arc::clone(outlet) })),
@@ -125,7 +125,7 @@ impl GuestStream {
     }
 
     fn take(&self, bytes: &[u8]) -> StreamResult<()> {
-        self.gate.pass(Effect::Output).map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
+        self.gate.pass(EffectKind::Output).map_err(|refused| StreamError::LastOperationFailed(refused.into()))?;
         if let Some(tally) = &self.progress {
             tally.record_progress();
         }

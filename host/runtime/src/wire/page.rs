@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::time::ClockId;
 
-use crate::wire::limits::{Effect, Tally};
+use crate::wire::limits::{EffectKind, Tally};
 use crate::wire::shared::{Mapped, Others, Sharable, SharedMemory};
 use baton_base::clock::nanoseconds_on;
 use baton_base::gate::Refused;
@@ -31,7 +31,7 @@ const TRIES: usize = 4;
 
 /// The content of the page. All zeros mean that no effect may leave.
 #[repr(C)]
-struct Record {
+struct PageContent {
     /// Number of deadlines written. Its parity selects the slot of the last deadline; the next one goes to the other
     /// slot.
     written: AtomicU64,
@@ -42,11 +42,11 @@ struct Record {
 }
 
 // SAFETY: the record consists of atomic integers, and is smaller than a page.
-unsafe impl Sharable for Record {}
+unsafe impl Sharable for PageContent {}
 
 /// The host's side of a runner's page.
 pub(crate) struct Page {
-    record: SharedMemory<Record>,
+    record: SharedMemory<PageContent>,
     writing: Mutex<()>,
 }
 
@@ -56,7 +56,7 @@ impl Page {
     /// # Errors
     /// Returns an error if the system cannot create a memory file.
     pub(crate) fn make() -> io::Result<(Self, OwnedFd)> {
-        let (record, file) = SharedMemory::<Record>::make("baton-page", Others::Read)?;
+        let (record, file) = SharedMemory::<PageContent>::make("baton-page", Others::Read)?;
         Ok((Self { record, writing: Mutex::new(()) }, file))
     }
 
@@ -88,12 +88,12 @@ impl Page {
 }
 
 /// The gate in the runner of an instance: open until the deadline in the page passes or the host closes the page.
-pub(crate) struct Gate {
-    record: SharedMemory<Record>,
+pub(crate) struct RunnerGate {
+    record: SharedMemory<PageContent>,
     tally: SharedMemory<Tally>,
 }
 
-impl Gate {
+impl RunnerGate {
     /// Maps the page in this file. The gate counts effects in `tally`.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`Refused`] if the deadline has passed or the page is closed.
-    pub(crate) fn pass(&self, effect: Effect) -> Result<(), Refused> {
+    pub(crate) fn pass(&self, effect: EffectKind) -> Result<(), Refused> {
         let passed = self.check();
         self.tally.count_effect(effect, passed.is_ok());
         passed
@@ -115,7 +115,7 @@ impl Gate {
     /// Lets an effect that has already passed continue. Does not count the effect again.
     ///
     /// # Errors
-    /// As for [`Gate::pass`].
+    /// As for [`RunnerGate::pass`].
     pub(crate) fn check(&self) -> Result<(), Refused> {
         if self.remaining().is_zero() {
             self.tally.has_refused();
@@ -130,7 +130,7 @@ impl Gate {
     }
 }
 
-impl Record {
+impl PageContent {
     fn remaining(&self) -> Duration {
         let Some(deadline) = self.deadline() else { return Duration::ZERO };
         let left = CLOCKS.into_iter().zip(deadline).map(|(clock, at)| at.saturating_sub(nanoseconds_on(clock)));
@@ -171,10 +171,10 @@ impl Record {
 }
 
 #[cfg(test)]
-pub(crate) fn gate_for(remaining: Duration) -> (std::sync::Arc<Gate>, Page) {
+pub(crate) fn gate_for(remaining: Duration) -> (std::sync::Arc<RunnerGate>, Page) {
     let (page, file) = Page::make().unwrap_or_else(|error| panic!("{error}"));
     page.open_for(|| remaining);
-    let gate = Gate::map(&file, &SharedMemory::alone()).unwrap_or_else(|error| panic!("{error}"));
+    let gate = RunnerGate::map(&file, &SharedMemory::alone()).unwrap_or_else(|error| panic!("{error}"));
     (std::sync::Arc::new(gate), page)
 }
 
@@ -187,10 +187,10 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn gate() -> (Gate, Page, SharedMemory<Tally>) {
+    fn gate() -> (RunnerGate, Page, SharedMemory<Tally>) {
         let (page, file) = Page::make().unwrap();
         let tally = SharedMemory::alone();
-        (Gate::map(&file, &tally).unwrap(), page, tally)
+        (RunnerGate::map(&file, &tally).unwrap(), page, tally)
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Scratch {
             outcome: None,
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         }
     }
 

@@ -370,8 +370,8 @@ impl LeaderFinder {
         // A host withdraws its announcement when it shuts down cleanly, and announces itself right after it starts.
         let Some(announced) = announced else { return Err(NoLeader::HostExited { node }) };
         let announcement = Announcement::decode(&announced);
-        let has_rival = |found: &Announcement| found.rival.is_some() && found.incarnation != incarnation;
-        if announcement.as_ref().is_some_and(has_rival) {
+        let has_duplicate = |found: &Announcement| found.duplicate.is_some() && found.incarnation != incarnation;
+        if announcement.as_ref().is_some_and(has_duplicate) {
             return Err(NoLeader::DuplicateNode { node });
         }
         let admin = announcement.and_then(|announcement| announcement.admin.parse().ok());

@@ -35,7 +35,7 @@ pub(super) fn encode(record: &Record) -> Metadata {
     if record.released {
         put("released", "true".to_owned());
     }
-    if let Some(until) = record.rests_until {
+    if let Some(until) = record.paused_until {
         put("rest", since(until));
     }
     metadata
@@ -79,7 +79,7 @@ pub(super) fn decode(metadata: HashMap<String, String>) -> Result<Option<Record>
         },
         failures: u32::try_from(number("failures")?).unwrap_or(u32::MAX),
         released: text("released") == Some("true"),
-        rests_until: time("rest"),
+        paused_until: time("rest"),
     }))
 }
 
@@ -108,7 +108,7 @@ mod tests {
             outcome: Some(Outcome::Done),
             failures: 3,
             released: true,
-            rests_until: Some(Duration::from_micros(1_700_000_060_000_001)),
+            paused_until: Some(Duration::from_micros(1_700_000_060_000_001)),
         };
         let metadata = encode(&record)
             .iter()

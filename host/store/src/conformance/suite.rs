@@ -194,7 +194,7 @@ pub fn record(term: u64) -> Record {
         outcome: Some(Outcome::Done),
         failures: 3,
         released: false,
-        rests_until: None,
+        paused_until: None,
     }
 }
 
@@ -257,7 +257,7 @@ pub(super) async fn record_is_read_as_it_was_written(bench: StoreBench) -> Verdi
         node: Some("Knoten-1".to_owned()),
         failures: u32::MAX,
         released: true,
-        rests_until: Some(Duration::from_micros(1_700_000_060_000_001)),
+        paused_until: Some(Duration::from_micros(1_700_000_060_000_001)),
         ..record(u64::MAX)
     };
     let bare = Record { node: None, module: None, outcome: None, failures: 0, ..record(1) };

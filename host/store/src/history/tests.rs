@@ -33,7 +33,7 @@ fn record(term: Term, node: &str, released: bool) -> Record {
         outcome: None,
         failures: 0,
         released,
-        rests_until: None,
+        paused_until: None,
     }
 }
 

@@ -29,7 +29,7 @@ fn record(term: u64) -> Record {
         outcome: None,
         failures: 0,
         released: false,
-        rests_until: None,
+        paused_until: None,
     }
 }
 

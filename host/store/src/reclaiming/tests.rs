@@ -80,7 +80,7 @@ fn record(term: u64, incarnation: &str) -> Record {
         outcome: None,
         failures: 0,
         released: false,
-        rests_until: None,
+        paused_until: None,
     }
 }
 

@@ -63,7 +63,7 @@ mod tests {
             outcome: None,
             failures: 0,
             released: false,
-            rests_until: None,
+            paused_until: None,
         };
         store.create().await.unwrap();
         let Ok(Reply::Version(version)) = store.request(&job, Op::Create { record }).await else { panic!("no record") };

@@ -54,7 +54,7 @@ pub(super) fn load(db: &Connection, election: &ElectionName) -> rusqlite::Result
     let Some((mut row, stamp)) = found else { return Ok(None) };
     if let Some(record) = &mut row.record {
         record.released = is_released(db, election, &row.version)?;
-        record.rests_until = rests_until(db, election, &row.version)?;
+        record.paused_until = paused_until(db, election, &row.version)?;
     }
     Ok(Some((row, stamp)))
 }
@@ -90,7 +90,7 @@ pub(super) fn save(db: &Connection, election: &ElectionName, row: &LeaseObject, 
         db.prepare_cached("INSERT OR REPLACE INTO released VALUES (?1, ?2)")?
             .execute([election.as_str(), &row.version.0])?;
     }
-    if let Some(until) = record.and_then(|record| record.rests_until) {
+    if let Some(until) = record.and_then(|record| record.paused_until) {
         db.execute_batch(REST)?;
         db.prepare_cached("INSERT OR REPLACE INTO rest VALUES (?1, ?2, ?3)")?.execute(rusqlite::params![
             election.as_str(),
@@ -182,7 +182,7 @@ fn is_released(db: &Connection, election: &ElectionName, version: &Version) -> r
         .query_row([election.as_str(), &version.0], |row| row.get(0))
 }
 
-fn rests_until(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<Option<Duration>> {
+fn paused_until(db: &Connection, election: &ElectionName, version: &Version) -> rusqlite::Result<Option<Duration>> {
     if !has(db, "rest")? {
         return Ok(None);
     }
@@ -207,7 +207,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(LeaseObject, Stamp)> {
             failures: row.get("failures")?,
             // `load` reads these from their own tables.
             released: false,
-            rests_until: None,
+            paused_until: None,
         }),
     };
     let lease = Lease {

@@ -33,7 +33,7 @@ fn record(term: u64) -> Record {
         outcome: Some(baton_election::Outcome::Done),
         failures: 3,
         released: false,
-        rests_until: None,
+        paused_until: None,
     }
 }
 
@@ -554,8 +554,8 @@ async fn docs_list_every_table_and_its_file() {
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;
     // The tables of marks, pauses and notes exist only after the first write.
-    let rests_until = Some(Duration::from_secs(1));
-    let marked = Record { released: true, rests_until, ..record(1) };
+    let paused_until = Some(Duration::from_secs(1));
+    let marked = Record { released: true, paused_until, ..record(1) };
     store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();
 
     let mut in_code: Vec<String> = Vec::new();

@@ -78,7 +78,7 @@ fn read_holder(db: &Connection, bytes: &[u8]) -> rusqlite::Result<()> {
         outcome: None,
         failures: 0,
         released: false,
-        rests_until: None,
+        paused_until: None,
     };
     let lease = Lease { holder: Some(id), ..Lease::default() };
     let row = LeaseObject { version: Version(text(version)), record: Some(record), lease };

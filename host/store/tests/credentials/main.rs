@@ -56,7 +56,7 @@ async fn as_a_process_of_its_own() {
         outcome: None,
         failures: 0,
         released: false,
-        rests_until: None,
+        paused_until: None,
     };
     for op in [Op::Read, Op::Create { record }, Op::Read, Op::Renew { id }] {
         match store.request(&job, op.clone()).await {

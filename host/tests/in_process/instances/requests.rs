@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use baton_base::clock::Clock;
 
 use baton_election::{ElectionName, OnDone, Settings, StoreError, Timing};
-use baton_modules::{Prepared, Supply};
+use baton_modules::{PreparedVersion, Supply};
 use baton_node::links::LinkHandle;
 use baton_node::node::NodeId;
 use baton_node::steering::{NodeIncarnation, SteeringWatch};
@@ -49,7 +49,7 @@ impl Interceptor<MemoryStore> for Panics {
 async fn store_request_is_repeated_when_it_panics() {
     let launcher = launcher("beat");
     let module = module();
-    let supply = Supply { current: Some(Prepared { serial: 1, module }), fallback: None };
+    let supply = Supply { current: Some(PreparedVersion { serial: 1, module }), fallback: None };
     let clock: Clock = launcher.clock.clone();
     let time = clock.clone();
     let store = Arc::new(Intercept {

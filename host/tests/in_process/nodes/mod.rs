@@ -29,7 +29,7 @@ use baton_node::steering::NodeIncarnation;
 use baton_node::steering::operator::{HintTarget, Operator, SteerResult, SteeringCommand};
 use baton_node::supervisor::Shutdown;
 use baton_node::telemetry::{ElectionTracker, FollowerLog, Format, Log, LogWriter, Ring, Style};
-use baton_runtime::{Effects, Engine, Gone, InstanceEvent, InstanceHandle, Launch, Module, Output, Usage};
+use baton_runtime::{EffectCounts, Engine, Gone, InstanceEvent, InstanceHandle, Launch, Module, Output, Usage};
 use baton_store::{
     Announcement, Digest, Intercept, Interceptor, MemoryStore, ModuleStore as _, ObjectStore as _, Reading,
     StoreAnswer, StoreCall, memory,
@@ -194,7 +194,8 @@ impl Fleet {
 
     /// Waits until a node has announced that it could lead.
     async fn is_ready(&self, node: &TestNode) {
-        self.announced(node, |said| said.stays_out.is_none() && !said.holds.is_empty() && said.steered.is_some()).await;
+        self.announced(node, |said| said.ineligible.is_none() && !said.holds.is_empty() && said.steered.is_some())
+            .await;
     }
 
     /// Waits until a node's announcement for the first election satisfies `test`.
@@ -470,8 +471,8 @@ impl InstanceHandle for ScriptedInstance {
         Usage::default()
     }
 
-    fn effects(&self) -> Effects {
-        Effects::default()
+    fn effects(&self) -> EffectCounts {
+        EffectCounts::default()
     }
 }
 

@@ -60,15 +60,15 @@ impl Holding {
         is_pause: bool,
     ) {
         self.stage = Stage::Noting { rest };
-        let rests_until = (is_pause && !rest.is_zero()).then(|| context.now.wall + rest);
+        let paused_until = (is_pause && !rest.is_zero()).then(|| context.now.wall + rest);
         if let Some(record) = self.writer.record()
             && (self.writer.is_busy()
                 || record.failures != failures
                 || record.outcome != outcome
-                || record.rests_until != rests_until)
+                || record.paused_until != paused_until)
         {
             let mut record = record.clone();
-            record.rests_until = rests_until;
+            record.paused_until = paused_until;
             record.failures = failures;
             record.outcome = outcome;
             // The record may already name a version that was replaced before it was served.
@@ -163,7 +163,7 @@ impl Holding {
             record.failures = self.streak.failures;
         }
         if context.time() < self.pause_until {
-            record.rests_until = self.writer.record().and_then(|record| record.rests_until);
+            record.paused_until = self.writer.record().and_then(|record| record.paused_until);
         }
         // From now on, the term may be in the store, whatever the writer learns about it.
         context.memory.highest_term = record.term;

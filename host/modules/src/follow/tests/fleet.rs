@@ -303,8 +303,8 @@ impl Interceptor<MemoryStore> for Faults {
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<String>>);
 
-impl ReportSink for Kept {
-    fn report(&self, report: Report) {
+impl FollowerReportSink for Kept {
+    fn report(&self, report: FollowerReport) {
         *self.0.lock().unwrap() += &format!("{report:?}\n");
     }
 }

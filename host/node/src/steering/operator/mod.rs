@@ -164,7 +164,7 @@ impl Operator<'_> {
     pub async fn steer(&self, what: &SteeringCommand) -> SteerResult {
         let command = self.begin();
         let told = match what {
-            SteeringCommand::StepDown(stays_out) => command.step_down(*stays_out).await,
+            SteeringCommand::StepDown(period) => command.step_down(*period).await,
             SteeringCommand::Suspend => command.suspend().await,
             SteeringCommand::Resume => command.resume().await,
             SteeringCommand::Transfer(to) => command.transfer(to).await,
@@ -218,13 +218,13 @@ impl CommandRun<'_> {
         )))
     }
 
-    async fn step_down(&self, stays_out: Duration) -> SteerResult {
+    async fn step_down(&self, period: Duration) -> SteerResult {
         let deadline = self.deadline;
         let election = self.election;
         let leader = self.known_leader().await?;
         let nodes = self.nodes().await?;
         self.refuse_unaware_leader(&leader, &nodes)?;
-        let (Leader { node, incarnation, term }, for_s) = (leader.clone(), stays_out.as_secs());
+        let (Leader { node, incarnation, term }, for_s) = (leader.clone(), period.as_secs());
         let request = self.request(Ask::StepDown { node: node.clone(), incarnation, for_s }).await?;
         let is_given_up = |seen: &LeaseView| seen.leader().is_none_or(|now| now.incarnation != leader.incarnation);
         if self.wait_until(deadline, is_given_up).await?.is_none() {
@@ -263,10 +263,8 @@ impl CommandRun<'_> {
                 None => "no node leads, since no other node has announced that it can".to_owned(),
             },
         };
-        let stays_out = humantime::format_duration(Duration::from_secs(for_s));
-        Ok(format!(
-            "{node} led {election} in term {term}, has stepped down and is ineligible for {stays_out}: {then}\n"
-        ))
+        let period = humantime::format_duration(Duration::from_secs(for_s));
+        Ok(format!("{node} led {election} in term {term}, has stepped down and is ineligible for {period}: {then}\n"))
     }
 
     /// Suspends the election until it is resumed ([`Self::resume`]).
@@ -616,7 +614,7 @@ impl CommandRun<'_> {
 /// True if a node announces that it could lead. A node that waits for a transfer counts, because the next request ends
 /// the wait.
 fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
-    let is_out = said.stays_out.as_ref().is_some_and(|why| why != "transferring");
+    let is_out = said.ineligible.as_ref().is_some_and(|why| why != "transferring");
     said.is_fresh(now) && !is_out && !said.holds.is_empty()
 }
 

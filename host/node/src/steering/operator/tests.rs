@@ -156,7 +156,7 @@ async fn lead(store: &MemoryStore, itself: &NodeIncarnation) {
         outcome: None,
         failures: 0,
         released: false,
-        rests_until: None,
+        paused_until: None,
     };
     let (id, length) = (baton_election::LeaseId::from_random(1), Duration::from_secs(15));
     let ask = async |op| store.request(&job(), op).await.unwrap();

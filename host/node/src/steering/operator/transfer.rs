@@ -49,7 +49,7 @@ impl CommandRun<'_> {
             let (last, before) = (seen.term(), seen.leader());
             // The node may not have read the end of a suspension yet.
             let named = nodes.iter().find(|announcement| announcement.node == to);
-            let is_behind = named.is_some_and(|announcement| announcement.stays_out.as_deref() == Some("suspended"));
+            let is_behind = named.is_some_and(|announcement| announcement.ineligible.as_deref() == Some("suspended"));
             if !is_behind || Instant::now() >= confirm_by {
                 let target = self.target(to, before.as_ref(), &nodes)?;
                 break (last, before, nodes, target);
@@ -158,7 +158,7 @@ impl CommandRun<'_> {
             return refused(format!("no node {to} has announced itself in {election}; announced nodes: {known}"));
         };
         let led = leader.filter(|leader| leader.node == to).map(|leader| &leader.incarnation);
-        if let Some(other) = announcement.rival.as_ref().or(led.filter(|led| **led != announcement.incarnation)) {
+        if let Some(other) = announcement.duplicate.as_ref().or(led.filter(|led| **led != announcement.incarnation)) {
             return refused(format!(
                 "two hosts have the node id {to}, as incarnations {} and {other}: give each host its own --node, or \
                  try again in a minute if one of them has just exited",
@@ -176,7 +176,7 @@ impl CommandRun<'_> {
         }
         // All other reasons end with the request itself.
         if let Some(why) = announcement
-            .stays_out
+            .ineligible
             .as_ref()
             .filter(|why| ["maintenance", "suspended", "cooling-off"].contains(&why.as_str()))
         {

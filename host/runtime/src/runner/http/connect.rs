@@ -25,7 +25,7 @@ use baton_base::address::kind;
 use super::grant::{AddressReach, Origin, Scheme};
 use super::internal_error;
 use crate::runner::Lookups;
-use crate::wire::page::Gate;
+use crate::wire::page::RunnerGate;
 use crate::wire::protocol::Resolved;
 
 /// Size of the kernel's buffer for each direction of a connection (bytes); the kernel doubles this value. By default,
@@ -91,7 +91,7 @@ impl Connector {
         &self,
         origin: &Origin,
         reach: AddressReach,
-        gate: &Arc<Gate>,
+        gate: &Arc<RunnerGate>,
     ) -> Result<(Box<dyn Io>, Signals), NotOpened> {
         let addresses = self.addresses(origin, gate).await?;
         let mut not = match addresses.first() {
@@ -122,7 +122,7 @@ impl Connector {
         }
     }
 
-    async fn addresses(&self, origin: &Origin, gate: &Gate) -> Result<Vec<Resolved>, Error> {
+    async fn addresses(&self, origin: &Origin, gate: &RunnerGate) -> Result<Vec<Resolved>, Error> {
         let itself =
             |address: IpAddr| Ok(vec![Resolved { address: (address, origin.port).into(), kind: kind(address) }]);
         let name = match &origin.host {
@@ -150,12 +150,12 @@ fn connect_error(error: &io::Error) -> Error {
 /// A TCP connection whose writes pass the gate.
 struct Gated {
     tcp: TcpStream,
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     signals: Signals,
 }
 
 impl Gated {
-    async fn connect(address: SocketAddr, gate: &Arc<Gate>) -> Result<(Self, Signals), Error> {
+    async fn connect(address: SocketAddr, gate: &Arc<RunnerGate>) -> Result<(Self, Signals), Error> {
         gate.check().map_err(internal_error)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
         // Disable Nagle's algorithm, so that a body need not wait until its head is acknowledged.
@@ -248,7 +248,7 @@ mod tests {
     use crate::wire::page::{Page, gate_for};
 
     /// Returns a connection behind an open gate, and the server's end of the connection.
-    async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<Gate>) {
+    async fn connection() -> (Gated, Signals, Page, std::net::TcpStream, Arc<RunnerGate>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (gate, page) = gate_for(Duration::from_secs(3600));
         let (gated, signals) = Gated::connect(listener.local_addr().unwrap(), &gate).await.unwrap();

@@ -8,7 +8,7 @@ use baton_election::Time;
 use tokio::time::{Instant, Sleep, sleep};
 use wasmtime_wasi_http::RequestOptions;
 
-use crate::wire::page::Gate;
+use crate::wire::page::RunnerGate;
 use baton_base::clock::Clock;
 
 /// Default timeout for opening a connection, including the DNS lookup and TLS.
@@ -84,19 +84,19 @@ pub(super) struct Wait {
 impl Wait {
     /// Begins a wait that ends after `longest`, or shortly before the deadline if that is earlier. The deadline is read
     /// again during the wait, since a renewal of the lease extends it.
-    pub(super) fn new(gate: &Gate, clock: &Clock, longest: Duration) -> Self {
+    pub(super) fn new(gate: &RunnerGate, clock: &Clock, longest: Duration) -> Self {
         let mut wait = Self { timer: Box::pin(sleep(LONGEST_WAIT)), begin: Time::default(), longest };
         wait.restart(gate, clock, longest);
         wait
     }
 
-    pub(super) fn restart(&mut self, gate: &Gate, clock: &Clock, longest: Duration) {
+    pub(super) fn restart(&mut self, gate: &RunnerGate, clock: &Clock, longest: Duration) {
         (self.begin, self.longest) = (clock.now(), longest);
         let nap = Self::nap(gate, longest);
         self.timer.as_mut().reset(Instant::now() + nap);
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, gate: &Gate, clock: &Clock) -> Poll<()> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, gate: &RunnerGate, clock: &Clock) -> Poll<()> {
         loop {
             std::task::ready!(self.timer.as_mut().poll(cx));
             let left = self.longest.saturating_sub(clock.now().since(self.begin));
@@ -108,7 +108,7 @@ impl Wait {
         }
     }
 
-    fn nap(gate: &Gate, left: Duration) -> Duration {
+    fn nap(gate: &RunnerGate, left: Duration) -> Duration {
         left.min(gate.remaining().saturating_sub(BEFORE_DEADLINE)).min(LONGEST_WAIT)
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::wire::page::gate_for;
 
-    async fn elapsed(gate: &Gate, clock: &Clock, longest: Duration) {
+    async fn elapsed(gate: &RunnerGate, clock: &Clock, longest: Duration) {
         let mut wait = Wait::new(gate, clock, longest);
         poll_fn(|cx| wait.poll(cx, gate, clock)).await;
     }

@@ -35,9 +35,9 @@ use wasmtime_wasi_http::{
 
 use crate::runner::guest::TermContext;
 use crate::runner::{Begun, Lookups};
-use crate::wire::limits::{Effect, Tally};
+use crate::wire::limits::{EffectKind, Tally};
 use crate::wire::output::{Notice, Output};
-use crate::wire::page::Gate;
+use crate::wire::page::RunnerGate;
 use crate::wire::protocol::Resolved;
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
@@ -201,7 +201,7 @@ struct Server {
 struct HttpShared {
     policy: Arc<HttpPolicy>,
     connector: Connector,
-    gate: Arc<Gate>,
+    gate: Arc<RunnerGate>,
     clock: Clock,
     stamp: Stamp,
     places: Arc<Semaphore>,
@@ -235,7 +235,7 @@ impl HttpShared {
 
     /// Checks whether the guest may make this request, and stamps it with the term.
     fn admit(&self, mut request: Request<WasiBody>, waits: Waits) -> Result<Admitted, Error> {
-        self.gate.pass(Effect::Request).map_err(internal_error)?;
+        self.gate.pass(EffectKind::Request).map_err(internal_error)?;
         // CONNECT would turn the connection into a tunnel whose content is not checked.
         if request.method() == Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
