@@ -250,7 +250,8 @@ fn docs_list_the_fields_of_json() {
         problems: Vec::new(),
     };
     let suspended = SuspendedRow { by: String::new(), at: String::new(), reason: None };
-    let listed = NodeStatusRow { said: NodeAnnouncement::default(), role: "leader", ready: None, exited: false };
+    let listed =
+        NodeStatusRow { announcement: NodeAnnouncement::default(), role: "leader", ready: None, exited: false };
     let latency = Latency { renewals: 0, median_ms: 0.0, p99_ms: 0.0 };
     let diagnosis = Diagnosis {
         store: String::new(),

@@ -115,9 +115,9 @@ impl ServiceManager {
     /// # Errors
     /// If the system cannot start a thread.
     pub fn tell_of(self, watched: Arc<Watched>, log: Log) -> io::Result<Notifier> {
-        let (phases, told) = mpsc::channel();
+        let (phases, received) = mpsc::channel();
         let thread =
-            std::thread::Builder::new().name("manager".into()).spawn(move || self.tell(&watched, &told, &log))?;
+            std::thread::Builder::new().name("manager".into()).spawn(move || self.tell(&watched, &received, &log))?;
         Ok(Notifier { phases: Phases(Some(phases)), thread: Some(thread) })
     }
 
@@ -127,8 +127,8 @@ impl ServiceManager {
             .map_or(STATUS_INTERVAL, |every| (every / 2).clamp(SHORTEST_INTERVAL, STATUS_INTERVAL));
         let (mut unsent, mut status, mut wait, mut has_complained) = (VecDeque::new(), String::new(), interval, false);
         loop {
-            let told = phases.recv_timeout(wait);
-            if let Ok(Some(phase)) = told {
+            let received = phases.recv_timeout(wait);
+            if let Ok(Some(phase)) = received {
                 unsent.push_back(phase.message());
             }
             let stuck = watched.is_stuck();
@@ -140,7 +140,7 @@ impl ServiceManager {
                 let error = format!("cannot notify the service manager at {SOCKET}: {error}");
                 log.emit(None, Event::Error { error });
             }
-            if told == Ok(None) {
+            if received == Ok(None) {
                 return;
             }
         }
@@ -239,7 +239,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use super::*;
 
-    fn told(listener: &UnixDatagram) -> String {
+    fn received(listener: &UnixDatagram) -> String {
         let mut buffer = [0; 4096];
         let length = listener.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
@@ -256,7 +256,7 @@ mod tests {
             (name.as_ref(), UnixDatagram::bind_addr(&by_name).unwrap()),
         ] {
             ServiceManager::at(place, None).unwrap().send("READY=1\n").unwrap();
-            assert_eq!(told(&listener), "READY=1\n");
+            assert_eq!(received(&listener), "READY=1\n");
         }
         for strange in ["vsock:2:1234", "relative", "unix\n:/x"] {
             let error = ServiceManager::at(strange.as_ref(), None).unwrap_err().to_string();
@@ -278,18 +278,18 @@ mod tests {
         say(&[]).unwrap_err();
         let listener = UnixDatagram::bind(&path).unwrap();
         say(&[]).unwrap();
-        let reloading = told(&listener);
+        let reloading = received(&listener);
         let since = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{reloading}"));
         assert!(since.trim_end().parse::<u64>().unwrap() > 0);
-        assert_eq!(told(&listener), "READY=1\n");
-        assert_eq!(told(&listener), "STATUS=standby in job, which has no leader\nWATCHDOG=1\n");
+        assert_eq!(received(&listener), "READY=1\n");
+        assert_eq!(received(&listener), "STATUS=standby in job, which has no leader\nWATCHDOG=1\n");
         say(&[]).unwrap();
-        assert_eq!(told(&listener), "WATCHDOG=1\n", "the status is no news");
+        assert_eq!(received(&listener), "WATCHDOG=1\n", "the status is no news");
         let stuck = ["the control runtime has made no progress for 16 s".to_owned()];
         say(&stuck).unwrap();
-        assert_eq!(told(&listener), format!("STATUS={}\n", stuck[0]));
+        assert_eq!(received(&listener), format!("STATUS={}\n", stuck[0]));
         say(&stuck).unwrap();
         say(&[]).unwrap();
-        assert_eq!(told(&listener), "STATUS=standby in job, which has no leader\nWATCHDOG=1\n");
+        assert_eq!(received(&listener), "STATUS=standby in job, which has no leader\nWATCHDOG=1\n");
     }
 }

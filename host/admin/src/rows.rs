@@ -103,7 +103,8 @@ impl ModuleRow {
                 rows.push(own);
             }
         }
-        for digest in announcements.iter().flat_map(|said| said.holds.iter().chain(&said.runs)) {
+        for digest in announcements.iter().flat_map(|announcement| announcement.holds.iter().chain(&announcement.runs))
+        {
             if rows.iter().all(|row| row.digest != *digest) {
                 rows.push(Self::of_digest(*digest, announcements));
             }
@@ -133,10 +134,10 @@ impl ModuleRow {
     }
 
     fn of_digest(digest: Digest, announcements: &[Announcement]) -> Self {
-        let nodes = announcements.iter().filter_map(|said| {
-            let runs = said.runs == Some(digest);
-            let has = runs || said.holds.contains(&digest);
-            has.then(|| NodeRow { node: said.node.clone(), runs, at: said.at.clone() })
+        let nodes = announcements.iter().filter_map(|announcement| {
+            let runs = announcement.runs == Some(digest);
+            let has = runs || announcement.holds.contains(&digest);
+            has.then(|| NodeRow { node: announcement.node.clone(), runs, at: announcement.at.clone() })
         });
         Self {
             digest,

@@ -37,7 +37,7 @@ pub struct NodeAnnouncement {
 }
 
 impl From<&Announcement> for NodeAnnouncement {
-    fn from(said: &Announcement) -> Self {
+    fn from(announcement: &Announcement) -> Self {
         let Announcement {
             node,
             incarnation,
@@ -51,7 +51,7 @@ impl From<&Announcement> for NodeAnnouncement {
             duplicate,
             link,
             ..
-        } = said.clone();
+        } = announcement.clone();
         let (at, version) = (Some(at), Some(version).filter(|version| !version.is_empty()));
         Self {
             node,

@@ -19,7 +19,7 @@ use baton_store::{AnnouncedLink, Announcement, Labels};
 pub struct NodeStatusRow {
     /// The node's announcement.
     #[serde(flatten)]
-    pub said: NodeAnnouncement,
+    pub announcement: NodeAnnouncement,
     /// `leader` or `standby`.
     pub role: &'static str,
     /// True if the node could start a module at once; `None` if the node has not announced itself.
@@ -37,37 +37,37 @@ impl NodeStatusRow {
         let leads = |incarnation: &str| leader.is_some_and(|record| record.incarnation == incarnation);
         let mut rows: Vec<Self> = announcements
             .iter()
-            .map(|said| {
-                let exited = exited(&said.incarnation);
+            .map(|announcement| {
+                let exited = exited(&announcement.incarnation);
                 Self {
-                    said: NodeAnnouncement::from(said),
-                    role: if leads(&said.incarnation) { "leader" } else { "standby" },
-                    ready: Some(!said.holds.is_empty() && !exited),
+                    announcement: NodeAnnouncement::from(announcement),
+                    role: if leads(&announcement.incarnation) { "leader" } else { "standby" },
+                    ready: Some(!announcement.holds.is_empty() && !exited),
                     exited,
                 }
             })
             .collect();
         if let Some(record) = leader.filter(|_| rows.iter().all(|row| row.role != "leader")) {
             let node = record.node.clone().unwrap_or_default();
-            let said =
+            let announcement =
                 NodeAnnouncement { node, incarnation: record.incarnation.clone(), ..NodeAnnouncement::default() };
             let exited = exited(&record.incarnation);
-            rows.push(Self { said, role: "leader", ready: None, exited });
+            rows.push(Self { announcement, role: "leader", ready: None, exited });
         }
-        rows.sort_by(|one, other| (one.role, &one.said.node).cmp(&(other.role, &other.said.node)));
+        rows.sort_by(|one, other| (one.role, &one.announcement.node).cmp(&(other.role, &other.announcement.node)));
         rows
     }
 
     fn state(&self) -> String {
-        let said = &self.said;
+        let announcement = &self.announcement;
         if self.exited {
             return "exited".to_owned();
         }
-        match (&said.duplicate, &said.ineligible, &said.version) {
-            (Some(duplicate), ..) => format!("duplicate node id: {} and {duplicate}", said.incarnation),
+        match (&announcement.duplicate, &announcement.ineligible, &announcement.version) {
+            (Some(duplicate), ..) => format!("duplicate node id: {} and {duplicate}", announcement.incarnation),
             (None, Some(why), _) => why.replace('-', " "),
-            (None, None, _) if said.at_leadership_limit => "at its leadership limit".to_owned(),
-            (None, None, None) if said.at.is_some() => "does not support steering".to_owned(),
+            (None, None, _) if announcement.at_leadership_limit => "at its leadership limit".to_owned(),
+            (None, None, None) if announcement.at.is_some() => "does not support steering".to_owned(),
             (None, None, _) => "-".to_owned(),
         }
     }
@@ -104,17 +104,17 @@ fn table(rows: &[NodeStatusRow], suspended: Option<&CommandOrigin>, now: OffsetD
     ];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
-        let said = &row.said;
+        let announcement = &row.announcement;
         lines.push([
-            said.node.clone(),
+            announcement.node.clone(),
             row.role.to_owned(),
-            dash(said.priority.map(|priority| priority.to_string())),
-            dash(said.version.clone()),
+            dash(announcement.priority.map(|priority| priority.to_string())),
+            dash(announcement.version.clone()),
             dash(row.ready.map(|ready| if ready { "ready" } else { "none" }.to_owned())),
-            dash(said.runs.map(|digest| short(&digest.to_string()))),
-            dash(said.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
-            dash(said.link.as_ref().map(|link| link_cell(link, now))),
-            dash(in_one_cell(&said.labels)),
+            dash(announcement.runs.map(|digest| short(&digest.to_string()))),
+            dash(announcement.at.as_deref().map(|at| age(at, now).unwrap_or_else(|| at.to_owned()))),
+            dash(announcement.link.as_ref().map(|link| link_cell(link, now))),
+            dash(in_one_cell(&announcement.labels)),
             row.state(),
         ]);
     }
@@ -164,7 +164,7 @@ mod tests {
         };
         let version = Version(String::new());
         let snapshot = Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) };
-        let said = |node: &str, incarnation: &str, holds: &[&str]| Announcement {
+        let announcement = |node: &str, incarnation: &str, holds: &[&str]| Announcement {
             at: "2026-11-21T12:00:00Z".to_owned(),
             version: "0.1.0".to_owned(),
             ..Announcement::now(
@@ -180,12 +180,12 @@ mod tests {
         let labels = labels.into();
         let link = Some(AnnouncedLink { to: "web-2".to_owned(), since: "2026-11-21T12:00:05Z".to_owned() });
         let rows = [
-            Announcement { ineligible, priority: Some(50), link, ..said("web-1", "a", &["one"]) },
-            Announcement { priority: Some(100), labels, ..said("web-2", "b", &["one"]) },
-            Announcement { version: String::new(), ..said("web-3", "c", &[]) },
-            Announcement { duplicate: Some("e".to_owned()), ..said("web-4", "d", &["one"]) },
-            Announcement { at_leadership_limit: true, ..said("web-5", "f", &["one"]) },
-            said("web-6", "g", &["one"]),
+            Announcement { ineligible, priority: Some(50), link, ..announcement("web-1", "a", &["one"]) },
+            Announcement { priority: Some(100), labels, ..announcement("web-2", "b", &["one"]) },
+            Announcement { version: String::new(), ..announcement("web-3", "c", &[]) },
+            Announcement { duplicate: Some("e".to_owned()), ..announcement("web-4", "d", &["one"]) },
+            Announcement { at_leadership_limit: true, ..announcement("web-5", "f", &["one"]) },
+            announcement("web-6", "g", &["one"]),
         ];
         NodeStatusRow::of(&snapshot, &rows, |incarnation| incarnation == "g")
     }

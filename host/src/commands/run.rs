@@ -443,8 +443,8 @@ impl Host<'_> {
         }
         // Under `baton dev`, there is no other node to take over during maintenance.
         if let Some(endpoint) = config.scheduled_events.endpoint().filter(|_| workshop.is_none()) {
-            let (trackers, away) = (shared.trackers.clone(), node.drained());
-            aside.spawn(Maintenance { endpoint, trackers, away, log: (*log).clone() }.watch());
+            let (trackers, drained) = (shared.trackers.clone(), node.drained());
+            aside.spawn(Maintenance { endpoint, trackers, drained, log: (*log).clone() }.watch());
         }
         let shutdown = node.shutdown();
         if let Some(workshop) = *workshop {

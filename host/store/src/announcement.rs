@@ -200,8 +200,8 @@ pub async fn withdraw_gone(
     for listed in listed.into_iter().filter(is_old) {
         let PlainObject::Announcement(_, node) = &listed.object else { continue };
         let content = modules.announced(election, node).await?;
-        let said = content.and_then(|content| Announcement::decode(&content));
-        announced.extend(said.and_then(|said| Some((said.when()?, listed, said.term))));
+        let announcement = content.and_then(|content| Announcement::decode(&content));
+        announced.extend(announcement.and_then(|announcement| Some((announcement.when()?, listed, announcement.term))));
     }
     let newest_said = announced.iter().map(|(at, ..)| *at).max();
     let mut withdrawn = 0;
@@ -235,13 +235,14 @@ mod tests {
     #[test]
     fn announcement_round_trips_through_its_encoding() {
         let digest = Digest::of(b"");
-        let said = Announcement::now("web-3-0", "abc", "job.wasm", vec![digest], Some(digest));
-        assert_eq!(Announcement::decode(&said.encode()), Some(said.clone()));
-        let age = OffsetDateTime::now_utc() - said.when().unwrap();
-        assert!(age.abs() < time::Duration::minutes(1), "{said:?}");
-        let later = |minutes| said.is_fresh(OffsetDateTime::now_utc() + time::Duration::minutes(minutes));
+        let announcement = Announcement::now("web-3-0", "abc", "job.wasm", vec![digest], Some(digest));
+        assert_eq!(Announcement::decode(&announcement.encode()), Some(announcement.clone()));
+        let age = OffsetDateTime::now_utc() - announcement.when().unwrap();
+        assert!(age.abs() < time::Duration::minutes(1), "{announcement:?}");
+        let later = |minutes| announcement.is_fresh(OffsetDateTime::now_utc() + time::Duration::minutes(minutes));
         assert_eq!((later(0), later(4)), (true, false));
-        let standby = Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, term: 7, ..said };
+        let standby =
+            Announcement { at: "2026-11-21T12:00:00.000000Z".to_owned(), runs: None, term: 7, ..announcement };
         let json = format!(
             r#"{{"at":"2026-11-21T12:00:00.000000Z","duplicate":null,"holds":["{digest}"],"incarnation":"abc","ineligible":null,"node":"web-3-0","runs":null,"source":"job.wasm","steered":null,"term":7,"version":""}}"#
         );
@@ -275,8 +276,8 @@ mod tests {
         for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {
             hour.store(at, Ordering::Relaxed);
             // The node's own clock does not count, since the store notes times.
-            let said = Announcement { term, ..Announcement::now(node, "i", "", Vec::new(), None) };
-            store.announce(&job, node, said.encode()).await.unwrap();
+            let announcement = Announcement { term, ..Announcement::now(node, "i", "", Vec::new(), None) };
+            store.announce(&job, node, announcement.encode()).await.unwrap();
         }
         assert_eq!(withdraw_gone(&store, &store, &job).await, Ok(2));
         let left: Vec<_> = store.announcements(&job).await.unwrap().into_iter().map(|(node, _)| node).collect();
@@ -287,9 +288,15 @@ mod tests {
     #[test]
     fn decoding_ignores_unknown_fields_and_refuses_damage() {
         let more = br#"{"node":"n","incarnation":"i","at":"x","holds":[],"runs":null,"more":1}"#;
-        let said = Announcement::decode(more).unwrap();
-        assert_eq!((said.node.as_str(), said.source.as_str(), said.when(), said.term), ("n", "", None, 0));
-        assert_eq!((said.admin.as_str(), said.priority, said.at_leadership_limit), ("", None, false));
+        let announcement = Announcement::decode(more).unwrap();
+        assert_eq!(
+            (announcement.node.as_str(), announcement.source.as_str(), announcement.when(), announcement.term),
+            ("n", "", None, 0)
+        );
+        assert_eq!(
+            (announcement.admin.as_str(), announcement.priority, announcement.at_leadership_limit),
+            ("", None, false)
+        );
         for none in
             [&b""[..], b"{}", b"null", b"\xff", br#"{"node":"n","incarnation":"i","at":"x","holds":["sha256:0"]}"#]
         {

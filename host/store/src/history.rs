@@ -180,30 +180,30 @@ impl History {
     }
 
     /// Adds a report of a term, or replaces an earlier report that contains less.
-    pub fn tell(&mut self, told: PastTerm) {
-        let told = told.bounded();
-        let is_same = |known: &&mut PastTerm| known.term == told.term && known.incarnation == told.incarnation;
+    pub fn tell(&mut self, reported: PastTerm) {
+        let reported = reported.bounded();
+        let is_same = |known: &&mut PastTerm| known.term == reported.term && known.incarnation == reported.incarnation;
         match self.terms.iter_mut().rev().find(is_same) {
-            None => self.insert(told),
-            Some(known) if told.closed_by.is_none() && told.ended.is_some() => *known = told,
+            None => self.insert(reported),
+            Some(known) if reported.closed_by.is_none() && reported.ended.is_some() => *known = reported,
             // The term's own node has already reported its end.
             Some(known) if known.ended.is_some() && known.closed_by.is_none() => {}
-            Some(known) if told.ended.is_none() => {
+            Some(known) if reported.ended.is_none() => {
                 // The term's own node knows the most about its beginning.
                 let PastTerm { ended, reason, closed_by, .. } = std::mem::take(known);
-                *known = PastTerm { ended, reason, closed_by, ..told };
+                *known = PastTerm { ended, reason, closed_by, ..reported };
             }
             Some(known) => {
-                let PastTerm { ended, reason, closed_by, .. } = told;
+                let PastTerm { ended, reason, closed_by, .. } = reported;
                 *known = PastTerm { ended, reason, closed_by, ..std::mem::take(known) };
             }
         }
     }
 
-    fn insert(&mut self, told: PastTerm) {
+    fn insert(&mut self, reported: PastTerm) {
         let last = self.terms.len();
-        let place = self.terms.iter().rposition(|known| known.term <= told.term).map_or(0, |before| before + 1);
-        self.terms.insert(if last - place > LATE { last } else { place }, told);
+        let place = self.terms.iter().rposition(|known| known.term <= reported.term).map_or(0, |before| before + 1);
+        self.terms.insert(if last - place > LATE { last } else { place }, reported);
     }
 
     /// Adds the term that a record names, if no node has reported it yet. If the lease was released, the term is over,
@@ -250,14 +250,14 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
 pub async fn report_terms(
     store: &dyn ObjectStore,
     election: &ElectionName,
-    told: &[PastTerm],
+    reported: &[PastTerm],
 ) -> Result<Option<HistoryError>, HistoryError> {
     let mut edit = Edit::of(store, VersionedObject::History, election);
     let mut damage = None;
     loop {
-        let (found, told) = (edit.read().await?, told.to_vec());
+        let (found, reported) = (edit.read().await?, reported.to_vec());
         // Assembling a thousand terms would block a thread that also renews leases for too long.
-        let next = tokio::task::spawn_blocking(move || with(found.as_deref(), told)).await;
+        let next = tokio::task::spawn_blocking(move || with(found.as_deref(), reported)).await;
         let (content, problem) =
             next.map_err(|error| StoreError::Unknown(format!("the history could not be assembled: {error}")))??;
         damage = problem.or(damage);
@@ -269,13 +269,13 @@ pub async fn report_terms(
 }
 
 /// Returns the content to write instead of `found`, if it differs, and the damage in `found`, if any.
-fn with(found: Option<&[u8]>, told: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
+fn with(found: Option<&[u8]>, reported: Vec<PastTerm>) -> Result<(Option<Bytes>, Option<HistoryError>), HistoryError> {
     let (mut history, damage) = match found.map(History::decode).transpose() {
         Ok(history) => (history.unwrap_or_default(), None),
         Err(damage @ HistoryError::Damaged(_)) => (History::default(), Some(damage)),
         Err(error) => return Err(error),
     };
-    told.into_iter().for_each(|told| history.tell(told));
+    reported.into_iter().for_each(|reported| history.tell(reported));
     history.close();
     let content = history.encode();
     Ok((Some(content).filter(|content| found != Some(content)), damage))

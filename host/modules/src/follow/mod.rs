@@ -120,7 +120,7 @@ pub enum LoadError {
 
 /// Follows the source of one coordinator.
 pub struct Follower {
-    given: FollowerConfig,
+    config: FollowerConfig,
     supply: watch::Sender<Supply>,
     /// The modules that could start immediately.
     holds: watch::Sender<Vec<Digest>>,
@@ -148,10 +148,10 @@ pub struct Follower {
 impl Follower {
     /// Creates a follower. Also returns the receiver for its supply and the sender for judgements.
     #[must_use]
-    pub fn new(given: FollowerConfig) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
+    pub fn new(config: FollowerConfig) -> (Self, watch::Receiver<Supply>, mpsc::UnboundedSender<Judgement>) {
         let (supply, supplied) = watch::channel(Supply::default());
         let (judge, judgements) = mpsc::unbounded_channel();
-        let FollowerConfig { store, election, reports, pace, .. } = &given;
+        let FollowerConfig { store, election, reports, pace, .. } = &config;
         let unreachable = (Duration::from_secs(1).min(pace.outage), pace.outage);
         let follower = Self {
             supply,
@@ -166,14 +166,14 @@ impl Follower {
             reading: InFlight::none(),
             read_at: Instant::now(),
             read_began: Instant::now(),
-            notifier: given.notifier.reader(),
+            notifier: config.notifier.reader(),
             failed_reads: 0,
             hashing: InFlight::none(),
             preparing: InFlight::none(),
             prepares: None,
             recorder: Recorder::new(Arc::clone(store), election.clone()),
             reporter: Reporter::new(Arc::clone(reports), election.clone()),
-            given,
+            config,
         };
         (follower, supplied, judge)
     }
@@ -190,16 +190,16 @@ impl Follower {
     /// # Errors
     /// [`LoadError`] if the module cannot run here.
     pub async fn load(&mut self) -> Result<Option<Digest>, LoadError> {
-        let Some(source) = &mut self.given.source else { return Ok(None) };
+        let Some(source) = &mut self.config.source else { return Ok(None) };
         let (digest, offer) = hash(source.next().await?).await;
         let compiling = self.reporter.later(FollowerReport::Compiling { module: digest });
-        let prepared = notify_if_slow(self.given.preparer.prepare(&offer), compiling).await;
+        let prepared = notify_if_slow(self.config.preparer.prepare(&offer), compiling).await;
         self.offers.add(digest, offer);
         self.candidates = self.offers.candidates(&self.control);
         self.prepares = self.candidates.first().cloned();
         match prepared {
             Err(error) if !error.may_pass() => {
-                return Err(LoadError::Prepare { name: self.given.name.clone(), error });
+                return Err(LoadError::Prepare { name: self.config.name.clone(), error });
             }
             prepared => self.prepared(prepared.map_err(Setback::of)),
         }
@@ -214,7 +214,7 @@ impl Follower {
             self.begin_what_is_due(now);
             let wake = self.next_wake(now);
             let next_offer = async {
-                match &mut self.given.source {
+                match &mut self.config.source {
                     Some(source) => source.next().await,
                     None => std::future::pending().await,
                 }
@@ -248,7 +248,7 @@ impl Follower {
     /// Updates the candidates and the supply.
     fn settle(&mut self) {
         let control = self.recorder.apply(&self.control);
-        self.candidates = match self.given.source {
+        self.candidates = match self.config.source {
             Some(_) => self.offers.candidates(&control),
             None => published(&control),
         };
@@ -268,7 +268,7 @@ impl Follower {
 
     fn begin_what_is_due(&mut self, now: Instant) {
         if self.reading.is_idle() && now >= self.read_at {
-            let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+            let (store, election) = (Arc::clone(&self.config.store), self.config.election.clone());
             let known = self.version.clone();
             self.read_began = now;
             self.reading.begin(async move {
@@ -296,12 +296,12 @@ impl Follower {
             Step::Prepare(_) | Step::Rest => None,
         };
         let wakes = [read, retry, self.recorder.due()];
-        wakes.into_iter().flatten().min().unwrap_or(now + self.given.pace.outage)
+        wakes.into_iter().flatten().min().unwrap_or(now + self.config.pace.outage)
     }
 
     fn prepare(&mut self, candidate: CandidateVersion) {
         let offer = self.offers.offer(&candidate);
-        let (store, preparer) = (Arc::clone(&self.given.store), Arc::clone(&self.given.preparer));
+        let (store, preparer) = (Arc::clone(&self.config.store), Arc::clone(&self.config.preparer));
         let module = candidate.digest;
         let pulling = self.reporter.later(FollowerReport::Pulling { module });
         let compiling = self.reporter.later(FollowerReport::Compiling { module });
@@ -359,7 +359,7 @@ impl Follower {
     fn judged(&mut self, judgement: Judgement) {
         let Ok(digest) = judgement.version.digest.parse::<Digest>() else { return };
         let serial = judgement.version.serial;
-        let is_published = self.given.source.is_none();
+        let is_published = self.config.source.is_none();
         if let Verdict::Rejected { .. } = judgement.verdict {
             // The supervisor reports this rejection itself, so suppress the follower's report.
             self.reporter.is_told_of((digest, if is_published { serial } else { 0 }));
@@ -368,7 +368,7 @@ impl Follower {
             return;
         }
         let unpushed = (!is_published).then(|| self.offers.size(&digest).unwrap_or_default());
-        self.recorder.add(Judged::now(judgement, unpushed, &self.given.node));
+        self.recorder.add(Judged::now(judgement, unpushed, &self.config.node));
     }
 
     /// Handles a verdict that has been written: earlier reads are outdated, and so may be the read in progress.
@@ -389,9 +389,9 @@ impl Follower {
                 let is_trouble = self.failed_reads > 1;
                 // A file can be used without the store: it does not wait for rejections that cannot be read.
                 self.has_read |=
-                    self.given.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
-                self.read_at = now + doubled((RETRY, self.given.pace.outage), self.failed_reads);
-                if is_trouble && self.given.source.is_none() {
+                    self.config.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
+                self.read_at = now + doubled((RETRY, self.config.pace.outage), self.failed_reads);
+                if is_trouble && self.config.source.is_none() {
                     self.reporter.unreachable(format!("cannot read the published versions: {error}"));
                 }
                 return;
@@ -399,8 +399,8 @@ impl Follower {
         };
         let had_read = std::mem::replace(&mut self.has_read, true);
         self.failed_reads = 0;
-        self.read_at = self.notifier.next(now, self.given.pace.poll);
-        if self.given.source.is_none() {
+        self.read_at = self.notifier.next(now, self.config.pace.poll);
+        if self.config.source.is_none() {
             self.reachable();
         }
         match found {
@@ -432,7 +432,7 @@ impl Follower {
 
     /// Reports the reason if nothing can run, or if the newest version cannot.
     fn tell_what_is_missing(&mut self, control: &VersionList) {
-        let newest = match self.given.source {
+        let newest = match self.config.source {
             None => {
                 self.reporter.nothing_is_pushed(control.pushed.is_empty());
                 control.pushed.last().map(|entry| ((entry.digest, entry.serial), entry.rejection()))

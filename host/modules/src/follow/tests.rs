@@ -128,8 +128,8 @@ async fn hint_during_a_read_causes_another_read() {
     let fleet = Fleet::new();
     let first = fleet.push(1).await;
     let (mut follower, mut node) = fleet.follower("a", None);
-    let (hour, notifier) = (Duration::from_secs(3600), follower.given.notifier.clone());
-    follower.given.pace.poll = (hour, hour);
+    let (hour, notifier) = (Duration::from_secs(3600), follower.config.notifier.clone());
+    follower.config.pace.poll = (hour, hour);
     node.running = Some(tokio::spawn(follower.run()));
     node.supplied(Some((first, 1)), None).await;
     fleet.store.interceptor.answers_late.store(true, Ordering::Relaxed);

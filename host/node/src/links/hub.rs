@@ -63,7 +63,7 @@ const MAX_REASON: usize = 200;
 
 /// The sinks for an election's hints. They outlive a hub that panics.
 pub(super) struct ElectionSinks {
-    pub(super) heard: mpsc::Sender<Hint>,
+    pub(super) hints: mpsc::Sender<Hint>,
     pub(super) listened: tokio::sync::watch::Sender<bool>,
     pub(super) notifier: ChangeNotifier,
     pub(super) tracker: Arc<ElectionTracker>,
@@ -78,7 +78,7 @@ impl ElectionSinks {
     fn hear(&self, hint: Hint) {
         self.tracker.record_hint();
         // If the queue is full, drop the hint: it would arrive late anyway.
-        let _ = self.heard.try_send(hint);
+        let _ = self.hints.try_send(hint);
     }
 
     fn look(&self) {
@@ -116,7 +116,7 @@ impl ElectionSinks {
         let Some((from, node)) = self.linked.take() else { return };
         self.tracker.set_link(None);
         self.log.emit(None, LogEvent::Link { leader: node, up: false });
-        let _ = self.heard.try_send(Hint::Silent { from });
+        let _ = self.hints.try_send(Hint::Silent { from });
     }
 
     /// Resets what was reported, after a hub has ended.
@@ -581,7 +581,7 @@ mod tests {
         let job = ElectionName::new("job").unwrap();
         let (log, _writer) = Log::to_stderr(Format::Json, &NodeId::new("web-1").unwrap()).unwrap();
         let sinks = ElectionSinks {
-            heard: mpsc::channel(1).0,
+            hints: mpsc::channel(1).0,
             listened: tokio::sync::watch::channel(false).0,
             notifier: notifier.clone(),
             tracker: Arc::new(ElectionTracker::new(job, Duration::from_secs(15))),

@@ -66,7 +66,7 @@ pub struct LinkHandle(Option<LinkChannels>);
 struct LinkChannels {
     settings: watch::Sender<LinkSettings>,
     messages: mpsc::Sender<LeaderMessage>,
-    heard: mpsc::Receiver<Hint>,
+    hints: mpsc::Receiver<Hint>,
     listened: watch::Receiver<bool>,
     /// The last renewal to report, and the time when the supervisor reported it.
     last_renewal: Option<(LeaderMessage, Instant)>,
@@ -100,7 +100,7 @@ struct LinkEndpoint {
     election: ElectionName,
     settings: watch::Receiver<LinkSettings>,
     messages: mpsc::Receiver<LeaderMessage>,
-    heard: mpsc::Sender<Hint>,
+    hints: mpsc::Sender<Hint>,
     /// True while at least one node listens. Otherwise, no messages are sent.
     listened: watch::Sender<bool>,
     notifier: ChangeNotifier,
@@ -158,13 +158,13 @@ impl LinkHandle {
 
     /// Waits for the next hint. While waiting, reports the last renewal to each node that begins to listen.
     /// Cancel-safe.
-    pub async fn heard(&mut self) -> Hint {
-        let Some(LinkChannels { messages, heard, listened, last_renewal, .. }) = &mut self.0 else {
+    pub async fn hints(&mut self) -> Hint {
+        let Some(LinkChannels { messages, hints, listened, last_renewal, .. }) = &mut self.0 else {
             return std::future::pending().await;
         };
         loop {
             tokio::select! {
-                hint = heard.recv() => match hint {
+                hint = hints.recv() => match hint {
                     Some(hint) => return hint,
                     None => return std::future::pending().await,
                 },
@@ -186,20 +186,20 @@ fn link(
 ) -> (LinkHandle, LinkEndpoint) {
     let (settings, wanted) = watch::channel(LinkSettings::default());
     let (messages, message) = mpsc::channel(WAITING);
-    let (tell, heard) = mpsc::channel(WAITING);
+    let (tell, hints) = mpsc::channel(WAITING);
     let (listens, listened) = watch::channel(false);
     let endpoint = LinkEndpoint {
         election,
         settings: wanted,
         messages: message,
-        heard: tell,
+        hints: tell,
         listened: listens,
         notifier,
         tracker,
         log,
     };
     (
-        LinkHandle(Some(LinkChannels { settings, messages, heard, listened, last_renewal: None, gives_up: false })),
+        LinkHandle(Some(LinkChannels { settings, messages, hints, listened, last_renewal: None, gives_up: false })),
         endpoint,
     )
 }
@@ -281,7 +281,7 @@ mod tests {
 
     /// Polls the handle once, and returns true if there is no hint.
     async fn hears_nothing(line: &mut LinkHandle) -> bool {
-        tokio::time::timeout(Duration::from_millis(1), line.heard()).await.is_err()
+        tokio::time::timeout(Duration::from_millis(1), line.hints()).await.is_err()
     }
 
     fn test_line() -> (LinkHandle, LinkEndpoint) {

@@ -145,10 +145,10 @@ async fn keep_linked(links: Links, log: &Log) {
     let mut sinks = BTreeMap::new();
     let mut settings = Vec::new();
     let mut forwarders = JoinSet::new();
-    for LinkEndpoint { election, settings: wanted, messages, heard, listened, notifier, tracker, log } in endpoints {
+    for LinkEndpoint { election, settings: wanted, messages, hints, listened, notifier, tracker, log } in endpoints {
         settings.push((election.to_string(), wanted.clone()));
         forwarders.spawn(forward(election.to_string(), wanted, messages, notifier.finds(), orders.clone()));
-        let sink = ElectionSinks { heard, listened, notifier, tracker, log, linked: None, unreachable: None };
+        let sink = ElectionSinks { hints, listened, notifier, tracker, log, linked: None, unreachable: None };
         sinks.insert(election.to_string(), sink);
     }
     drop(orders);

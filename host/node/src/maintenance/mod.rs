@@ -103,7 +103,7 @@ pub struct Maintenance {
     /// The elections in which this node steps down.
     pub trackers: Vec<Arc<ElectionTracker>>,
     /// The channel to the supervisors of these elections.
-    pub away: watch::Sender<Drained>,
+    pub drained: watch::Sender<Drained>,
     /// The log for the events.
     pub log: Log,
 }
@@ -142,9 +142,9 @@ impl Maintenance {
         }
         let Some(first) = events.first() else { return self.end_maintenance("the event is over") };
         let why: Arc<str> = first.why().into();
-        self.away.send_if_modified(|away| {
-            let is_news = away.is_none();
-            away.get_or_insert(why);
+        self.drained.send_if_modified(|drained| {
+            let is_news = drained.is_none();
+            drained.get_or_insert(why);
             is_news
         });
         let to_acknowledge = |event: &&ScheduledEvent| {
@@ -216,7 +216,7 @@ impl Maintenance {
     }
 
     fn end_maintenance(&self, reason: &str) {
-        if self.away.send_replace(None).is_some() {
+        if self.drained.send_replace(None).is_some() {
             let (reason, status) = (reason.to_owned(), "Over".to_owned());
             self.log.emit(None, Event::Maintenance { reason, id: None, status, not_before: None, description: None });
         }
@@ -283,7 +283,7 @@ mod tests {
         let nowhere: Box<dyn AsFd + Send> = Box::new(fs::File::create("/dev/null").unwrap());
         let (log, writer) = Log::start(style, &NodeId::new("web-3").unwrap(), nowhere).unwrap();
         let maintenance =
-            Maintenance { endpoint, trackers: Vec::new(), away: watch::Sender::new(None), log: log.clone() };
+            Maintenance { endpoint, trackers: Vec::new(), drained: watch::Sender::new(None), log: log.clone() };
         let mut state = EventState::default();
         for ids in [&["A", "B"][..], &["A", "B"], &["A", "C"], &["A"]] {
             let planned = document::freezes(ids, "web-3");

@@ -220,7 +220,7 @@ impl Node {
             launcher: config.launcher,
             supply: modules.supply,
             one_module: config.one_module,
-            away: self.drained.subscribe(),
+            drained: self.drained.subscribe(),
             judgements: modules.judgements,
             steering_watch,
             priority,

@@ -72,8 +72,8 @@ impl Preemption {
                 continue;
             }
             let _turn = self.hand_overs.0.lock().await;
-            if let Some(asked) = self.try_hand_over(asked_last.as_deref()).await {
-                asked_last = Some(asked);
+            if let Some(steering) = self.try_hand_over(asked_last.as_deref()).await {
+                asked_last = Some(steering);
                 pace.handed_over(self.clock.now());
                 sleep(HAND_OVER_INTERVAL).await;
             }
@@ -99,12 +99,12 @@ impl Preemption {
             patience: longest_transfer(&self.timing) + PATIENCE,
             called: HintTarget::Node(&self.tracker.notifier),
         };
-        let (asked, nodes) = (operator.known().await.ok()?, operator.nodes().await.ok()?);
+        let (steering, nodes) = (operator.known().await.ok()?, operator.nodes().await.ok()?);
         let leading = Leading { itself, priority: *priority, module: self.leads_with()? };
-        let heir = leading.heir(&asked, &nodes, asked_last, now())?;
+        let heir = leading.heir(&steering, &nodes, asked_last, now())?;
         let theirs = heir.priority.unwrap_or_default();
         operator.reason = Some(format!("{} has priority {theirs}, and {} {priority}", heir.node, itself.node));
-        match operator.hand_over(itself, heir, &asked).await {
+        match operator.hand_over(itself, heir, &steering).await {
             Err(NoEffect::Refused(_)) => None,
             // The target leads, or has not acquired the lease, or the outcome is unknown.
             Ok(_) | Err(_) => Some(heir.incarnation.clone()),
@@ -122,15 +122,15 @@ impl Leading<'_> {
     /// Finds the node with the highest priority above the leader's that could acquire the lease at once.
     fn heir<'a>(
         &self,
-        asked: &Steering,
+        steering: &Steering,
         nodes: &'a [Announcement],
         asked_last: Option<&str>,
         now: OffsetDateTime,
     ) -> Option<&'a Announcement> {
         // Operators' commands take precedence, even before all nodes confirm them.
-        if asked.suspended.is_some()
-            || self.was_chosen_by_operator(asked)
-            || !unconfirmed(now, nodes, &asked.mark(), &[]).is_empty()
+        if steering.suspended.is_some()
+            || self.was_chosen_by_operator(steering)
+            || !unconfirmed(now, nodes, &steering.mark(), &[]).is_empty()
         {
             return None;
         }
@@ -151,8 +151,8 @@ impl Leading<'_> {
     }
 
     /// True if an operator transferred the lease to this node and has not sent another command since.
-    fn was_chosen_by_operator(&self, asked: &Steering) -> bool {
-        asked.request.as_ref().is_some_and(|request| {
+    fn was_chosen_by_operator(&self, steering: &Steering) -> bool {
+        steering.request.as_ref().is_some_and(|request| {
             let Ask::Transfer { node, incarnation } = &request.ask else { return false };
             !request.order.is_preference() && self.itself.is(node, incarnation)
         })
@@ -202,9 +202,9 @@ mod tests {
         }
     }
 
-    fn heir_of(asked: &Steering, nodes: &[Announcement], asked_last: Option<&str>) -> Option<String> {
+    fn heir_of(steering: &Steering, nodes: &[Announcement], asked_last: Option<&str>) -> Option<String> {
         let leading = Leading { itself: &itself(), priority: 50, module: module() };
-        leading.heir(asked, nodes, asked_last, now()).map(|heir| heir.node.clone())
+        leading.heir(steering, nodes, asked_last, now()).map(|heir| heir.node.clone())
     }
 
     fn heir(nodes: &[Announcement]) -> Option<String> {
@@ -258,16 +258,16 @@ mod tests {
         };
         let by_preference = CommandOrigin::by_preference("web-9");
         let suspended = Some(CommandOrigin::now("ann@desk", None).unwrap());
-        for (asked, hands_over) in [
+        for (steering, hands_over) in [
             (transfer("ann@desk", &incarnation), false),
             (transfer("ann@desk", "another start"), true),
             (transfer(&by_preference, &incarnation), true),
             (Steering { suspended, request: None }, false),
         ] {
-            let heard = Announcement { steered: Some(asked.mark()), ..announcement("web-2", 100) };
-            assert_eq!(heir_of(&asked, std::slice::from_ref(&heard), None).is_some(), hands_over, "{asked:?}");
+            let heard = Announcement { steered: Some(steering.mark()), ..announcement("web-2", 100) };
+            assert_eq!(heir_of(&steering, std::slice::from_ref(&heard), None).is_some(), hands_over, "{steering:?}");
             let nodes = [heard, announcement("web-3", 0)];
-            assert_eq!(heir_of(&asked, &nodes, None), None, "web-3 has not heard of it");
+            assert_eq!(heir_of(&steering, &nodes, None), None, "web-3 has not heard of it");
         }
     }
 

@@ -43,7 +43,7 @@ pub struct SteeringWatch {
     log: Log,
     notifier: ChangeNotifier,
     reader: Mutex<Reader>,
-    heard: watch::Sender<SteeringState>,
+    state: watch::Sender<SteeringState>,
 }
 
 #[derive(Default)]
@@ -182,13 +182,13 @@ impl SteeringWatch {
         log: Log,
         notifier: ChangeNotifier,
     ) -> Self {
-        let (reader, heard) = (Mutex::default(), watch::channel(SteeringState::default()).0);
-        Self { election, itself, timing, store, clock, log, notifier, reader, heard }
+        let (reader, state) = (Mutex::default(), watch::channel(SteeringState::default()).0);
+        Self { election, itself, timing, store, clock, log, notifier, reader, state }
     }
 
     /// Subscribes to commands.
-    pub fn hears(&self) -> watch::Receiver<SteeringState> {
-        self.heard.subscribe()
+    pub fn states(&self) -> watch::Receiver<SteeringState> {
+        self.state.subscribe()
     }
 
     /// Reads the commands periodically, until the future is dropped.
@@ -211,8 +211,8 @@ impl SteeringWatch {
     }
 
     /// True if the last read returned this version. `None` means that there is no steering object.
-    pub fn knows(&self, version: Option<&Version>) -> bool {
-        self.heard.borrow().version.is(version)
+    pub fn has_read(&self, version: Option<&Version>) -> bool {
+        self.state.borrow().version.is(version)
     }
 
     /// Reads the commands now. Returns true if this succeeds in time; otherwise, the commands read last stay in force.
@@ -234,7 +234,7 @@ impl SteeringWatch {
         let (known, number) = {
             let mut reader = self.reader();
             reader.reads_begun += 1;
-            (self.heard.borrow().version.clone(), reader.reads_begun)
+            (self.state.borrow().version.clone(), reader.reads_begun)
         };
         let known = if let SteeringVersion::Read(version) = &known { Some(version) } else { None };
         let reading = self.store.read(VersionedObject::Steering, &self.election, known).await;
@@ -243,7 +243,7 @@ impl SteeringWatch {
             Err(error) => {
                 // After the first successful read, report errors that do not go away by themselves.
                 if let StoreError::Misconfigured(why) = &error
-                    && self.heard.borrow().mark.is_some()
+                    && self.state.borrow().mark.is_some()
                 {
                     let why = format!(
                         "cannot read steering commands: {why}; the last command read stays in force on this \
@@ -261,7 +261,7 @@ impl SteeringWatch {
             return Ok(());
         }
         reader.latest_read = number;
-        let (was_known, mut is_news) = (self.heard.borrow().mark.is_some(), false);
+        let (was_known, mut is_news) = (self.state.borrow().mark.is_some(), false);
         let (version, steering) = match reading {
             Reading::Unchanged => return Ok(()),
             Reading::Nothing => (SteeringVersion::Absent, Ok(Steering::default())),
@@ -271,13 +271,13 @@ impl SteeringWatch {
             }
         };
         let now = self.clock.now();
-        self.heard.send_if_modified(|heard| {
-            let before = heard.clone();
-            heard.version = version;
+        self.state.send_if_modified(|state| {
+            let before = state.clone();
+            state.version = version;
             if let Ok(steering) = &steering {
-                heard.take(steering.clone(), &self.itself, &self.timing, now);
+                state.take(steering.clone(), &self.itself, &self.timing, now);
             }
-            *heard != before
+            *state != before
         });
         match steering {
             Ok(_) => {
@@ -349,18 +349,18 @@ mod tests {
         asks(id, Ask::StepDown { node, incarnation, for_s: 60 })
     }
 
-    fn word(heard: &SteeringState, now: u64) -> Option<&'static str> {
+    fn word(state: &SteeringState, now: u64) -> Option<&'static str> {
         let applies = |one: &Ineligibility| one.until.is_none_or(|until| at(now) < until);
-        heard.eligibility(0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
+        state.eligibility(0, None).commands.into_iter().find(applies).map(|one| one.cause.word())
     }
 
     /// True if the node is the target of a transfer by an operator.
-    fn is_chosen(heard: &SteeringState, now: u64) -> bool {
-        heard.eligibility(0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
+    fn is_chosen(state: &SteeringState, now: u64) -> bool {
+        state.eligibility(0, None).chosen.is_some_and(|chosen| at(now) < chosen.until && chosen.by_operator)
     }
 
-    fn take(heard: &mut SteeringState, steering: Steering, now: u64) {
-        heard.take(steering, &itself("ab"), &timing(), at(now));
+    fn take(state: &mut SteeringState, steering: Steering, now: u64) {
+        state.take(steering, &itself("ab"), &timing(), at(now));
     }
 
     fn transfer(id: &str, incarnation: &str) -> Steering {
@@ -384,70 +384,70 @@ mod tests {
             log,
             ChangeNotifier::default(),
         );
-        assert!(!steering_watch.knows(None), "nothing was read yet, not even that there is no object");
+        assert!(!steering_watch.has_read(None), "nothing was read yet, not even that there is no object");
         let second = Duration::from_secs(1);
-        assert!(steering_watch.read_within(second).await && steering_watch.knows(None));
+        assert!(steering_watch.read_within(second).await && steering_watch.has_read(None));
         let mut version = None;
         for content in [
             asks("1", Ask::StepDown { node: "a".into(), incarnation: "b".into(), for_s: 1 }).encode(),
             Bytes::from_static(b"spoilt"),
         ] {
             version = Some(store.write(VersionedObject::Steering, &job, version.as_ref(), content).await.unwrap());
-            assert!(!steering_watch.knows(version.as_ref()));
+            assert!(!steering_watch.has_read(version.as_ref()));
             assert!(
                 steering_watch.read_within(second).await
-                    && steering_watch.knows(version.as_ref())
-                    && !steering_watch.knows(None)
+                    && steering_watch.has_read(version.as_ref())
+                    && !steering_watch.has_read(None)
             );
         }
         ObjectStore::delete(&store, VersionedObject::Steering, &job, &version.unwrap()).await.unwrap();
-        assert!(!steering_watch.knows(None));
-        assert!(steering_watch.read_within(second).await && steering_watch.knows(None));
+        assert!(!steering_watch.has_read(None));
+        assert!(steering_watch.read_within(second).await && steering_watch.has_read(None));
     }
 
     #[test]
     fn request_applies_to_the_named_incarnation_from_its_first_read() {
-        let mut heard = SteeringState::default();
-        take(&mut heard, Steering::default(), 1);
-        take(&mut heard, step_down("1", "another"), 100);
-        assert_eq!(word(&heard, 101), None, "another start of the node was meant");
-        take(&mut heard, step_down("2", "ab"), 200);
-        assert_eq!((word(&heard, 259), word(&heard, 260)), (Some("stepped-down"), None));
+        let mut state = SteeringState::default();
+        take(&mut state, Steering::default(), 1);
+        take(&mut state, step_down("1", "another"), 100);
+        assert_eq!(word(&state, 101), None, "another start of the node was meant");
+        take(&mut state, step_down("2", "ab"), 200);
+        assert_eq!((word(&state, 259), word(&state, 260)), (Some("stepped-down"), None));
         // Reading the same request again changes nothing.
-        take(&mut heard, step_down("2", "ab"), 250);
-        assert_eq!(word(&heard, 260), None);
+        take(&mut state, step_down("2", "ab"), 250);
+        assert_eq!(word(&state, 260), None);
 
-        take(&mut heard, transfer("3", "ab"), 300);
-        assert_eq!(word(&heard, 300), None, "the node itself is the target");
+        take(&mut state, transfer("3", "ab"), 300);
+        assert_eq!(word(&state, 300), None, "the node itself is the target");
         let over = 301 + longest_transfer(&timing()).as_secs();
-        assert_eq!((is_chosen(&heard, 300), is_chosen(&heard, over)), (true, false));
-        take(&mut heard, transfer("4", "another"), 400);
-        assert!(!is_chosen(&heard, 400));
+        assert_eq!((is_chosen(&state, 300), is_chosen(&state, over)), (true, false));
+        take(&mut state, transfer("4", "another"), 400);
+        assert!(!is_chosen(&state, 400));
         let over = 401 + longest_transfer(&timing()).as_secs();
-        assert_eq!((word(&heard, 400), word(&heard, over)), (Some("transferring"), None));
+        assert_eq!((word(&state, 400), word(&state, over)), (Some("transferring"), None));
     }
 
     #[test]
     fn only_a_transfer_to_the_node_ends_its_step_down() {
-        let mut heard = SteeringState::default();
-        take(&mut heard, Steering::default(), 1);
-        take(&mut heard, step_down("1", "ab"), 100);
-        take(&mut heard, step_down("2", "another"), 101);
-        take(&mut heard, transfer("3", "another"), 102);
-        assert_eq!((word(&heard, 159), word(&heard, 160)), (Some("stepped-down"), None));
-        take(&mut heard, step_down("4", "ab"), 200);
-        take(&mut heard, transfer("5", "ab"), 201);
-        assert_eq!(word(&heard, 202), None);
+        let mut state = SteeringState::default();
+        take(&mut state, Steering::default(), 1);
+        take(&mut state, step_down("1", "ab"), 100);
+        take(&mut state, step_down("2", "another"), 101);
+        take(&mut state, transfer("3", "another"), 102);
+        assert_eq!((word(&state, 159), word(&state, 160)), (Some("stepped-down"), None));
+        take(&mut state, step_down("4", "ab"), 200);
+        take(&mut state, transfer("5", "ab"), 201);
+        assert_eq!(word(&state, 202), None);
     }
 
     #[test]
     fn suspension_outlives_a_restart_but_a_request_does_not() {
-        let mut heard = SteeringState::default();
-        assert_eq!(heard.mark(), None);
-        take(&mut heard, Steering { suspended: Some(order("0")), ..step_down("1", "ab") }, 100);
-        assert_eq!(heard.mark(), Some("0/1"));
-        assert_eq!(word(&heard, 100_000), Some("suspended"));
-        take(&mut heard, step_down("1", "ab"), 101);
-        assert_eq!(word(&heard, 102), None);
+        let mut state = SteeringState::default();
+        assert_eq!(state.mark(), None);
+        take(&mut state, Steering { suspended: Some(order("0")), ..step_down("1", "ab") }, 100);
+        assert_eq!(state.mark(), Some("0/1"));
+        assert_eq!(word(&state, 100_000), Some("suspended"));
+        take(&mut state, step_down("1", "ab"), 101);
+        assert_eq!(word(&state, 102), None);
     }
 }

@@ -35,33 +35,33 @@ impl Serving {
 impl Run {
     pub(super) fn start(&mut self, term: Term, version: &ModuleVersion, deadline: Time, abort_at: Time) {
         // The elector knows only versions in this list, and each version is identified by its digest.
-        let Some(PreparedVersion { module, .. }) = self.at_hand.get(&version.digest) else {
+        let Some(PreparedVersion { module, .. }) = self.ready_modules.get(&version.digest) else {
             self.abort(&format!("cannot start module {}: it is not loaded, which is a bug in Baton", version.digest))
         };
         let digest = module.digest();
-        let lines = Deadline::new(self.given.clock.clone(), deadline);
+        let lines = Deadline::new(self.config.clock.clone(), deadline);
         let output = TermOutput {
-            log: self.given.log.clone(),
-            tracker: Arc::clone(&self.given.tracker),
+            log: self.config.log.clone(),
+            tracker: Arc::clone(&self.config.tracker),
             term,
             module: digest,
             replaces: self.replaced.take().filter(|replaced| replaced.module != digest),
-            clock: self.given.clock.clone(),
+            clock: self.config.clock.clone(),
             lines: lines.clone(),
         };
         self.lines = Some(lines);
-        let handle = self.given.launcher.start(module, term, deadline, abort_at, Arc::new(output));
+        let handle = self.config.launcher.start(module, term, deadline, abort_at, Arc::new(output));
         self.serving =
             Some(Serving { handle, term, module: digest, is_replaced: false, is_stalled: false, killed: None });
     }
 
     pub(super) fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>) {
         let Some(serving) = &mut self.serving else { return };
-        let left = grace_ends.since(self.given.clock.now()).min(serving.handle.remaining());
+        let left = grace_ends.since(self.config.clock.now()).min(serving.handle.remaining());
         serving.is_replaced = reason == StopReason::Replaced;
         let event = Event::stopping(reason, &message, left);
         if let Event::Stopping { reason, message, .. } = &event {
-            self.given.tracker.terms.is_ending(&format!("{reason}: {message}"));
+            self.config.tracker.terms.is_ending(&format!("{reason}: {message}"));
         }
         serving.handle.stop(reason, message, grace_ends, next);
         self.log(event);
@@ -71,12 +71,12 @@ impl Run {
         let Some(serving) = &mut self.serving else { return };
         // Kill first: no effect may pass the gate while the log line is being created.
         serving.handle.kill();
-        serving.killed = Some(self.given.clock.now());
+        serving.killed = Some(self.config.clock.now());
         self.log_kill(reason);
     }
 
     fn log_kill(&self, reason: String) {
-        self.given.tracker.terms.is_ending(&reason);
+        self.config.tracker.terms.is_ending(&reason);
         self.log(Event::Killed { reason });
     }
 
@@ -99,7 +99,7 @@ impl Run {
     /// Records and logs the end of the instance.
     fn ended(&mut self, serving: Serving, end: &End, backtrace: Option<&str>) {
         let Serving { handle, term, module, is_replaced, mut killed, .. } = serving;
-        let (now, tracker) = (self.given.clock.now(), &self.given.tracker);
+        let (now, tracker) = (self.config.clock.now(), &self.config.tracker);
         tracker.is_gone(term, handle.effects());
         self.replaced = is_replaced.then_some(Replaced { module, gone: now });
         if *end == End::Killed && killed.is_none() {
@@ -125,8 +125,8 @@ impl Run {
     /// written or dropped. So a term that ends in an orderly way loses no lines, as long as they are read in time.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
         // If the lease is lost in the meantime, the same deadline applies to the lines.
-        let Some(lines) = self.lines.clone().filter(|_| self.given.log.has_lines()) else { return Some(gone) };
-        let written = self.given.log.written();
+        let Some(lines) = self.lines.clone().filter(|_| self.config.log.has_lines()) else { return Some(gone) };
+        let written = self.config.log.written();
         self.requests.spawn(async move {
             // After this, the writer drops and counts any remaining lines.
             let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
@@ -139,12 +139,12 @@ impl Run {
     /// Returns the time at which the instance will count as stalled unless it makes progress before then.
     pub(super) fn stalls_at(&self) -> Option<Time> {
         let serving = self.serving.as_ref().filter(|serving| !serving.is_stalled)?;
-        Some(serving.handle.last_progress() + self.given.stall_after?)
+        Some(serving.handle.last_progress() + self.config.stall_after?)
     }
 
     pub(super) fn stall(&mut self) -> Option<Input> {
-        let (stalls_at, stall_after) = (self.stalls_at()?, self.given.stall_after?);
-        if self.given.clock.now() < stalls_at {
+        let (stalls_at, stall_after) = (self.stalls_at()?, self.config.stall_after?);
+        if self.config.clock.now() < stalls_at {
             return None;
         }
         self.serving.as_mut()?.is_stalled = true;

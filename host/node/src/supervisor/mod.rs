@@ -80,7 +80,7 @@ pub struct Supervisor {
     /// True if all nodes should run the same module, so that any difference is logged.
     pub one_module: bool,
     /// Reason why this node is drained, if it is.
-    pub away: watch::Receiver<Drained>,
+    pub drained: watch::Receiver<Drained>,
     /// Sink for the judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The operators' steering commands.
@@ -110,29 +110,29 @@ impl Supervisor {
         let random = random(&self.settings.node)?;
         let elector = Elector::new(self.settings.clone(), self.now(), random);
         let missed_by_timers = self.launcher.missed_by_timers();
-        let hears = self.steering_watch.hears();
+        let states = self.steering_watch.states();
         let mut run = Run {
-            given: self,
+            config: self,
             missed_by_timers,
             elector,
             view: NodeView::default(),
             requests: JoinSet::new(),
-            at_hand: ReadyModules::nothing(),
+            ready_modules: ReadyModules::nothing(),
             serving: None,
             lines: None,
             replaced: None,
             term: None,
-            hears,
+            states,
             steering: SteeringState::default(),
             is_drained: false,
             eligibility: Eligibility::default(),
-            asked: Shutdown::No,
+            shutdown_level: Shutdown::No,
             has_finished: false,
         };
         run.update_eligibility();
         run.update_plan();
         run.until_finished(shutdown).await;
-        run.given.tracker.heartbeat.end();
+        run.config.tracker.heartbeat.end();
         Ok(())
     }
 
@@ -143,14 +143,14 @@ impl Supervisor {
 }
 
 struct Run {
-    given: Supervisor,
+    config: Supervisor,
     missed_by_timers: watch::Receiver<()>,
     elector: Elector,
     /// The node's view, to be published after each input.
     view: NodeView,
     /// Requests to the store, and the wait for an instance's last lines. Each yields an input for the elector.
     requests: JoinSet<Input>,
-    at_hand: ReadyModules<PreparedVersion>,
+    ready_modules: ReadyModules<PreparedVersion>,
     serving: Option<Serving>,
     /// The deadline by which the instance's lines must be written.
     lines: Option<Deadline>,
@@ -158,7 +158,7 @@ struct Run {
     replaced: Option<Replaced>,
     /// The current term of this node, kept until the node becomes a standby again.
     term: Option<Term>,
-    hears: watch::Receiver<SteeringState>,
+    states: watch::Receiver<SteeringState>,
     /// The operators' commands in the last eligibility.
     steering: SteeringState,
     /// True if this node is drained for maintenance.
@@ -166,7 +166,7 @@ struct Run {
     /// The eligibility that the elector knows.
     eligibility: Eligibility,
     /// The last request to shut down.
-    asked: Shutdown,
+    shutdown_level: Shutdown,
     has_finished: bool,
 }
 
@@ -184,7 +184,7 @@ enum News {
 impl Run {
     async fn until_finished(&mut self, mut shutdown: watch::Receiver<Shutdown>) {
         // Act before logging: an instance is started or killed, and the view published, before the log's thread wakes.
-        let mut hold = self.given.log.hold();
+        let mut hold = self.config.log.hold();
         loop {
             self.carry_out_effects();
             self.publish();
@@ -193,86 +193,86 @@ impl Run {
                 // Pending requests no longer matter: no instance is running, and this node holds no lease.
                 self.requests.shutdown().await;
                 // Let the successor's requests reach the store first. This node's remaining writes can wait.
-                if self.given.link.has_heir() {
+                if self.config.link.has_heir() {
                     sleep(SUCCESSOR_ACQUIRES_WITHIN).await;
                 }
                 return;
             }
             if self.elector.follows() {
-                self.given.quota.give_back(&self.given.election);
+                self.config.quota.give_back(&self.config.election);
             }
             if !self.elector.holds_lease() {
-                self.given.launcher.clear_handover();
+                self.config.launcher.clear_handover();
             }
             if self.elector.follows() && !self.elector.surveys() {
-                self.given.launcher.expects_none();
+                self.config.launcher.expects_none();
             }
             let news = self.news(&mut shutdown).await;
-            hold = self.given.log.hold();
+            hold = self.config.log.hold();
             let input = self.input(news);
             // Pass on steering commands first: this input may be the response that makes the node acquire the lease.
             self.update_eligibility();
             if let Some(input) = input {
-                self.elector.handle(self.given.now(), input);
+                self.elector.handle(self.config.now(), input);
             }
         }
     }
 
     /// Publishes the node's view.
     fn publish(&mut self) {
-        let now = self.given.clock.now();
+        let now = self.config.clock.now();
         let is_done = self.elector.follows() && self.serving.is_none();
         self.view = NodeView {
             term: self.elector.written_term(),
             deadline: self.elector.deadline(),
             instance: self.serving.as_ref().map(Serving::view),
-            module: self.at_hand.all().next().map(|one| one.module.digest()),
+            module: self.ready_modules.all().next().map(|one| one.module.digest()),
             command: self.elector.command().map(|command| command.reason.clone()),
             ineligible: self.elector.ineligible().map(IneligibleCause::word),
             steered: self.steering.mark().map(str::to_owned),
-            at_leadership_limit: self.given.quota.is_full(&self.given.election),
-            link: self.given.tracker.links().link,
+            at_leadership_limit: self.config.quota.is_full(&self.config.election),
+            link: self.config.tracker.links().link,
             is_drained: self.is_drained && is_done,
-            is_leaving: self.asked > Shutdown::No && self.serving.is_none(),
+            is_leaving: self.shutdown_level > Shutdown::No && self.serving.is_none(),
             ..std::mem::take(&mut self.view)
         };
-        self.given.tracker.publish(now, &self.view);
+        self.config.tracker.publish(now, &self.view);
         let candidacy = Candidacy {
             ready: self.elector.plan().module.is_some() && self.view.ineligible.is_none(),
-            priority: self.given.priority,
+            priority: self.config.priority,
             at_leadership_limit: self.view.at_leadership_limit,
         };
         let leader = self.elector.leader();
         let leader = leader.map(|leader| (leader, self.view.leader.clone().unwrap_or_default()));
-        self.given.link.wants(leader, candidacy);
-        self.given.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
+        self.config.link.wants(leader, candidacy);
+        self.config.tracker.notifier.is_told(self.elector.listens_until().is_some_and(|until| now < until));
     }
 
     async fn news(&mut self, shutdown: &mut watch::Receiver<Shutdown>) -> News {
         let wait = self.wait();
-        let known = self.asked;
+        let known = self.shutdown_level;
         let event = async {
             match &mut self.serving {
                 Some(serving) => serving.handle.next_event().await,
                 None => pending().await,
             }
         };
-        let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+        let (store, election) = (Arc::clone(&self.config.store), self.config.election.clone());
         tokio::select! {
             // A shutdown and the end of an instance take precedence over responses from the store.
             biased;
             Ok(level) = shutdown.wait_for(|level| *level > known) => {
-                self.asked = *level;
+                self.shutdown_level = *level;
                 News::Input(if *level == Shutdown::Impatient { Input::SkipGrace } else { Input::Shutdown })
             }
             event = event => News::Instance(event),
-            Ok(()) = self.given.supply.changed() => News::Supply,
-            Ok(()) = self.hears.changed() => News::Eligibility,
-            Ok(()) = self.given.away.changed() => News::Eligibility,
+            Ok(()) = self.config.supply.changed() => News::Supply,
+            Ok(()) = self.states.changed() => News::Eligibility,
+            Ok(()) = self.config.drained.changed() => News::Eligibility,
             // Requests are cancelled only at shutdown, when their input is no longer needed.
             Some(Ok(answer)) = self.requests.join_next() => News::Input(answer),
             () = store.hint(&election) => News::Input(Input::Hint(Hint::Look)),
-            hint = self.given.link.heard() => News::Input(Input::Hint(hint)),
+            hint = self.config.link.hints() => News::Input(Input::Hint(hint)),
             Ok(()) = self.missed_by_timers.changed() => News::Tick,
             () = sleep(wait) => News::Tick,
         }
@@ -292,7 +292,7 @@ impl Run {
                     if let (None, Some(Snapshot::Object { record: Some(record), .. })) =
                         (self.view.leads, snapshot(result))
                     {
-                        self.given.tracker.terms.has_read(record);
+                        self.config.tracker.terms.has_read(record);
                     }
                 }
                 Some(input)
@@ -302,7 +302,7 @@ impl Run {
     }
 
     fn wait(&self) -> Duration {
-        let now = self.given.clock.now();
+        let now = self.config.clock.now();
         let is_watched = self.serving.is_some();
         let longest = if self.elector.holds_lease() && !is_watched { LONGEST_WAIT_UNWATCHED } else { BEAT_EVERY };
         let next = [self.elector.next_wakeup(), self.stalls_at()].into_iter().flatten().min();
@@ -345,7 +345,7 @@ impl Run {
                     Some(IneligibleCause::Transferring { to }) => Some(to.as_str()),
                     _ => None,
                 };
-                self.given.link.tell(&word, self.given.clock.now(), to);
+                self.config.link.tell(&word, self.config.clock.now(), to);
             }
             Effect::Report(report) => self.report(report),
             Effect::Finished => self.has_finished = true,
@@ -363,9 +363,9 @@ impl Run {
         match &report {
             Report::Elected { record } => {
                 self.term = Some(record.term);
-                self.given.tracker.terms.begins(record.term, record.module.as_deref());
+                self.config.tracker.terms.begins(record.term, record.module.as_deref());
             }
-            Report::Lost { reason, .. } => self.given.tracker.terms.is_ending(&format!("lost: {reason}")),
+            Report::Lost { reason, .. } => self.config.tracker.terms.is_ending(&format!("lost: {reason}")),
             Report::Ineligible { ineligibility, wait } => {
                 if let Some(CommandOrigin { by, reason, .. }) = self.steering.origin(ineligibility).cloned() {
                     self.log(Event::ineligible(&ineligibility.cause, (Some(by), reason), *wait));
@@ -374,9 +374,9 @@ impl Run {
             _ => {}
         }
         let is_standby = matches!(report, Report::Standby { .. });
-        let expected = self.elector.plan().digest().filter(|_| self.given.one_module);
+        let expected = self.elector.plan().digest().filter(|_| self.config.one_module);
         for (term, event) in Event::reported(report, expected) {
-            self.given.log.emit(term.or(self.term), event);
+            self.config.log.emit(term.or(self.term), event);
         }
         if is_standby {
             (self.term, self.replaced) = (None, None);
@@ -384,47 +384,47 @@ impl Run {
     }
 
     fn log(&self, event: Event) {
-        self.given.log.emit(self.term, event);
+        self.config.log.emit(self.term, event);
     }
 
     /// Passes the operators' commands and the maintenance to the elector, if they have changed.
     fn update_eligibility(&mut self) {
-        self.steering = self.hears.borrow_and_update().clone();
-        let drained = self.given.away.borrow_and_update().clone();
+        self.steering = self.states.borrow_and_update().clone();
+        let drained = self.config.drained.borrow_and_update().clone();
         self.is_drained = drained.is_some();
-        let eligibility = self.steering.eligibility(self.given.priority, drained.as_deref());
+        let eligibility = self.steering.eligibility(self.config.priority, drained.as_deref());
         if eligibility != self.eligibility {
             self.eligibility = eligibility.clone();
-            self.elector.handle(self.given.now(), Input::Eligibility(eligibility));
+            self.elector.handle(self.config.now(), Input::Eligibility(eligibility));
         }
     }
 
     /// Updates the elector's plan.
     fn update_plan(&mut self) {
-        let supply = self.given.supply.borrow_and_update().clone();
+        let supply = self.config.supply.borrow_and_update().clone();
         let [module, fallback] = supply.versions();
         let plan = Plan { module, fallback };
-        self.elector.handle(self.given.now(), Input::Plan(plan));
+        self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
-        self.at_hand.add(new.map(|one| (one.version().digest, one)));
+        self.ready_modules.add(new.map(|one| (one.version().digest, one)));
         // The elector processes elapsed time first, so it may have decided to start a module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = self.elector.plan();
         let planned: Vec<&str> =
             [module, instead].into_iter().flatten().map(|version| version.digest.as_str()).collect();
-        self.at_hand.keep(&planned);
-        self.given.launcher.keep(&self.at_hand.all().map(|one| &one.module).collect::<Vec<_>>());
+        self.ready_modules.keep(&planned);
+        self.config.launcher.keep(&self.ready_modules.all().map(|one| &one.module).collect::<Vec<_>>());
     }
 
     fn abort(&self, reason: &str) -> ! {
-        let timing = &self.given.settings.timing;
-        self.given.log.last_words(reason, timing.last_words());
+        let timing = &self.config.settings.timing;
+        self.config.log.last_words(reason, timing.last_words());
         end_this_process();
     }
 
     fn judge(&self, judgement: Judgement) {
         // If there is no receiver, the host is about to exit.
-        let _ = self.given.judgements.send(judgement);
+        let _ = self.config.judgements.send(judgement);
     }
 }

@@ -43,15 +43,18 @@ mod tests {
 
     #[test]
     fn module_of_previous_plan_stays_until_it_is_started() {
-        let mut at_hand = ReadyModules::nothing();
-        at_hand.add(named(&["a", "b"]));
-        at_hand.keep(&["b", "a"]);
-        assert_eq!(at_hand.all().collect::<Vec<_>>(), [&"b", &"a"]);
+        let mut ready_modules = ReadyModules::nothing();
+        ready_modules.add(named(&["a", "b"]));
+        ready_modules.keep(&["b", "a"]);
+        assert_eq!(ready_modules.all().collect::<Vec<_>>(), [&"b", &"a"]);
         // The elector has decided to start `a`. Then two plans arrive that do not contain `a`.
-        at_hand.add(named(&["c"]));
-        at_hand.add(named(&["d", "c"]));
-        assert_eq!(at_hand.get("a"), Some(&"a"));
-        at_hand.keep(&["d"]);
-        assert_eq!((at_hand.get("a"), at_hand.get("d"), at_hand.all().count()), (None, Some(&"d"), 1));
+        ready_modules.add(named(&["c"]));
+        ready_modules.add(named(&["d", "c"]));
+        assert_eq!(ready_modules.get("a"), Some(&"a"));
+        ready_modules.keep(&["d"]);
+        assert_eq!(
+            (ready_modules.get("a"), ready_modules.get("d"), ready_modules.all().count()),
+            (None, Some(&"d"), 1)
+        );
     }
 }

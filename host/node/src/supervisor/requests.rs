@@ -15,15 +15,15 @@ use crate::telemetry::StoreOp;
 
 impl Run {
     pub(super) fn request(&mut self, id: RequestId, op: Op, limit: Duration, within_quota: bool) {
-        let (store, election) = (Arc::clone(&self.given.store), self.given.election.clone());
+        let (store, election) = (Arc::clone(&self.config.store), self.config.election.clone());
         if matches!(op, Op::Acquire { .. } | Op::Reclaim { .. })
-            && let Err(reason) = self.given.quota.reserve(&election, !within_quota)
+            && let Err(reason) = self.config.quota.reserve(&election, !within_quota)
         {
             self.requests.spawn(std::future::ready(Input::NotSent { id, reason }));
             return;
         }
-        let (tracker, clock) = (Arc::clone(&self.given.tracker), self.given.clock.clone());
-        let (steering_watch, is_recall) = (Arc::clone(&self.given.steering_watch), matches!(op, Op::Recall));
+        let (tracker, clock) = (Arc::clone(&self.config.tracker), self.config.clock.clone());
+        let (steering_watch, is_recall) = (Arc::clone(&self.config.steering_watch), matches!(op, Op::Recall));
         // If the node gets the lease, a term begins, and the term's instance first reads its state.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let launcher = may_lead_to_a_term.then(|| self.prepare_for_next_term());
@@ -41,7 +41,7 @@ impl Run {
                 }
                 let (answer, took) = request.await;
                 if let Ok(Ok(Reply::Surveyed { steering, .. })) = &answer
-                    && !steering_watch.knows(steering.as_ref())
+                    && !steering_watch.has_read(steering.as_ref())
                 {
                     steering_watch.read_within(limit.saturating_sub(took)).await;
                 }
@@ -69,10 +69,10 @@ impl Run {
 
     /// Lets the launcher prepare for the next term's instance, unless it has already begun.
     fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
-        let planned = self.elector.plan().module.as_ref().and_then(|version| self.at_hand.get(&version.digest));
+        let planned = self.elector.plan().module.as_ref().and_then(|version| self.ready_modules.get(&version.digest));
         if let Some(PreparedVersion { module, .. }) = planned {
-            self.given.launcher.expects(module);
+            self.config.launcher.expects(module);
         }
-        Arc::clone(&self.given.launcher)
+        Arc::clone(&self.config.launcher)
     }
 }

@@ -37,9 +37,9 @@ fn record(term: Term, node: &str, released: bool) -> Record {
     }
 }
 
-fn told(all: impl IntoIterator<Item = PastTerm>) -> History {
+fn reported(all: impl IntoIterator<Item = PastTerm>) -> History {
     let mut history = History::default();
-    all.into_iter().for_each(|told| history.tell(told));
+    all.into_iter().for_each(|reported| history.tell(reported));
     history.close();
     assert_eq!(History::decode(&history.encode()), Ok(history.clone()), "it is read as it is written");
     history
@@ -54,7 +54,7 @@ fn report_of_own_node_wins_in_any_order() {
     let own = [begun(1, "a"), ended(1, "a")];
     let after = begun(2, "b");
     let by_others = PastTerm::before(&record(1, "a", false), "b", &after.begun).unwrap();
-    let known = told([own[1].clone(), after.clone()]);
+    let known = reported([own[1].clone(), after.clone()]);
     let [one, all] = [&own[1..], &own[..]].map(<[PastTerm]>::to_vec);
     let orders = [
         [all.clone(), vec![by_others.clone(), after.clone()]].concat(),
@@ -63,7 +63,7 @@ fn report_of_own_node_wins_in_any_order() {
         [vec![after.clone(), by_others.clone()], one.clone(), vec![own[0].clone(), by_others.clone()]].concat(),
     ];
     for order in orders {
-        assert_eq!(told(order.clone()), known, "{order:#?}");
+        assert_eq!(reported(order.clone()), known, "{order:#?}");
     }
 }
 
@@ -73,15 +73,15 @@ fn successor_closes_the_term_of_a_dead_node() {
     // Its node had reported the first term's beginning. Only the record names the second term.
     let first = PastTerm { leaderless_ms: Some(7), ..begun(1, "a") };
     let by_others = PastTerm::before(&record(2, "a", false), "b", &after.begun).unwrap();
-    let history = told([first, by_others, after.clone()]);
+    let history = reported([first, by_others, after.clone()]);
     let ends: Vec<_> = history.terms.iter().map(|term| (term.ended.as_deref(), term.closed_by.as_deref())).collect();
     assert_eq!(ends, [(Some(&*after.begun), Some("b")), (Some(&*after.begun), Some("b")), (None, None)]);
     assert_eq!((&history.terms[0].reason, history.terms[0].leaderless_ms), (&Some(UNTOLD.to_owned()), Some(7)));
     assert_eq!((&history.terms[1].reason, &history.terms[1].outcome), (&Some(UNHEARD.to_owned()), &None));
     let given_up = PastTerm::before(&record(2, "a", true), "b", &after.begun).unwrap();
-    assert_eq!(told([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
+    assert_eq!(reported([given_up, after]).terms[0].reason.as_deref(), Some(GIVEN_UP));
     // Until another node takes over, a term's own node may only be late.
-    let late = told([begun(1, "a"), begun(2, "a")]);
+    let late = reported([begun(1, "a"), begun(2, "a")]);
     assert!(late.terms.iter().all(|term| term.ended.is_none()), "{late:?}");
     let nobody = Record { node: None, ..record(2, "a", false) };
     assert_eq!((PastTerm::of(&nobody), PastTerm::of(&record(0, "a", false))), (None, None));
@@ -89,7 +89,7 @@ fn successor_closes_the_term_of_a_dead_node() {
 
 #[test]
 fn term_is_over_when_its_record_is_released() {
-    let mut history = told([ended(1, "a")]);
+    let mut history = reported([ended(1, "a")]);
     history.note(&record(1, "a", true));
     assert_eq!(history.terms, [ended(1, "a")], "its own node has told");
     for (released, reason) in [(false, None), (true, Some(GIVEN_UP))] {
@@ -102,10 +102,10 @@ fn term_is_over_when_its_record_is_released() {
 
 #[test]
 fn late_report_is_inserted_by_term_number() {
-    let history = told([1, 2, 5, 6, 4, 3].map(|term| ended(term, "a")));
+    let history = reported([1, 2, 5, 6, 4, 3].map(|term| ended(term, "a")));
     assert_eq!(numbers(&history), [1, 2, 3, 4, 5, 6]);
     // Numbers that were set back with the store still belong to the latest terms.
-    let mut history = told((1000..2000).map(|term| ended(term, "a")));
+    let mut history = reported((1000..2000).map(|term| ended(term, "a")));
     history.tell(ended(7, "b"));
     history.tell(ended(8, "b"));
     assert_eq!(numbers(&history)[1000..], [7, 8]);
@@ -115,7 +115,7 @@ fn late_report_is_inserted_by_term_number() {
 
 #[test]
 fn history_keeps_latest_terms_and_truncates_texts() {
-    let history = told((1..=KEPT_TERMS as u64).map(|term| ended(term, "a")));
+    let history = reported((1..=KEPT_TERMS as u64).map(|term| ended(term, "a")));
     let mut more = history.clone();
     more.tell(ended(2000, "a"));
     let again = History::decode(&more.encode()).unwrap();
@@ -139,12 +139,12 @@ async fn reported_terms_are_written_once_and_read_again() {
     assert_eq!(read_history(&store, &job()).await, Ok(None));
     assert_eq!(report_terms(&store, &job(), &[ended(1, "a"), begun(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
-    assert_eq!(known, told([ended(1, "a"), begun(2, "a")]));
+    assert_eq!(known, reported([ended(1, "a"), begun(2, "a")]));
     // If an answer is lost, the report is repeated, and recorded once.
     store.fail_next(Fault::LoseAnswer);
     assert_eq!(report_terms(&store, &job(), &[ended(2, "a")]).await, Ok(None));
     let known = read_history(&store, &job()).await.unwrap().unwrap();
-    assert_eq!(known, told([ended(1, "a"), ended(2, "a")]));
+    assert_eq!(known, reported([ended(1, "a"), ended(2, "a")]));
     let written = store.read(VersionedObject::History, &job(), None).await;
     assert_eq!(report_terms(&store, &job(), &[ended(2, "a"), begun(1, "a")]).await, Ok(None));
     assert_eq!(store.read(VersionedObject::History, &job(), None).await, written, "nothing was new");
@@ -182,7 +182,7 @@ async fn damaged_history_is_replaced_and_newer_one_is_kept() {
         assert!(matches!(read_history(&store, &job()).await, Err(HistoryError::Damaged(_))), "{content:?}");
         let said = report_terms(&store, &job(), &[ended(1, "a")]).await;
         assert!(matches!(said, Ok(Some(HistoryError::Damaged(_)))), "{said:?}");
-        assert_eq!(read_history(&store, &job()).await, Ok(Some(told([ended(1, "a")]))));
+        assert_eq!(read_history(&store, &job()).await, Ok(Some(reported([ended(1, "a")]))));
         assert_eq!(report_terms(&store, &job(), &[ended(1, "a")]).await, Ok(None), "it is said once");
     }
     let newer = ElectionName::new("newer").unwrap();

@@ -88,7 +88,7 @@ async fn store_request_is_repeated_when_it_panics() {
         launcher: Arc::new(launcher),
         supply: watch::Sender::new(supply).subscribe(),
         one_module: true,
-        away: watch::Sender::default().subscribe(),
+        drained: watch::Sender::default().subscribe(),
         judgements: mpsc::unbounded_channel().0,
         steering_watch: Arc::new(steering_watch),
         priority: 100,

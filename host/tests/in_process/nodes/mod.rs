@@ -194,17 +194,22 @@ impl Fleet {
 
     /// Waits until a node has announced that it could lead.
     async fn is_ready(&self, node: &TestNode) {
-        self.announced(node, |said| said.ineligible.is_none() && !said.holds.is_empty() && said.steered.is_some())
-            .await;
+        self.announced(node, |announcement| {
+            announcement.ineligible.is_none() && !announcement.holds.is_empty() && announcement.steered.is_some()
+        })
+        .await;
     }
 
     /// Waits until a node's announcement for the first election satisfies `test`.
     async fn announced(&self, node: &TestNode, test: impl Fn(&Announcement) -> bool) {
         let waits = async {
             loop {
-                let said = self.store.announcements(&self.elections[0]).await.unwrap();
-                let said = said.iter().filter_map(|(_, said)| Announcement::decode(said));
-                if said.into_iter().any(|said| said.incarnation == node.incarnation && test(&said)) {
+                let announcements = self.store.announcements(&self.elections[0]).await.unwrap();
+                let decoded = announcements.iter().filter_map(|(_, announcement)| Announcement::decode(announcement));
+                if decoded
+                    .into_iter()
+                    .any(|announcement| announcement.incarnation == node.incarnation && test(&announcement))
+                {
                     return;
                 }
                 sleep(POLL).await;

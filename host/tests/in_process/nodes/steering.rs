@@ -32,7 +32,7 @@ async fn step_down_hands_over_and_reports_its_reason() {
     let stopping = &alpha.logged("stopping")[0];
     assert_eq!(stopping["reason"], "step-down");
     assert!(stopping["message"].as_str().unwrap().contains("kernel update"), "{stopping:?}");
-    fleet.announced(&alpha, |said| said.ineligible.as_deref() == Some("stepped-down")).await;
+    fleet.announced(&alpha, |announcement| announcement.ineligible.as_deref() == Some("stepped-down")).await;
     // No other node can take over from beta, so beta leads again afterwards.
     let term = fleet.leads(&beta).await;
     fleet.steer(SteeringCommand::StepDown(Duration::from_secs(3))).await.unwrap();
@@ -50,7 +50,7 @@ async fn no_node_leads_while_election_is_suspended() {
             node.event("ineligible", |event| event["cause"] == "suspended").await["reason"],
             "the database is moved"
         );
-        fleet.announced(node, |said| said.ineligible.as_deref() == Some("suspended")).await;
+        fleet.announced(node, |announcement| announcement.ineligible.as_deref() == Some("suspended")).await;
     }
     // A node that starts now reads the suspension before it acquires the free lease.
     let gamma = fleet.start("gamma");

@@ -59,7 +59,7 @@ async fn all_nodes_agree_after_fifty_pushes_with_crashes() {
     }
     until("the last version", || fleet.instances.running_module().filter(|running| *running == last)).await;
     for node in &nodes {
-        fleet.announced(node, |said| said.holds.contains(&last)).await;
+        fleet.announced(node, |announcement| announcement.holds.contains(&last)).await;
         assert_eq!(node.logged("version_rejected").len(), 0, "a crash rejects no version");
     }
 }

@@ -163,14 +163,14 @@ impl Operator<'_> {
     /// [`NoEffect`].
     pub async fn steer(&self, what: &SteeringCommand) -> SteerResult {
         let command = self.begin();
-        let told = match what {
+        let result = match what {
             SteeringCommand::StepDown(period) => command.step_down(*period).await,
             SteeringCommand::Suspend => command.suspend().await,
             SteeringCommand::Resume => command.resume().await,
             SteeringCommand::Transfer(to) => command.transfer(to).await,
             SteeringCommand::Break => command.break_lease().await,
         };
-        command.conclude(told)
+        command.conclude(result)
     }
 
     pub(super) async fn known(&self) -> Result<Steering, NoEffect> {
@@ -204,13 +204,13 @@ impl<'a> Deref for CommandRun<'a> {
 
 impl CommandRun<'_> {
     /// If the command is already in the store, converts the store's errors to [`NoEffect::NotYet`].
-    fn conclude(&self, told: SteerResult) -> SteerResult {
+    fn conclude(&self, result: SteerResult) -> SteerResult {
         let error =
-            match told {
+            match result {
                 Err(
                     NoEffect::Store(error) | NoEffect::Steering(EditError::Store(error) | EditError::Unknown(error)),
                 ) if self.asked.load(Ordering::Relaxed) => error,
-                told => return told,
+                result => return result,
             };
         Err(NoEffect::NotYet(format!(
             "the request to {} stays in force, but the store does not show whether it has taken effect: {error}",

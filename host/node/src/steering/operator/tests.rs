@@ -71,8 +71,8 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     let target = announce(&store, "web-2", "/").await;
     let operator = operator(&store, &election);
     let itself = NodeIncarnation { node: "web-1".to_owned(), incarnation: "1".to_owned() };
-    let assert_refused = |told: SteerResult, word: &str| {
-        let Err(NoEffect::Refused(why)) = told else { panic!("{told:?}") };
+    let assert_refused = |result: SteerResult, word: &str| {
+        let Err(NoEffect::Refused(why)) = result else { panic!("{result:?}") };
         assert!(why.contains(word), "{why}");
     };
     assert_refused(operator.hand_over(&itself, &target, &Steering::default()).await, "no longer leads");
@@ -110,8 +110,8 @@ async fn steer_while_others_do(store: &MemoryStore, what: SteeringCommand, other
     tokio::join!(patient.steer(&what), beside).0
 }
 
-fn not_yet(told: SteerResult) -> String {
-    let Err(NoEffect::NotYet(why)) = told else { panic!("{told:?}") };
+fn not_yet(result: SteerResult) -> String {
+    let Err(NoEffect::NotYet(why)) = result else { panic!("{result:?}") };
     why
 }
 
@@ -124,14 +124,14 @@ async fn superseded_command_reports_the_later_command() {
         (step_down(), SteeringCommand::Transfer("web-2".to_owned()), "transfer to web-2, by bob@desk"),
         (SteeringCommand::Transfer("web-2".to_owned()), step_down(), "step-down of web-1, by bob@desk"),
     ];
-    let told = beside.map(async |(what, other, text)| {
+    let result = beside.map(async |(what, other, text)| {
         let store = store();
         lead(&store, &itself).await;
         announce(&store, "web-1", "/").await;
         announce(&store, "web-2", "/").await;
         (not_yet(steer_while_others_do(&store, what, &[other]).await), text)
     });
-    for (why, text) in futures::future::join_all(told).await {
+    for (why, text) in futures::future::join_all(result).await {
         assert!(why.contains(text), "{why}");
     }
     // No node leads here. A node that has confirmed the last command has read all earlier ones.
