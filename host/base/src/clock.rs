@@ -6,8 +6,8 @@
 //! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
 //! advanced most: it limits how long this node may act. [`Clock::least`] is the lower bound, from the boot clock or the
 //! raw clock, whichever has advanced less: a node uses it to wait until another node must have stopped. The lower bound
-//! does not depend on the wall clock, which may be stepped at any time. Both bounds are summed from reading to reading,
-//! so they hold between any two moments.
+//! does not depend on the wall clock, which may be stepped at any time. At each reading,
+//! both bounds grow by the time since the reading before, so the difference between any two readings is a bound, too.
 
 mod alarm;
 mod wall;

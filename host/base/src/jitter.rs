@@ -71,7 +71,7 @@ mod tests {
                 at = next;
             }
             assert!(is_shared(at));
-            // Tasks with a long window meet the others, too.
+            // Tasks with a long window share moments with the others, too.
             for _ in 0..100 {
                 at = moments.next(at, (Duration::from_secs(22), Duration::from_secs(38)));
             }

@@ -91,7 +91,8 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     }
 }
 
-/// Sends a request on one connection in ten, garbage, an endless head or an endless body on one each, else half a head.
+/// Sends something that depends on the connection. Of every ten, one gets a complete request, one garbage, one an
+/// endless head and one an endless body. The others get half a head.
 fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     const HUGE: usize = 1 << 20;
     let mut stream = TcpStream::connect(endpoint.0).ok()?;

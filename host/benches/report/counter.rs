@@ -91,7 +91,8 @@ impl Finder {
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut found = 0;
         for byte in bytes {
-            // So if the rest does not follow, only a new start is possible.
+            // The first byte occurs only once in the text. So after a mismatch, a match can only restart from the
+            // beginning.
             let follows = *byte == self.text[self.matched];
             self.matched = if follows { self.matched + 1 } else { usize::from(*byte == self.text[0]) };
             if self.matched == self.text.len() {

@@ -32,7 +32,7 @@ pub struct Effort {
 /// Usual and longest time without an instance, in milliseconds. On Azurite, a round trip is added.
 const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
-/// Longest time until a push is noticed without a hint, and usual time with a hint, in seconds.
+/// Upper bound on the time until a push is noticed without a hint, in seconds. With a hint, this is the typical time.
 const NOTICED: f64 = 5.0;
 const TOLD: f64 = 0.3;
 /// Conditional writes after each swap.

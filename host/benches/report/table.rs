@@ -51,7 +51,7 @@ struct Beside {
 }
 
 impl Row {
-    /// A row without a bar and a yardstick.
+    /// A row with neither a bar nor a yardstick.
     #[must_use]
     pub fn new(what: impl Into<String>, unit: Unit, samples: Samples) -> Self {
         Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }

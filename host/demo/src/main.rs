@@ -231,7 +231,7 @@ impl Fleet {
         }
     }
 
-    /// Receives one more line, and prints it if it tells the story.
+    /// Receives one more line, and prints it if it is one that the demo shows.
     async fn hear(&mut self, deadline: Instant) -> anyhow::Result<()> {
         let Ok(Some(Heard { node, line })) = timeout_at(deadline, self.heard.recv()).await else {
             bail!("nothing of it within {} s", PATIENCE.as_secs());

@@ -23,7 +23,7 @@ impl Store {
     fn request(&mut self, op: Op) -> Result<Reply, StoreError> {
         match op {
             Op::Read => Ok(Reply::Read(self.read())),
-            // Only the record names a term here.
+            // In this store, only the record contains a term.
             Op::Recall => Ok(Reply::Term(self.read().term())),
             Op::Survey => Ok(Reply::Surveyed { term: self.read().term(), read: self.read(), steering: None }),
             Op::Write { version, .. } | Op::Acquire { version, .. } | Op::Reclaim { version, .. }

@@ -58,7 +58,7 @@ pub enum SteeringVersion {
 }
 
 impl SteeringVersion {
-    /// True if the host has read exactly this version. `None` means that there is no steering object.
+    /// Returns true if the host has read exactly this version. Pass `None` if there is no steering object.
     #[must_use]
     pub fn is(&self, version: Option<&Version>) -> bool {
         match self {

@@ -89,7 +89,7 @@ pub struct Assignment {
     pub size: u64,
     /// Limit on the total CPU time of all threads.
     pub cpu: Duration,
-    /// If set, the child describes the module under this name instead of returning compiled code.
+    /// If set, the child returns a description of the module instead of compiled code. The description uses this name.
     pub inspect: Option<String>,
 }
 

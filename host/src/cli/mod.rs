@@ -358,12 +358,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             let config = config::resolve(&run.flags.layer()?, around)?;
             if print_config { Command::PrintConfig(config.table()) } else { Command::Run(Box::new(config)) }
         }
-        Subcommand::Dev(dev) => {
-            let (build, module) = (dev.build.clone(), dev.module.clone().map(module_argument).transpose()?);
-            let folder = dev.path.clone().unwrap_or_else(|| PathBuf::from("."));
-            let around = around.within(&folder);
-            Command::Dev(Box::new(Development { folder, build, module, settings: dev.flags.layer()?, around }))
-        }
+        Subcommand::Dev(dev) => Command::Dev(Box::new(development(&dev, around)?)),
         Subcommand::Status { election, store, output, watch } => Command::Status {
             election: election.as_deref().map(election_argument).transpose()?,
             store: config::resolve_store(&store.layer()?, around)?,
@@ -377,32 +372,19 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             json: output.is_json(),
         },
         Subcommand::Events { election, told } => {
-            let election = election.as_deref().map(election_argument).transpose()?;
-            Command::Stream(told.of(false, election, around)?)
+            Command::Stream(told.of(false, election.as_deref().map(election_argument).transpose()?, around)?)
         }
         Subcommand::Logs { election, told } => {
             Command::Stream(told.of(true, Some(election_argument(&election)?), around)?)
         }
-        Subcommand::Check { module, flags, output } => {
-            let module = module_argument(module)?;
-            Command::Check {
-                module,
-                compile_timeout: config::resolve_compile_timeout(&flags.layer()?, around)?,
-                json: output.is_json(),
-            }
-        }
+        Subcommand::Check { module, flags, output } => Command::Check {
+            module: module_argument(module)?,
+            compile_timeout: config::resolve_compile_timeout(&flags.layer()?, around)?,
+            json: output.is_json(),
+        },
         Subcommand::Doctor(doctor) => Command::Doctor(Box::new(doctor.command(around)?)),
         Subcommand::Push { module, election, flags, signature } => {
-            if election.ends_with(".wasm") {
-                let problem = format!("`{election}` looks like a module: name the module first, then the election");
-                return Err(ConfigError::of_argument("ELECTION", problem).into());
-            }
-            let (module, election) = (module_argument(module)?, election_argument(&election)?);
-            let flags = flags.layer()?;
-            let (store, create) = config::resolve_store_to_fill(&flags, around)?;
-            let compile_timeout = config::resolve_compile_timeout(&flags, around)?;
-            let by = around.user_at_host();
-            Command::Push(Push { module, compile_timeout, election, store, create, signature, by })
+            Command::Push(push((module, &election), &flags.layer()?, signature, around)?)
         }
         Subcommand::Modules { election, store, output } => Command::Modules {
             election: election_argument(&election)?,
@@ -420,14 +402,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
             dry_run,
             store: config::resolve_store(&store.layer()?, around)?,
         },
-        Subcommand::State(state) => {
-            let (of, action) = state.action();
-            Command::State {
-                election: election_argument(&of.election)?,
-                store: config::resolve_store(&of.store.layer()?, around)?,
-                action,
-            }
-        }
+        Subcommand::State(state) => state_command(state, around)?,
         Subcommand::Rerun { election, store } => Command::Rerun {
             election: election_argument(&election)?,
             store: config::resolve_store(&store.layer()?, around)?,
@@ -444,11 +419,40 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, around: &Environment
         Subcommand::Man { folder } => Command::Manual(folder),
         Subcommand::CompileModule { size, cpu, inspect } => Command::CompileModule(Assignment { size, cpu, inspect }),
         Subcommand::MakeRunners { parent } => Command::MakeRunners { parent },
-        Subcommand::New { name, lang } => {
-            let name = config::election(&name).map_err(|problem| ConfigError::of_argument("NAME", problem))?;
-            Command::New { name, lang }
-        }
+        Subcommand::New { name, lang } => Command::New {
+            name: config::election(&name).map_err(|problem| ConfigError::of_argument("NAME", problem))?,
+            lang,
+        },
     })
+}
+
+fn state_command(state: args::StateCommand, around: &Environment) -> Result<Command, ConfigError> {
+    let (of, action) = state.action();
+    let store = config::resolve_store(&of.store.layer()?, around)?;
+    Ok(Command::State { election: election_argument(&of.election)?, store, action })
+}
+
+fn push(
+    (module, election): (PathBuf, &str),
+    flags: &Layer,
+    signature: Option<PathBuf>,
+    around: &Environment,
+) -> Result<Push, ConfigError> {
+    if election.ends_with(".wasm") {
+        let problem = format!("`{election}` looks like a module: name the module first, then the election");
+        return Err(ConfigError::of_argument("ELECTION", problem));
+    }
+    let (module, election) = (module_argument(module)?, election_argument(election)?);
+    let (store, create) = config::resolve_store_to_fill(flags, around)?;
+    let compile_timeout = config::resolve_compile_timeout(flags, around)?;
+    Ok(Push { module, compile_timeout, election, store, create, signature, by: around.user_at_host() })
+}
+
+fn development(dev: &args::Dev, around: &Environment) -> Result<Development, ConfigError> {
+    let (build, module) = (dev.build.clone(), dev.module.clone().map(module_argument).transpose()?);
+    let folder = dev.path.clone().unwrap_or_else(|| PathBuf::from("."));
+    let around = around.within(&folder);
+    Ok(Development { folder, build, module, settings: dev.flags.layer()?, around })
 }
 
 /// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap accepts the value of a switch

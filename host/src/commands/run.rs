@@ -384,8 +384,8 @@ impl Host<'_> {
     fn tracker(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Arc<ElectionTracker> {
         let (election, lease) = (coordinator.election.clone(), coordinator.timing.lease());
         let tracker = ElectionTracker::one_of(self.checked.len(), election, lease);
-        // SQLite can answer many reads in one transaction, so read at the same moments. Over a network, each read would
-        // need its own connection.
+        // SQLite can answer many reads in one transaction, so all elections read at the same moments. Over a network,
+        // each read would need its own connection.
         let asks_at_once = matches!(self.config.store, StoreUrl::Sqlite(_));
         Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
     }

@@ -144,24 +144,20 @@ impl Source<'_> {
         let Some(setting) = Key::ALL.iter().copied().filter(&legal).find(|legal| legal.name() == word) else {
             return Err(self.error(at, Some(&path), &unknown(word, prefix.is_empty(), legal)));
         };
-        let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
-        let text = match (setting, value.get_ref()) {
+        match (setting, value.get_ref()) {
             (Key::Env | Key::ConfigVar | Key::Secret | Key::Label, DeValue::Table(values)) => {
                 for (name, value) in values {
                     let path = format!("{path}.{}", name.get_ref().escape_debug());
                     let at = name.span().start;
                     let text = self.named(setting, at, &path, value.get_ref())?;
-                    let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path };
-                    layer.set_named(setting, name.get_ref(), &text, origin)?;
+                    layer.set_named(setting, name.get_ref(), &text, self.origin(at, &path))?;
                 }
-                return Ok(());
             }
             (Key::Dir, DeValue::Array(texts)) => {
                 for text in texts {
                     let (at, DeValue::String(text)) = (text.span().start, text.get_ref()) else {
                         return Err(self.error(text.span().start, Some(&path), "write each folder as a quoted string"));
                     };
-                    let origin = Origin::File { path: self.name.to_string(), line: self.line(at), key: path.clone() };
                     // `set_folder` rejects malformed text.
                     let text = match FolderGrant::of(text) {
                         Ok(parts) => {
@@ -170,67 +166,63 @@ impl Source<'_> {
                         }
                         Err(_) => text.to_string(),
                     };
-                    layer.set_folder(&text, origin)?;
+                    layer.set_folder(&text, self.origin(at, &path))?;
                 }
-                return Ok(());
             }
-            (Key::Dir, _) => {
-                return Err(self.error(at, Some(&path), "write a list: dir = [\"HOST::GUEST\"]"));
-            }
+            (_, value) => layer.set(setting, self.text(setting, at, &path, value)?, self.origin(at, &path)),
+        }
+        Ok(())
+    }
+
+    fn origin(&self, at: usize, path: &str) -> Origin {
+        Origin::File { path: self.name.to_string(), line: self.line(at), key: path.to_owned() }
+    }
+
+    /// Converts the value of a setting to the text that the flag would take.
+    fn text(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
+        let wrong = |problem: &str| self.error(at, Some(path), problem);
+        Ok(match (setting, value) {
+            (Key::Dir, _) => return Err(wrong("write a list: dir = [\"HOST::GUEST\"]")),
             (Key::Env | Key::ConfigVar | Key::Label, _) => {
-                let problem = format!("write a table: {word} = {{ NAME = \"VALUE\" }}");
-                return Err(self.error(at, Some(&path), &problem));
+                return Err(wrong(&format!("write a table: {} = {{ NAME = \"VALUE\" }}", setting.name())));
             }
-            (Key::Secret, _) => {
-                return Err(self.error(at, Some(&path), "write a table: secret = { NAME = { file = \"PATH\" } }"));
-            }
+            (Key::Secret, _) => return Err(wrong("write a table: secret = { NAME = { file = \"PATH\" } }")),
             (Key::AllowHttp, DeValue::Array(grants)) => {
-                let form = "write a list of quoted strings: allow-http = [\"https://api.example.com\"]";
-                self.texts(at, &path, grants, form)?.join("\n")
+                self.texts(at, path, grants, "allow-http = [\"https://api.example.com\"]")?.join("\n")
             }
-            (Key::Pin, DeValue::Array(digests)) => {
-                self.texts(at, &path, digests, "write a list of quoted strings: pin = [\"sha256:…\"]")?.join("\n")
-            }
+            (Key::Pin, DeValue::Array(digests)) => self.texts(at, path, digests, "pin = [\"sha256:…\"]")?.join("\n"),
             (Key::Arg, DeValue::Array(arguments)) => {
-                let arguments = self.texts(at, &path, arguments, ARGUMENTS)?;
+                let arguments = self.texts(at, path, arguments, ARGUMENTS)?;
                 if arguments.iter().any(|argument| argument.contains('\0')) {
-                    return Err(self.error(at, Some(&path), "an argument cannot contain NUL"));
+                    return Err(wrong("an argument cannot contain NUL"));
                 }
                 value::join_arguments(arguments.into_iter())
             }
-            (Key::Arg, _) => return Err(self.error(at, Some(&path), ARGUMENTS)),
+            (Key::Arg, _) => return Err(wrong(&list_of_strings(ARGUMENTS))),
             (Key::Trust, DeValue::Array(files)) => {
-                let form = "write a list of quoted strings: trust = [\"minisign.pub\"]";
-                let files = self.texts(at, &path, files, form)?;
-                let files: Result<Vec<String>, _> = files.into_iter().map(|file| self.path(at, &path, file)).collect();
-                files?.join("\n")
+                let files = self.texts(at, path, files, "trust = [\"minisign.pub\"]")?.into_iter();
+                files.map(|file| self.path(at, path, file)).collect::<Result<Vec<_>, _>>()?.join("\n")
             }
-            (Key::Trust, DeValue::String(file)) => self.path(at, &path, file)?,
+            (Key::Trust, DeValue::String(file)) => self.path(at, path, file)?,
             (_, DeValue::Integer(number)) if setting.shape() == Shape::Number => number.to_string(),
             (_, DeValue::Boolean(on)) if setting.shape() == Shape::Switch => on.to_string(),
-            (_, _) if setting.shape() == Shape::Switch => {
-                return Err(self.error(at, Some(&path), "write true or false, without quotes"));
-            }
-            (Key::Cache, DeValue::String(place)) if place != OFF => self.path(at, &path, place)?,
-            (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, &path, module)?,
+            (_, _) if setting.shape() == Shape::Switch => return Err(wrong("write true or false, without quotes")),
+            (Key::Cache, DeValue::String(place)) if place != OFF => self.path(at, path, place)?,
+            (Key::Module, DeValue::String(module)) if is_path(module) => self.path(at, path, module)?,
             (Key::HttpCa | Key::AdminTokenFile | Key::AdminTlsCert | Key::AdminTlsKey, DeValue::String(file))
                 if Some(file.as_ref()) != setting.setting().default =>
             {
-                self.path(at, &path, file)?
+                self.path(at, path, file)?
             }
             (Key::Store, DeValue::String(store)) => match store.strip_prefix(SQLITE) {
                 Some(folder) if !folder.is_empty() && !folder.starts_with('~') => {
-                    format!("{SQLITE}{}", self.path(at, &path, folder)?)
+                    format!("{SQLITE}{}", self.path(at, path, folder)?)
                 }
                 _ => store.to_string(),
             },
             (_, DeValue::String(text)) => text.to_string(),
-            _ => {
-                return Err(self.error(at, Some(&path), &format!("write a quoted string{}", example(setting))));
-            }
-        };
-        layer.set(setting, text, origin);
-        Ok(())
+            _ => return Err(wrong(&format!("write a quoted string{}", example(setting)))),
+        })
     }
 
     /// Converts one value of a multi-value setting to the text that the flag would take.
@@ -257,9 +249,15 @@ impl Source<'_> {
         }
     }
 
-    fn texts<'a>(&self, at: usize, path: &str, list: &'a DeArray<'_>, form: &str) -> Result<Vec<&'a str>, ConfigError> {
+    fn texts<'a>(
+        &self,
+        at: usize,
+        path: &str,
+        list: &'a DeArray<'_>,
+        example: &str,
+    ) -> Result<Vec<&'a str>, ConfigError> {
         let texts: Option<Vec<&str>> = list.iter().map(|text| text.get_ref().as_str()).collect();
-        texts.ok_or_else(|| self.error(at, Some(path), form))
+        texts.ok_or_else(|| self.error(at, Some(path), &list_of_strings(example)))
     }
 
     /// Resolves a path relative to the file's folder, not to the working folder.
@@ -282,8 +280,12 @@ impl Source<'_> {
     }
 }
 
+fn list_of_strings(example: &str) -> String {
+    format!("write a list of quoted strings: {example}")
+}
+
 /// Advice for a setting that takes a list of arguments. Strings are rejected, because splitting them is ambiguous.
-const ARGUMENTS: &str = "write a list of quoted strings: arg = [\"--verbose\", \"report.csv\"]";
+const ARGUMENTS: &str = "arg = [\"--verbose\", \"report.csv\"]";
 
 /// The error message for a key that is not valid in its place.
 fn unknown(word: &str, at_top: bool, legal: impl Fn(&Key) -> bool) -> String {

@@ -93,7 +93,7 @@ impl Config {
         if let StoreUrl::Sqlite(folder) = &self.store {
             add(place(Key::Store), "the store", folder, true);
         }
-        // On Azure too: see `witness::folder`.
+        // A host on Azure has such a folder, too: see `witness::folder`.
         if let Some(leases) = witness::folder(&self.store, self.state.as_deref()).filter(|_| self.witness) {
             add(place(Key::Reclaim), "the folder of lock files and of notes of leases", &leases, true);
         }

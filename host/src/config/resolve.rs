@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_election::{Timing, TimingError};
+use baton_election::{ElectionName, Timing, TimingError};
 
 use super::file::{self, DEFAULT_FILE, FileLayers};
 use super::layer::SourcedText;
@@ -327,31 +327,7 @@ fn coordinator(
     rows: &mut Vec<SettingRow>,
 ) -> Result<(Coordinator, Origin), ConfigError> {
     let mut own = Resolver::new(layers, rows);
-    let no_module = || {
-        Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list some as \
-             [coordinators.NAME] in baton.toml"
-            .to_string())
-    };
-    let (module, module_origin) = own.get_or(Key::Module, value::module, ModuleSource::to_string, no_module)?;
-    let by_name = || value::election_called(&module.stem());
-    let (election, election_origin) =
-        own.get_or(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
-            // The default election is derived from the module's name, so the module setting is the place to fix.
-            if own.origin(Key::Election) == Origin::Default {
-                ConfigError::new(module_origin.place(Key::Module), error.problem)
-            } else {
-                error
-            }
-        })?;
-    if let ModuleSource::Published(published) = &module
-        && *published != election
-    {
-        let problem = format!(
-            "{module} is the module of the election `{published}`, but this election is `{election}`: give both the \
-             same name"
-        );
-        return Err(ConfigError::at(Key::Election, &election_origin, problem));
-    }
+    let (module, election, election_origin) = module_and_election(&mut own)?;
     let (priority, _) = own.get(Key::Priority, value::priority, u8::to_string)?;
     let preempt = switch(&mut own, Key::Preempt)?;
     let (lease, lease_origin) = lease(&mut own)?;
@@ -368,7 +344,7 @@ fn coordinator(
     let (http_ca, _) = own.optional(Key::HttpCa, value::path, value::show_path)?;
     let (max_requests, _) = own.get(Key::MaxRequests, value::requests, usize::to_string)?;
     let (limits, memory_origin) = limits(&mut own)?;
-    let max_memory = limits.memory;
+    let timing = timing((lease, &lease_origin), store, grace, (limits.memory, &memory_origin))?;
     let (total, _) = own.get(Key::MaxState, value::state_size, value::show_size)?;
     let (arguments, _) = own.get(Key::Arg, value::arguments, |all| value::show_arguments(all))?;
     let mut taken = BTreeSet::new();
@@ -381,11 +357,6 @@ fn coordinator(
     let folder = |_: &str, text: &str| folders::find(text, around);
     let folders = own.many(Key::Dir, &mut BTreeSet::new(), folder, Folder::to_string)?;
 
-    let timing = Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
-        let of_memory = matches!(error, TimingError::Memory { .. }) && memory_origin != Origin::Default;
-        let (key, origin) = if of_memory { (Key::MaxMemory, &memory_origin) } else { (Key::Lease, &lease_origin) };
-        ConfigError::at(key, origin, error.to_string())
-    })?;
     let coordinator = Coordinator {
         election,
         module,
@@ -411,6 +382,50 @@ fn coordinator(
         max_requests,
     };
     Ok((coordinator, election_origin))
+}
+
+/// Resolves the module and the election that it serves. Also returns the origin of the election's name.
+fn module_and_election(own: &mut Resolver<'_>) -> Result<(ModuleSource, ElectionName, Origin), ConfigError> {
+    let no_module = || {
+        Err("there is nothing to run: name a component, as in `baton run coordinator.wasm`, or list some as \
+             [coordinators.NAME] in baton.toml"
+            .to_string())
+    };
+    let (module, module_origin) = own.get_or(Key::Module, value::module, ModuleSource::to_string, no_module)?;
+    let by_name = || value::election_called(&module.stem());
+    let (election, election_origin) =
+        own.get_or(Key::Election, value::election, |name| name.to_string(), by_name).map_err(|error| {
+            // The default election is derived from the module's name, so the module setting is the place to fix.
+            if own.origin(Key::Election) == Origin::Default {
+                ConfigError::new(module_origin.place(Key::Module), error.problem)
+            } else {
+                error
+            }
+        })?;
+    if let ModuleSource::Published(published) = &module
+        && *published != election
+    {
+        let problem = format!(
+            "{module} is the module of the election `{published}`, but this election is `{election}`: give both the \
+             same name"
+        );
+        return Err(ConfigError::at(Key::Election, &election_origin, problem));
+    }
+    Ok((module, election, election_origin))
+}
+
+/// Computes the timing from the lease, the grace and the memory limit. An error names the setting to change.
+fn timing(
+    (lease, lease_origin): (Duration, &Origin),
+    store: &StoreUrl,
+    grace: Duration,
+    (max_memory, memory_origin): (u64, &Origin),
+) -> Result<Timing, ConfigError> {
+    Timing::new(lease, store.lease_range(), grace, max_memory).map_err(|error| {
+        let of_memory = matches!(error, TimingError::Memory { .. }) && *memory_origin != Origin::Default;
+        let (key, origin) = if of_memory { (Key::MaxMemory, memory_origin) } else { (Key::Lease, lease_origin) };
+        ConfigError::at(key, origin, error.to_string())
+    })
 }
 
 /// Looks up settings in layers, from strongest to weakest, and records a row for each.

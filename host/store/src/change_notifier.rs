@@ -158,7 +158,7 @@ mod tests {
         notifier.is_told(false);
         let untold = reader.reason(last).await;
         assert!(untold <= Instant::now() + UNTOLD.1, "{:?}", untold - last);
-        // Several notifications count as one reason.
+        // Several notifications in a row cause only one read.
         notifier.look();
         notifier.look();
         let _ = reader.reason(last).await;

@@ -78,7 +78,7 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     assert_eq!((status.code, &status.json()[0]["term"]), (Some(0), &term.into()), "{status:?}");
     assert!(alpha.is_running(), "a host survives problems of its store");
     assert_eq!((alpha.terminate().code(), beta.terminate().code()), (Some(0), Some(0)));
-    // A complaint is repeated only after another problem in between.
+    // The same complaint is logged again only if a different problem was logged since.
     let events = fleet.journal.events();
     let silences = events.iter().filter(|event| event.name == "unreachable" && event.from == "alpha").count();
     assert!(complaints(&events).len() <= 1 + silences, "the same problem is reported once: {events:?}");

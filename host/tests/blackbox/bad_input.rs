@@ -260,7 +260,7 @@ fn missing_container_is_reported_once_and_node_waits() {
     fleet.beat_above(0);
     let events = fleet.journal.events();
     let named = |name: &str| events.iter().filter(|event| event.name == name).count();
-    // A complaint is repeated only after another problem in between.
+    // The same complaint is logged again only if a different problem was logged since.
     assert!(named("misconfigured") <= 1 + named("unreachable"), "the same problem is reported once: {events:?}");
     fleet.check_promises();
 }

@@ -59,7 +59,8 @@ fn logs_and_prints_share_one_limit_and_drops_are_counted() {
     let used = |what: &str| ended.fields["usage"][what].as_u64().expect("a number");
     let lines = |event: &Event| event.fields["lines"].as_u64().unwrap_or(0);
     assert_eq!(used("dropped"), dropped(&events).iter().map(lines).sum::<u64>(), "{ended:?}");
-    // A burst of 200 lines, then 100 a second while the instance ran, which was less than since the election.
+    // The limit allows a burst of 200 lines, then 100 lines per second. The time since the election is an upper bound
+    // on the time for which the instance ran.
     let elected = events.iter().find(|event| event.name == "elected").expect("an election");
     let seconds = (ended.ts - elected.ts).whole_seconds().unsigned_abs();
     assert!((200..=100 * (seconds + 5)).contains(&used("lines")), "{ended:?} after {seconds} s");

@@ -1,4 +1,4 @@
-//! The lease stores that scenarios run on, with operations of an outside client that harm them.
+//! The lease stores that scenarios run on, and ways to damage their contents, as an outside client could.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -159,7 +159,8 @@ async fn connect(
     }
 }
 
-/// A file in `tls`: the certificate of the tests' authority, or a key or certificate that it has signed.
+/// Returns the path of a file in `tls`: the certificate of the test CA, or a certificate that the CA has signed, or the
+/// key of one.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/registries/tls").join(name)
 }

@@ -159,23 +159,14 @@ impl Node {
 
     /// Spawns the tasks of one election.
     fn contend(&mut self, host: &Host, links: &mut Links, config: ElectionConfig) {
-        let Host { itself, stores, clock, properties, quota, hand_overs } = host;
+        let Host { itself, stores, clock, properties, quota, .. } = host;
+        let settings = host.settings(&config);
+        // A node with the highest priority never needs to preempt.
+        if config.preempt && config.priority < HIGHEST_PRIORITY {
+            self.watches.spawn(host.preemption(&config).watch());
+        }
         let ElectionConfig { election, timing, priority, tracker, modules, .. } = config;
         let log = self.log.for_election(&tracker);
-        // A node with the highest priority never needs to preempt.
-        if config.preempt && priority < HIGHEST_PRIORITY {
-            let preemption = Preemption {
-                election: election.clone(),
-                itself: itself.clone(),
-                priority,
-                timing,
-                store: Arc::clone(&stores.status),
-                tracker: Arc::clone(&tracker),
-                clock: clock.clone(),
-                hand_overs: hand_overs.clone(),
-            };
-            self.watches.spawn(preemption.watch());
-        }
         let steering_watch = Arc::new(SteeringWatch::new(
             election.clone(),
             (itself.clone(), timing),
@@ -207,15 +198,7 @@ impl Node {
             pace: HistorianPace::default(),
         };
         let supervisor = Supervisor {
-            settings: Settings {
-                node: itself.node.clone(),
-                incarnation: itself.incarnation.clone(),
-                timing,
-                lease_range: stores.leases.lease_range(),
-                pause: config.pause,
-                on_done: config.on_done,
-                probation: config.probation,
-            },
+            settings,
             store: Arc::clone(&stores.leases),
             launcher: config.launcher,
             supply: modules.supply,
@@ -296,6 +279,33 @@ struct Host {
     properties: NodeProperties,
     quota: LeadershipQuota,
     hand_overs: HandOvers,
+}
+
+impl Host {
+    fn settings(&self, config: &ElectionConfig) -> Settings {
+        Settings {
+            node: self.itself.node.clone(),
+            incarnation: self.itself.incarnation.clone(),
+            timing: config.timing,
+            lease_range: self.stores.leases.lease_range(),
+            pause: config.pause,
+            on_done: config.on_done,
+            probation: config.probation,
+        }
+    }
+
+    fn preemption(&self, config: &ElectionConfig) -> Preemption {
+        Preemption {
+            election: config.election.clone(),
+            itself: self.itself.clone(),
+            priority: config.priority,
+            timing: config.timing,
+            store: Arc::clone(&self.stores.status),
+            tracker: Arc::clone(&config.tracker),
+            clock: self.clock.clone(),
+            hand_overs: self.hand_overs.clone(),
+        }
+    }
 }
 
 fn start_links(links: Links, log: &Log) -> Option<LinksThread> {

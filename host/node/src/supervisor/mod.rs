@@ -177,7 +177,7 @@ enum News {
     Input(Input),
     /// Time has passed.
     Tick,
-    /// Commands or maintenance, which [`Run::update_eligibility`] reads.
+    /// Commands or maintenance may have changed: see [`Run::update_eligibility`].
     Eligibility,
 }
 

@@ -33,8 +33,9 @@ impl Run {
                 let answer = timeout(limit, store.request(&election, op)).await;
                 (answer, clock.now().since(sent))
             };
-            // Read steering commands before the elector requests the lease: during a recall, and after a survey that
-            // shows an unknown version of the steering object. The elector ignores a survey if that read fails.
+            // Read the steering commands before the elector requests the lease. Do so during a recall, and when a
+            // survey shows a version of the steering object that has not been read yet. If this read fails, the elector
+            // ignores the survey.
             let request = async {
                 if is_recall {
                     return futures::join!(request, steering_watch.read_within(limit / 2)).0;

@@ -149,34 +149,56 @@ impl<'a> InstanceLoop<'a> {
 
     /// Handles a message from the runner. `unwritten` is the number of bytes that have not been written to the runner
     /// yet.
-    fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
-        let InstanceTask { launcher, control, output, .. } = self.task;
-        let may_leave = || control.gate.pass().is_ok();
+    /// Checks that the runner keeps to the protocol. Otherwise returns how it violates the protocol.
+    fn check(&mut self, message: &FromRunner, unwritten: usize) -> Result<(), String> {
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
-            return Some(ExitCause::Broken("it sent too many messages".to_owned()));
+            return Err("it sent too many messages".to_owned());
         }
         // By now the runner has read its start message, and it keeps reading while it waits.
         if is_answered && unwritten > UNREAD {
-            return Some(ExitCause::Broken("it does not read the responses to its requests".to_owned()));
+            return Err("it does not read the responses to its requests".to_owned());
         }
-        if matches!(message, FromRunner::Denied { .. } | FromRunner::NearLimit(_) | FromRunner::RefusedRequest(_)) {
-            self.told += 1;
-            if self.told > TOLD {
-                return Some(ExitCause::Broken("it repeated notices that it may send only once".to_owned()));
+        let problem = match message {
+            FromRunner::Started if std::mem::replace(&mut self.is_started, true) => "it reported twice that it started",
+            FromRunner::Line(_, line) if line.len() > LINE => {
+                return Err(format!("it sent a line of {} bytes", line.len()));
             }
+            FromRunner::Denied { .. } | FromRunner::NearLimit(_) | FromRunner::RefusedRequest(_) => {
+                self.told += 1;
+                if self.told <= TOLD {
+                    return Ok(());
+                }
+                "it repeated notices that it may send only once"
+            }
+            FromRunner::StepDown(_) if std::mem::replace(&mut self.is_stepping_down, true) => {
+                "it asked twice to step down"
+            }
+            FromRunner::Commit(_) if self.committing.is_some() => "it sent a commit during another commit",
+            // For an election without state, the runner itself refuses its guest's commits.
+            FromRunner::Commit(_) if self.task.states.is_none() => "it sent a commit for an election without state",
+            FromRunner::Resolve { .. } if self.lookups.len() >= LOOKUPS => "it has too many DNS lookups in flight",
+            FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
+                "it reported a failed start after the start"
+            }
+            FromRunner::Ready { .. } | FromRunner::Failed(_) => "it reported twice that it is ready",
+            _ => return Ok(()),
+        };
+        Err(problem.to_owned())
+    }
+
+    /// Does what a message asks for. Returns the cause if the instance has ended or cannot continue.
+    fn take(&mut self, message: FromRunner, unwritten: usize) -> Option<ExitCause> {
+        if let Err(violation) = self.check(&message, unwritten) {
+            return Some(ExitCause::Broken(violation));
         }
+        let InstanceTask { launcher, control, output, .. } = self.task;
+        let may_leave = || control.gate.pass().is_ok();
         match message {
             FromRunner::Started => {
-                if std::mem::replace(&mut self.is_started, true) {
-                    return Some(ExitCause::Broken("it reported twice that it started".to_owned()));
-                }
                 output.notice(Notice::Started(launcher.clock.now().since(self.task.started)));
                 // The receiver may be gone.
                 let _ = self.task.tell.try_send(InstanceEvent::Begun);
-            }
-            FromRunner::Line(_, line) if line.len() > LINE => {
-                return Some(ExitCause::Broken(format!("it sent a line of {} bytes", line.len())));
             }
             FromRunner::Line(stream, line) => {
                 if may_leave() {
@@ -193,20 +215,10 @@ impl<'a> InstanceLoop<'a> {
             FromRunner::NearLimit(near) => output.notice(Notice::NearLimit(near)),
             FromRunner::RefusedRequest(refused) => output.notice(Notice::RefusedRequest(&refused)),
             FromRunner::StepDown(reason) => {
-                if std::mem::replace(&mut self.is_stepping_down, true) {
-                    return Some(ExitCause::Broken("it asked twice to step down".to_owned()));
-                }
                 // The receiver may be gone.
                 let _ = self.task.tell.try_send(InstanceEvent::StepDown(reason));
             }
             FromRunner::Commit(changes) => {
-                if self.committing.is_some() {
-                    return Some(ExitCause::Broken("it sent a commit during another commit".to_owned()));
-                }
-                // For an election without state, the runner itself refuses its guest's commits.
-                if self.task.states.is_none() {
-                    return Some(ExitCause::Broken("it sent a commit for an election without state".to_owned()));
-                }
                 let changes = match changes.read(launcher.runners.policy().call_bytes(true)) {
                     Ok(changes) => changes,
                     Err(error) => return Some(ExitCause::Broken(error.to_string())),
@@ -214,9 +226,6 @@ impl<'a> InstanceLoop<'a> {
                 self.committing = Some(commit(Arc::clone(&self.claim), changes).boxed());
             }
             FromRunner::Resolve { number, host, port } => {
-                if self.lookups.len() >= LOOKUPS {
-                    return Some(ExitCause::Broken("it has too many DNS lookups in flight".to_owned()));
-                }
                 if may_leave() && launcher.runners.policy().http.may_ask(&host) {
                     self.lookups.spawn(look_up(number, host, port, launcher.runners.lookups()));
                 } else {
@@ -226,13 +235,9 @@ impl<'a> InstanceLoop<'a> {
             FromRunner::Panicked(why) => {
                 return Some(ExitCause::Cannot(End::Crashed(format!("the runner panicked: {why}"))));
             }
-            FromRunner::Ended(ended) if self.is_started && matches!(ended.how, How::Unable(_)) => {
-                return Some(ExitCause::Broken("it reported a failed start after the start".to_owned()));
-            }
             FromRunner::Ended(ended) => return Some(ExitCause::Ended(ended)),
-            FromRunner::Ready { .. } | FromRunner::Failed(_) => {
-                return Some(ExitCause::Broken("it reported twice that it is ready".to_owned()));
-            }
+            // Not permitted any more: see `check`.
+            FromRunner::Ready { .. } | FromRunner::Failed(_) => {}
         }
         None
     }

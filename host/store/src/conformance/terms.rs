@@ -48,7 +48,8 @@ pub(super) async fn recreated_record_has_no_mark(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Returns the answer to a recall. A survey must return the same term, and the version of the steering object.
+/// Returns the answer to a recall. Checks that a survey returns the same term, together with the version of the
+/// steering object.
 async fn recall(store: &dyn Store) -> Verdict<Result<Term, StoreError>> {
     let recalled = match store.request(&job(), Op::Recall).await {
         Ok(Reply::Term(term)) => Ok(term),

@@ -354,7 +354,7 @@ impl Instances {
         self.all.lock().unwrap().last().expect("a term has begun").node.clone()
     }
 
-    /// Lets all instances ignore requests to stop.
+    /// Makes all instances ignore requests to stop.
     fn ignore_stops(&self) {
         self.ignore_stops.store(true, Ordering::Relaxed);
     }

@@ -70,7 +70,7 @@ impl Event {
         self.name == "link" && self.fields["up"] == true
     }
 
-    /// True if an instance has started that replaces another version.
+    /// True if this event is the start of an instance that replaces one of another version.
     pub fn is_swap(&self) -> bool {
         self.name == "started" && self.fields["replaces"].is_string()
     }
