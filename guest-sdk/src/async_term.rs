@@ -10,8 +10,8 @@ use crate::{Result, Stop, Term};
 
 /// The term that this instance serves, for a coordinator that is an async function.
 ///
-/// An `AsyncTerm` is a [`Term`] that waits with futures, so that the coordinator's other futures run while one waits.
-/// Saving to the [state](Term::state) blocks all of them.
+/// An `AsyncTerm` is a [`Term`] that waits with futures, so that the coordinator's other futures run while one waits. A
+/// save to the [state](Term::state), however, blocks all of the coordinator's futures.
 #[derive(Debug)]
 pub struct AsyncTerm {
     term: Term,

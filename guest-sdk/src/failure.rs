@@ -6,7 +6,8 @@ use std::panic::Location;
 
 use crate::Stop;
 
-/// Maximum length of the text before the line of code, in bytes. The host's log shows at most 8192 bytes of both.
+/// Maximum length of the text before the line of code, in bytes. The host's log shows at most 8192 bytes of the text
+/// and the line together.
 const SHOWN: usize = 8000;
 
 /// The error of a coordinator's function.

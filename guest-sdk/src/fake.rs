@@ -28,7 +28,7 @@ const LARGEST_STATE: usize = 4 << 20;
 #[derive(Clone)]
 pub(crate) struct Host {
     world: Arc<Mutex<World>>,
-    /// True for the test's own handle, which no scripted failure and no kill affects.
+    /// True for the test's own handle. Scripted failures and kills do not affect it.
     by_test: bool,
 }
 
@@ -359,7 +359,7 @@ mod futures {
             self.wait_until(length, true)
         }
 
-        /// Lets the test answer a request.
+        /// Passes a request to the test's answer function after the latency, and returns the response.
         pub(crate) async fn send<B: Into<Body>>(&self, request: Request<B>) -> Result<Response<Body>, Error> {
             let (head, body) = request.into_parts();
             let body = body.into().bytes_contents().await?.to_vec();
@@ -403,7 +403,7 @@ mod futures {
             let world = self.world();
             let timer = world.waits.values().filter_map(|(until, _)| until.time).min();
             let scripted = world.script.first_key_value().map(|((at, _), _)| *at);
-            // While a term runs, the script contains at least the end of the term.
+            // While a term runs, the script contains at least the kill that would end the term.
             let next = timer.into_iter().chain(scripted).min().unwrap_or(world.now);
             let length = next.saturating_sub(world.now).max(INSTANT);
             drop(world);

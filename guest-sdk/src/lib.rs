@@ -67,7 +67,7 @@
 //! baton_sdk::coordinator!(async run);
 //!
 //! async fn run(term: &AsyncTerm) -> baton_sdk::Result {
-//!     // Each at its own pace, until one of them fails or the host asks this instance to stop.
+//!     // Runs both loops, each at its own pace, until one of them fails or the host asks this instance to stop.
 //!     future::try_zip(sweep(term), report(term)).await?;
 //!     Ok(())
 //! }
@@ -129,8 +129,8 @@
 #![cfg_attr(target_family = "wasm", doc = "`testing::Harness` runs a coordinator in a test of `cargo test`,")]
 //! sync or async, without a host. The test's clock advances while the coordinator sleeps, so that ten minutes pass
 //! instantly. The test decides when the stop comes, which commit fails and how a server responds, and it can read the
-//! state. For this to work, read the time from [`Term::now`] instead of from the system, and read the environment
-//! outside the function that the test calls.
+//! state. The test controls only what the coordinator takes from its term, so read the time from [`Term::now`] instead
+//! of from the system, and read the environment outside the function that the test calls.
 //!
 #![cfg_attr(not(target_family = "wasm"), doc = "The module [`testing`] has an example.")]
 //!
@@ -138,8 +138,8 @@
 //! - `json`, on by default: typed values in the state.
 //! - `async`: [`AsyncTerm`] and the module `http`.
 //!
-//! A component without these features has 70 KB, with `json` 190 KB (115 KB with the release profile that `baton new`
-//! writes), and with HTTP 370 KB.
+//! A component without these features has a size of 70 KB. With `json` it has 190 KB, or 115 KB with the release
+//! profile that `baton new` writes. With HTTP it has 370 KB.
 
 mod failure;
 #[cfg_attr(not(target_family = "wasm"), path = "fake.rs")]

@@ -26,9 +26,9 @@ use crate::host::Host;
 ///     let state = term.state();
 ///     let mut progress = state.get("progress")?.unwrap_or(Progress { partition: 0, offset: 0 });
 ///     progress.offset += 100;
-///     // One value,
+///     // Saves one value.
 ///     state.put("progress", &progress)?;
-///     // or several changes, all or none.
+///     // Saves several changes atomically.
 ///     state.commit().put("progress", &progress).put_bytes("raw", *b"\x00\x01").delete("todo/7").save()?;
 ///     for key in state.keys("todo/") {
 ///         println!("still to do: {key}");
@@ -160,7 +160,7 @@ pub enum StateError {
     /// The deadline has passed, so the host refuses effects.
     #[error("nothing was saved: {0}")]
     Refused(String),
-    /// The store did not accept the commit, and will not accept it later. The coordinator can try again.
+    /// The store did not save the commit, and the commit cannot take effect later. The coordinator can try again.
     #[error("nothing was saved: {0}")]
     Unavailable(String),
     /// The deadline passed before the store responded. The next term can see whether the commit was saved.

@@ -28,7 +28,7 @@
 //! assert_eq!(test.state().get("beats")?, Some(700));
 //! assert_eq!(test.progress_count(), 600);
 //!
-//! // The next run is the next term, and finds the state of the last one.
+//! // The next run serves the next term, and starts with the state that the last run left.
 //! test.at(Duration::from_secs(5), |test| test.fail_commit(StateError::Unavailable("no answer".into())));
 //! let failure = test.run(run).unwrap_err();
 //! assert_eq!(failure.to_string(), "nothing was saved: no answer");
@@ -144,7 +144,7 @@ impl Harness {
     }
 }
 
-/// Events during a run. When a run ends, the events that it has not reached are dropped.
+/// Events during a run. When a run ends, the events that have not happened yet are dropped.
 impl Harness {
     /// Asks the coordinator to stop after this time.
     pub fn stop_after(&self, time: Duration, reason: StopReason) {

@@ -1,4 +1,5 @@
-//! Compares the docs' times and tables with the code. The tests of events and settings compare their own tables.
+//! Compares the docs' times and tables with the code. The tables of events and settings are checked by the tests of
+//! their modules.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +50,8 @@ fn docs_state_the_moments_of_a_lease() {
     }
 }
 
-/// Dropping an instance that uses all of the default `--max-memory` takes at most from 0.8 D to 0.85 D.
+/// The host starts to drop an instance by 0.8 D. The drop ends by 0.85 D, even if the instance uses all of the default
+/// `--max-memory`.
 #[test]
 fn instance_is_dropped_by_0_85_d() {
     assert!(TIMING.contains("\n| 0.85 D | 12.75 s | 51 s |"));
@@ -87,7 +89,7 @@ fn code(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// The visible commands, with each subcommand of `baton state` as its own.
+/// The visible commands, with each subcommand of `baton state` as a command of its own.
 fn commands() -> Vec<(String, Command)> {
     let shown = cli::definition().get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
     let with_parts = |command: Command| match command.get_name() {

@@ -24,7 +24,7 @@ enum NotReloaded {
     Thread(#[from] tokio::task::JoinError),
 }
 
-/// The parts of a host that a reload replaces.
+/// The configuration with which a reload compares, and the parts of a host that it replaces.
 #[derive(Clone)]
 pub struct Reload {
     /// The configuration from the host's start.
@@ -36,7 +36,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Reloads at each signal, one after the other.
+    /// Reloads the files whenever a signal arrives. Reloads never overlap.
     pub async fn whenever(self, mut asked: Signal, phases: Phases, log: Log) {
         while asked.recv().await.is_some() {
             phases.are_at(Phase::Reloading);

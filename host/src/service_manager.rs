@@ -46,7 +46,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 pub enum Phase {
     /// The configuration has been read and the host's tasks are running.
     Ready,
-    /// The host is reading its files again. [`Phase::Ready`] follows.
+    /// The host is reading its files again. It reports [`Phase::Ready`] afterwards.
     Reloading,
     /// The host is shutting down.
     Stopping,
@@ -81,7 +81,7 @@ pub enum NotifyError {
 pub struct ServiceManager {
     address: SocketAddr,
     socket: UnixDatagram,
-    /// The interval at which the manager expects watchdog pings, if it does.
+    /// The interval at which the manager expects watchdog pings, if it expects any.
     watchdog_interval: Option<Duration>,
 }
 
@@ -211,7 +211,7 @@ impl Phases {
     }
 }
 
-/// The running notifications, which own their thread.
+/// The running thread that sends notifications to the manager.
 #[derive(Debug, Default)]
 pub struct Notifier {
     phases: Phases,

@@ -13,7 +13,7 @@ use baton_election::Time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Signals within this time count as one request. `timeout -s INT` signals the process and then its group, 0.24 ms
-/// apart, while nobody presses Ctrl-C this fast to make two requests.
+/// apart. A user who wants to make two requests cannot press Ctrl-C twice this fast.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// The request that a signal makes.
@@ -76,7 +76,7 @@ impl Signals {
         }
     }
 
-    /// Returns the request that a signal makes, or `None` if the signal is only a repetition of the first one.
+    /// Returns the request that a signal makes, or `None` if the signal only repeats the first one.
     fn ask(&mut self, name: &'static str, now: Time) -> Option<Ask> {
         match self.first {
             None => {
@@ -105,9 +105,9 @@ impl Signals {
     }
 }
 
-/// Resets inherited signal settings: an ignored SIGCHLD (POSIX, `exec`) would hide the exit of child processes, and
-/// blocked signals would hide shutdown requests. Must run before a second thread exists, because each thread has its
-/// own mask.
+/// Resets the signal settings that `exec` inherits (POSIX). An ignored SIGCHLD would hide the exit of child processes,
+/// and blocked signals would hide shutdown requests. Must run before a second thread exists, because each thread has
+/// its own mask.
 pub fn reset_inherited_signals() {
     // SAFETY: `SIG_DFL` is a valid disposition. `sigemptyset` initializes the set before `pthread_sigmask` reads it,
     // and the pointer for the previous mask may be null. The calls access no other memory.

@@ -1,11 +1,11 @@
-//! The fleet's one clock: prints which job is due, once for the whole fleet.
+//! The fleet's only clock: prints each job that is due, once for the whole fleet.
 //!
 //! `JOBS` names the jobs and their periods in seconds: `report=60,cleanup=3600`. For each due job, the coordinator
 //! prints a line of JSON that a worker can act on. The line carries the term, and a worker ignores a line whose term is
-//! lower than one that it has seen. So a line that was delayed beyond a takeover starts nothing twice.
+//! lower than one that it has seen. So a line that is delayed until after a takeover starts no job twice.
 //!
-//! Due times are multiples of a job's period on the wall clock. So every leader computes the same ones, and a takeover
-//! neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
+//! Due times are multiples of a job's period on the wall clock. So every leader computes the same due times, and a
+//! takeover neither repeats nor shifts the schedule. Due times at which no node leads are skipped.
 
 mod schedule;
 
@@ -23,9 +23,9 @@ fn run(term: &Term) -> baton_sdk::Result {
     announce(term, &jobs, |line| println!("{line}"))
 }
 
-/// Prints each job when it is due, until the stop.
+/// Prints each job when it is due, until the host asks the instance to stop.
 fn announce(term: &Term, jobs: &str, mut say: impl FnMut(String)) -> baton_sdk::Result {
-    // Another node has the same settings, so a retry would not help.
+    // The failure is fatal: other nodes have the same settings, so a retry would not help.
     let mut schedule = Schedule::parse(jobs, now(term)?).map_err(Failure::fatal)?;
     loop {
         if let Err(stop) = term.sleep(schedule.next_due().saturating_sub(now(term)?)) {
@@ -61,7 +61,7 @@ mod tests {
         let mut said = Vec::new();
         test.stop_after(seconds(70), StopReason::Shutdown);
         test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;
-        // No node leads for a while, in which a tick is due.
+        // For 10 s, no node leads. The job `tick` is due in that time.
         test.advance(seconds(10));
         test.stop_after(seconds(25), StopReason::LeaseAtRisk);
         test.run(|term| announce(term, "report=60,tick=25", |line| said.push(line)))?;

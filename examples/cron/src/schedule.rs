@@ -28,7 +28,7 @@ impl Schedule {
         Duration::from_secs(self.jobs.iter().map(|job| job.next).min().unwrap_or(u64::MAX))
     }
 
-    /// The jobs that are due by `now`, each once with its latest due time, earliest first.
+    /// Returns the jobs that are due by `now`, earliest first. Each job appears once, with its latest due time.
     pub fn take_due(&mut self, now: Duration) -> Vec<(&str, Duration)> {
         let now = now.as_secs();
         let mut due = Vec::new();

@@ -79,8 +79,8 @@ func put(key string, value []byte) (err error) {
 	return err
 }
 
-// post sends a request without a body, and returns the answer's status and body. It uses wait to wait, and returns the
-// errors of wait.
+// post sends a request without a body, and returns the answer's status and body. It calls wait whenever it must wait,
+// and returns the errors of wait.
 func post(target *url.URL, wait func(pollable) error) (status int, text string, err error) {
 	future, err := send(target)
 	if err != nil {

@@ -76,8 +76,8 @@ type scheduler struct {
 	stop pollable
 }
 
-// handOver offers a partition to one worker after another, starting with its own worker, until a worker takes it. The
-// only error is errStopped.
+// handOver offers a partition to one worker after another, starting with the partition's own worker, until a worker
+// takes it. The only error is errStopped.
 func (s *scheduler) handOver(partition int) (acknowledgement, error) {
 	for turn := partition; ; turn++ {
 		worker := s.workers[turn%len(s.workers)]
@@ -124,7 +124,7 @@ func (s *scheduler) sleep(length time.Duration) error {
 	return nil
 }
 
-// waitFor waits until p is ready, the time is over, or the host asks this instance to stop.
+// waitFor waits until p is ready, the time has elapsed, or the host asks this instance to stop.
 func (s *scheduler) waitFor(p pollable, atMost time.Duration) error {
 	timer := subscribeDuration(max(atMost, 0))
 	defer timer.drop()
@@ -139,7 +139,7 @@ func (s *scheduler) waitFor(p pollable, atMost time.Duration) error {
 	}
 }
 
-// save saves an acknowledgement: from here on, no term offers the partition again.
+// save saves an acknowledgement. Once it is saved, no term offers the partition again.
 func save(partition int, acknowledged acknowledgement) error {
 	value, err := json.Marshal(acknowledged)
 	if err != nil {

@@ -2,14 +2,14 @@
 //!
 //! - **Health**, the leader and the metrics are open to every client that reaches the address.
 //! - **Status** is open to clients on this machine, run by any user. Clients on other machines need the token and TLS.
-//!   A request that a proxy on this machine forwards counts as coming from another machine; its headers reveal the
-//!   proxy.
+//!   If a proxy on this machine forwards a request, the request counts as coming from another machine. The host
+//!   recognizes such a request by the headers that proxies add.
 //! - The **output** of coordinators requires the token even on this machine, since other users share the machine.
 //! - **Changes** require the token even on this machine, and are refused if requested by a page on another site.
 //!
 //! A web page in a browser on this machine could make its own host name resolve to this machine, and then read
-//! responses (DNS rebinding). However, the page cannot choose the `Host` header, so this module requires that requests
-//! name an IP address or `localhost`.
+//! responses (DNS rebinding). However, the page cannot choose the `Host` header, so this module accepts only requests
+//! in which this header is an IP address or `localhost`.
 //!
 //! The host's own user has a separate socket ([`crate::local_socket`]), on which everything can be read without a
 //! token.
@@ -119,7 +119,7 @@ impl TlsFiles {
     }
 }
 
-/// The certificate in use. It can be replaced. Open connections continue to use the previous one.
+/// The certificate in use. After it has been replaced, open connections continue to use the previous certificate.
 #[derive(Clone)]
 pub struct Certificate {
     files: TlsFiles,
@@ -161,7 +161,7 @@ fn read(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
 pub const TOKEN_FILE: &str = "--admin-token-file";
 
 /// Reads the token from a file. The host reads the file for each request that presents a token, so the token can be
-/// changed while the host runs. `flag` names the file in errors.
+/// changed while the host runs. `flag` is the setting to show in errors.
 ///
 /// # Errors
 /// [`UnusableFile`] if the file does not contain a valid token.
@@ -195,8 +195,8 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// Returns the caller for a process of the host's own user, which may read everything. Commands of this user steer
-    /// through the store.
+    /// Returns the caller for a process of the host's own user, which may read everything. To steer an election, the
+    /// commands of this user write to the store.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }
@@ -231,7 +231,7 @@ pub(super) enum Denied {
     HasNoToken,
     /// The node's token file cannot be read.
     NoToken(String),
-    /// The request names a host name that a malicious page may control (DNS rebinding).
+    /// The request is for a host name that a malicious page may control (DNS rebinding).
     OtherHost(String),
     /// The node has no token, so it accepts no changes.
     ChangesNothing,
@@ -352,8 +352,8 @@ impl FromRequestParts<Arc<AdminState>> for HasToken {
 
 impl Access {
     /// Decides whether a client may make changes. The client needs the token even on this machine, since other users
-    /// share the loopback interface. Requests from pages on other sites are refused, although browsers do not send the
-    /// token with them.
+    /// share the loopback interface. Requests from pages on other sites are refused, even though browsers do not add
+    /// the token to such requests.
     async fn change(&self, caller: Caller, headers: &HeaderMap, uri: &Uri) -> Result<(), Denied> {
         let Some(file) = self.token_file.clone() else { return Err(Denied::ChangesNothing) };
         refuse_other_sites(headers, uri)?;
@@ -425,7 +425,7 @@ fn is_forwarded(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| by_proxy(name.as_str()))
 }
 
-/// Returns the host and the port that the request names.
+/// Returns the host and the port to which the request is addressed.
 fn requested_host(headers: &HeaderMap, uri: &Uri) -> String {
     let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
     host.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default()

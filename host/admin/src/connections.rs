@@ -23,8 +23,8 @@ use super::access::{Caller, Certificate};
 use super::streams::ConnectionState;
 use crate::local_socket::is_of_this_user;
 
-/// Maximum number of open connections. Beyond it, each new connection closes an existing one ([`least_wanted`]), so
-/// that a client that only opens connections does not lock out probes.
+/// Maximum number of open connections. When it is reached, each new connection closes an existing one
+/// ([`least_wanted`]), so that a client that only opens connections does not lock out probes.
 pub(super) const AT_ONCE: usize = 100;
 
 /// Timeout for receiving a request's head, and for an idle connection.
@@ -49,7 +49,7 @@ enum Accepted {
     Socket(UnixStream),
 }
 
-/// Accepts the next connection on the address or on the socket.
+/// Accepts the next connection on the TCP address or on the local socket.
 async fn accept(listener: Option<&TcpListener>, socket: Option<&UnixListener>) -> io::Result<Accepted> {
     let at_address = async {
         match listener {
@@ -105,7 +105,8 @@ pub(super) async fn serve(
                         }
                     };
                     oldest_first.push_back(Open { task, place, network });
-                    // Let a request that has already arrived be answered before the next connection is accepted.
+                    // Yield, so that a request that has already arrived is answered before the next connection is
+                    // accepted.
                     tokio::task::yield_now().await;
                 }
                 // The client has closed the connection, or no file descriptors are left.
@@ -116,7 +117,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Placeholder for the network of clients on the socket. No client on the address can have it.
+/// Placeholder for the network of clients on the local socket. No client on the TCP address can be in this network.
 const OWN_USER: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// A connection that may be closed in favor of a new one.
@@ -134,9 +135,9 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the index of the connection to close. It belongs to the network with the most connections, and is the oldest
-/// one that has not sent a request; if all of them have, it is the oldest. Thus a client that keeps requests open
-/// cannot close the connections of other networks.
+/// Returns the index of the connection to close. This connection belongs to the network with the most connections.
+/// Within that network, it is the oldest connection without a request, or the oldest one if all have sent requests.
+/// Thus a client that keeps requests open cannot close the connections of other networks.
 fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     let mut held: HashMap<IpAddr, usize> = HashMap::new();
     for open in oldest_first {
@@ -148,7 +149,7 @@ fn least_wanted(oldest_first: &VecDeque<Open>) -> Option<usize> {
     idle.or_else(|| candidates().next()).map(|(at, _)| at)
 }
 
-/// Serves a connection on the address: TLS if the client starts with a handshake, otherwise plain HTTP.
+/// Serves a connection on the TCP address: TLS if the client starts with a handshake, otherwise plain HTTP.
 async fn serve_address(
     stream: TcpStream,
     peer: IpAddr,
@@ -173,7 +174,7 @@ async fn serve_address(
     }
 }
 
-/// Serves a connection on the socket, from the host's own user.
+/// Serves a connection on the local socket, from the host's own user.
 async fn serve_socket(stream: UnixStream, routes: Router, place: Arc<ConnectionState>) {
     tokio::select! {
         () = answer(stream, routes.layer(Extension(Caller::own_user())), &place) => {}

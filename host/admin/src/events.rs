@@ -333,7 +333,7 @@ impl Reader {
         Some(part)
     }
 
-    /// Takes the next entries before the number `end`. Also returns the number of lost entries.
+    /// Takes the next entries whose numbers are below `end`. Also returns the number of lost entries.
     fn take(&mut self, end: u64) -> (u64, Batch) {
         let taken = self.ring.since(self.next);
         let (mut found, mut length) = (Batch { entries: Vec::new(), was_all: true }, 0);
@@ -357,6 +357,6 @@ impl Reader {
 struct Batch {
     /// Numbers and JSON of the entries that match the filter.
     entries: Vec<(u64, String)>,
-    /// True if no entries remain, including entries that do not match the filter.
+    /// True if there were no further entries, not even entries that do not match the filter.
     was_all: bool,
 }

@@ -59,7 +59,7 @@ const NICENESS: i32 = 10;
 /// Time that stream clients have at shutdown to read the last entries. The last entry reports the shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Interval between checks whether these clients have finished.
+/// Interval at which the shutdown checks whether these clients have finished.
 const LAST_WORDS_POLL: Duration = Duration::from_millis(10);
 
 /// The address of the endpoint.
@@ -274,7 +274,7 @@ impl Admin {
             runtime.block_on(async {
                 let listener = listener.map(tokio::net::TcpListener::from_std).transpose();
                 let socket = socket.map(tokio::net::UnixListener::from_std).transpose();
-                // Both are already listening, and the runtime exists, so this fails only if memory runs out.
+                // Both sockets are already listening, and the runtime exists, so this fails only if memory runs out.
                 let (Ok(listener), Ok(socket)) = (listener, socket) else { return };
                 tokio::select! {
                     () = connections::serve(listener, socket, routes, certificate) => {}

@@ -1,5 +1,5 @@
-//! A host's socket for its own user on this machine: the admin API, for reading without a token. No promise depends on
-//! it.
+//! The socket on which a host serves its own user on this machine. It offers the admin API for reading, without a
+//! token. None of Baton's promises depends on this socket.
 //!
 //! The socket has no file (Linux's abstract namespace). Its name contains the host's user and incarnation. Any user may
 //! take such a name, so both sides check that the other process belongs to the same user.
@@ -29,7 +29,7 @@ pub fn open(incarnation: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to the socket of a host's incarnation, if it runs on this machine as this user.
+/// Connects to the socket of a host's incarnation, if that host runs on this machine as this user.
 ///
 /// # Errors
 /// If there is no such socket, another user has its name, or its host does not accept in time.

@@ -74,7 +74,8 @@ struct Election {
 impl Scrape {
     fn of(watched: &Watched) -> Self {
         let now = watched.clock.now();
-        // Read these before `tracker.effects()`.
+        // Read these before `tracker.effects()`. Otherwise, the effects of an instance that ends in between would be
+        // missing.
         let (in_use, effects) = (watched.running.in_use(), watched.running.effects());
         let elections = watched.trackers.iter().map(|tracker| {
             let view = tracker.view();

@@ -10,26 +10,26 @@ use utoipa::ToSchema;
 pub struct TermRow {
     /// Number of the term.
     pub term: u64,
-    /// The node that served it.
+    /// The node that led in this term.
     pub node: String,
-    /// Incarnation of the host, which identifies one run of it.
+    /// Incarnation of the host. Each run of a host has its own.
     pub incarnation: String,
     /// Digest of the module that ran; null if unknown.
     pub module: Option<String>,
     /// Start of the term (RFC 3339).
     pub began: String,
-    /// Time at which its instance exited (RFC 3339); null until a node reports it.
+    /// Time at which the instance exited (RFC 3339); null until a node reports it.
     pub ended: Option<String>,
-    /// Outcome of its instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if its node has not
-    /// reported one.
+    /// Outcome of the instance: `done`, `failed`, `fatal`, `unable`, `killed` or `superseded`; null if the term's node
+    /// has not reported one.
     pub outcome: Option<String>,
-    /// Reason for its end, as logged; null if the outcome needs no explanation.
+    /// Reason for the instance's end, as logged; null if the outcome needs no explanation.
     pub reason: Option<String>,
-    /// Time without a leader before the term, as observed by its node, in seconds; null if there was none or it is
-    /// unknown.
+    /// Time without a leader before the term, in seconds, as observed by the term's node; null if there was no such
+    /// time or if it is unknown.
     pub leaderless_s: Option<f64>,
-    /// The node that took over and reported the end; null if the term's own node reported it. If set, `ended` is an
-    /// upper bound.
+    /// The node that took over and reported the end of the term; null if the term's own node reported it. If this is
+    /// set, `ended` is an upper bound.
     pub closed_by: Option<String>,
 }
 

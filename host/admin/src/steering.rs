@@ -1,4 +1,4 @@
-//! The calls that make changes. They steer an election's nodes, like the commands do.
+//! The calls that make changes. They steer an election's nodes, as the steering commands do.
 //!
 //! They always require the token, and refuse requests from any web page other than the endpoint's own.
 
@@ -53,7 +53,7 @@ pub(super) struct StepDownCall {
     timeout_s: Option<u64>,
 }
 
-/// Keeps all nodes from leading.
+/// Prevents all nodes from leading.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SuspendCall {
@@ -89,8 +89,8 @@ pub(super) struct TransferCall {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RollbackCall {
-    /// Digest of the version, or at least its first 8 digits; by default, the newest other version that is not
-    /// rejected.
+    /// Digest of the version, or at least its first 8 digits; by default, the newest version that is neither current
+    /// nor rejected.
     digest: Option<String>,
     /// Reason to log on this node; at most 500 bytes.
     reason: Option<String>,
@@ -201,7 +201,7 @@ pub(super) async fn step_down(
     Ok(call.answer(&SteeringCommand::StepDown(period)).await)
 }
 
-/// Keeps all nodes from leading until the election is resumed.
+/// Prevents all nodes from leading until the election is resumed.
 #[utoipa::path(
     post,
     path = "/v1/elections/{election}/suspend",
@@ -384,7 +384,7 @@ async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Unusable> {
         }
     };
     let json = if bytes.is_empty() { "{}".into() } else { bytes };
-    // Serde would also accept an array with the values of the fields in order.
+    // Require an object: serde would also accept an array with the values of the fields in order.
     if !json.trim_ascii_start().starts_with(b"{") {
         return Err(Unusable::because("the body is not a JSON object"));
     }

@@ -1,7 +1,7 @@
 //! Streams: limits their number, and ends streams that no client reads.
 //!
-//! A connection that carries a stream is not among those that a new connection may close, since it would always be the
-//! oldest. Instead, the number of streams is limited: a new stream ends the oldest one.
+//! A new connection never closes a connection that carries a stream, since such a connection would almost always be the
+//! oldest one. Instead, the number of streams is limited: a new stream ends the oldest one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -10,10 +10,11 @@ use baton_node::telemetry::{ElectionTracker, Event, Heartbeat, Log, Ring};
 use baton_runtime::RunningInstances;
 use baton_store::Labels;
 
-/// Age of a heartbeat from which on its part counts as stuck.
+/// Age of the last heartbeat from which a part of the host counts as stuck.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Pause before a late heartbeat is checked again. After a suspend of the machine, the observer may run first.
+/// Pause before a late heartbeat is checked again. When a suspended machine resumes, the observer may run before the
+/// part that it observes.
 pub const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// A node and its state.
@@ -36,12 +37,12 @@ pub struct Watched {
     pub watchdog: Arc<Watchdog>,
     /// The heartbeat of the control runtime.
     pub heartbeat: Heartbeat,
-    /// The log for changes from outside. None if nobody reads it.
+    /// The log for changes that clients make through the admin endpoint; `None` if nobody reads it.
     pub log: Option<Log>,
 }
 
 impl Watched {
-    /// Logs a change to an election that came from outside.
+    /// Logs a change to an election that a client has made through the admin endpoint.
     pub fn says(&self, election: &ElectionName, event: Event) {
         let tracker = self.trackers.iter().find(|tracker| tracker.election == *election);
         if let (Some(log), Some(tracker)) = (&self.log, tracker) {

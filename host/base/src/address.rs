@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use url::Host;
 
-/// Addresses of clouds' platform services outside the link-local ranges. Without this list, those in fc00::/7 would
-/// count as private.
+/// Addresses of clouds' platform services outside the link-local ranges. Without this list, they would count as private
+/// or even as public.
 const PLATFORMS: [IpAddr; 7] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     // Metadata services of Alibaba, Google, Oracle, Scaleway and Akamai.
@@ -40,7 +40,7 @@ pub fn without_user(text: &str) -> String {
     }
 }
 
-/// The kind of an address, for a client that connects to it by name.
+/// The kind of an address, for a client that has resolved a name to the address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AddressKind {
     /// An address on the internet.
@@ -93,7 +93,8 @@ fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     let mut next = first;
     // SAFETY: `getifaddrs` succeeded, so `next` is null or an entry of its list, which lives until `freeifaddrs`.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: until `freeifaddrs`, an entry's address is null or a socket address as long as its family says.
+        // SAFETY: until `freeifaddrs`, an entry's address is null, or points to a valid socket address that is as long
+        // as its family says.
         found.extend(unsafe { ip_address(entry.ifa_addr) });
         next = entry.ifa_next;
     }
@@ -124,8 +125,8 @@ unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// True if this machine would use the address itself as the source when sending to it. This is the case for local
-/// routes to an address that no interface has, which clouds' load balancers set up. Sends nothing.
+/// True if this machine would use the address itself as the source when sending to it. This also finds addresses that
+/// no interface has, but for which a local route exists, as clouds' load balancers set it up. Sends nothing.
 fn is_own_source(address: IpAddr) -> bool {
     /// An arbitrary port: connecting needs one, but nothing is sent.
     const PORT: u16 = 9;
@@ -141,7 +142,7 @@ fn is_own_source(address: IpAddr) -> bool {
     match source() {
         Ok(source) => source.ip() == address,
         // If descriptors or memory are lacking, the answer is unknown: treat the address as this machine's. After other
-        // errors, nothing can be sent to it.
+        // errors, this machine cannot send anything to the address.
         Err(error) => Errno::from_io_error(&error)
             .is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno)),
     }
@@ -161,8 +162,8 @@ fn is_on_link(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Lengths of prefixes with neighbors on the link. Shorter prefixes are tunnels to the internet; longer ones are single
-/// addresses.
+/// Prefix lengths of links with neighbors. A shorter prefix belongs to a tunnel to the internet, and a longer one is a
+/// single address.
 const LINK_PREFIXES: RangeInclusive<u32> = 32..=127;
 
 /// The addresses and prefix lengths in `/proc/net/if_inet6`. A line contains the address, the interface's number, the
@@ -204,7 +205,8 @@ fn innermost(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The kind of a URL's host. The URL parser has lowercased names, and normalized all spellings of IPv4 addresses.
+/// The kind of a URL's host. The URL parser has already lowercased names, and normalized all spellings of IPv4
+/// addresses.
 #[must_use]
 pub fn kind_of_host<Name: AsRef<str>>(host: &Host<Name>) -> AddressKind {
     match host {
@@ -254,7 +256,7 @@ fn kind_v6(address: Ipv6Addr) -> AddressKind {
         // Link-local IPv4 addresses behind a private NAT64 prefix.
         [0xfc00..=0xfdff, .., 0xa9fe, _] => AddressKind::Special,
         [0xfc00..=0xfdff, ..] => AddressKind::Private,
-        // Allocated for the internet so far.
+        // The only range from which internet addresses have been allocated so far.
         [0x2000..=0x3fff, ..] => AddressKind::Public,
         _ => AddressKind::Special,
     }
@@ -380,7 +382,7 @@ mod tests {
             ("notlocalhost", AddressKind::Public, false),
             ("128.0.0.1", AddressKind::Public, false),
         ] {
-            // The forms in a setting, a grant, a reference and a redirect.
+            // Settings, grants, references and redirects pass the host in one of these two forms: borrowed or owned.
             let url: url::Url = format!("http://{host}:10000/").parse().unwrap();
             let host = url.host().unwrap();
             assert_eq!((kind_of_host(&host), is_certainly_loopback(&host)), (leads_to, is_certain), "{url}");

@@ -6,8 +6,8 @@
 //! So there are two bounds on the time that has passed. [`Clock::now`] is the upper bound, from the clock that has
 //! advanced most: it limits how long this node may act. [`Clock::least`] is the lower bound, from the boot clock or the
 //! raw clock, whichever has advanced less: a node uses it to wait until another node must have stopped. The lower bound
-//! does not depend on the wall clock, which may be stepped at any time. At each reading,
-//! both bounds grow by the time since the reading before, so the difference between any two readings is a bound, too.
+//! does not depend on the wall clock, which may be stepped at any time. At each reading, both bounds grow by the time
+//! since the previous reading. So the difference between any two readings is also a bound.
 
 mod alarm;
 mod wall;
@@ -126,7 +126,7 @@ struct Elapsed {
     noted: Option<[i128; 2]>,
     /// Time that another clock has counted and the boot clock has not, until `noted` was last set.
     missed: i128,
-    /// Time that the boot clock has counted and the raw clock has not, until then.
+    /// Time that the boot clock has counted and the raw clock has not, until `noted` was last set.
     extra: i128,
     most: i128,
     least: i128,

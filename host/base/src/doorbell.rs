@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A flag, readable from a ring until a thread has read it (eventfd(2)). Ringing never blocks. Clones share the flag.
+/// A flag that wakes a thread, as an eventfd(2). Its descriptor is readable after a ring, until a thread has read the
+/// flag. Ringing never blocks. Clones share the flag.
 #[derive(Clone, Debug)]
 pub struct Doorbell(Arc<OwnedFd>);
 
@@ -25,7 +26,8 @@ impl Doorbell {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// True if the doorbell was rung since the last call. Writes before the ring are visible afterwards.
+    /// True if the doorbell was rung since the last call. If so, the caller also sees all writes to memory that
+    /// happened before the ring.
     pub fn has_rung(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }

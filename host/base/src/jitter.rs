@@ -12,8 +12,9 @@ pub fn between(least: Duration, most: Duration) -> Duration {
     least + most.saturating_sub(least) * u32::from(random) / 256
 }
 
-/// Shared moments for repeated work that can wait a little. Clones have the same moments. So the CPU wakes only once
-/// for all tasks and sleeps longer, and a store may answer all their requests together.
+/// Shared moments for repeated work that can wait a little. Clones have the same moments, so tasks with clones of one
+/// value work at the same time. The CPU then wakes only once for all of these tasks, and a store may answer their
+/// requests together.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     begin: Instant,
@@ -60,7 +61,7 @@ mod tests {
         let begun = Instant::now();
         let moments = Moments::default();
         let is_shared = |at: Instant| (at - moments.begin + moments.before).as_nanos().is_multiple_of(step.as_nanos());
-        // Tasks that begin at different times meet.
+        // Tasks that begin at different times soon work at the same moments.
         for late in [0, 700, 1400, 2100, 2800] {
             let mut at = begun + Duration::from_millis(late);
             for _ in 0..100 {

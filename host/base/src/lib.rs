@@ -1,11 +1,11 @@
 //! The parts that the crates of a Baton host share.
 //!
 //! - [`clock`] is the only place where time is read.
-//! - [`gate`] is what every effect of an instance passes, with the watchdog that ends the host if an instance does not
-//!   end in time.
+//! - [`gate`] contains the gate that every effect of an instance must pass, and the watchdog that ends the host if an
+//!   instance does not end in time.
 //! - [`jitter`] spreads the requests of nodes, and combines the wake-ups of tasks.
 //! - [`address`] classifies network addresses.
-//! - [`escape`](mod@escape) makes text safe to show, and [`shell`] makes it safe to paste into a shell.
+//! - [`escape`](mod@escape) makes text safe to display, and [`shell`] makes it safe to paste into a shell.
 //! - [`untrusted`] describes the readers of untrusted bytes that `make fuzz` tests. Each crate lists its own readers.
 
 pub mod address;

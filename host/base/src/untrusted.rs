@@ -1,11 +1,12 @@
-//! Readers of untrusted bytes: those of other hosts, operators, servers, guests and users.
+//! Readers of untrusted bytes, which come from other hosts, operators, servers, guests and users.
 //!
-//! Each is a function of the bytes alone. For any bytes it must return soon, and panics if the result is inconsistent.
-//! `make fuzz` searches for such bytes, and a test tries all kept ones.
+//! The result of a reader depends on the bytes alone. A reader must return soon for any bytes, and panics if its result
+//! is inconsistent. `make fuzz` searches for bytes with which a reader fails, and a test runs each reader on all bytes
+//! that were kept.
 
 /// Reads untrusted bytes as one kind of value.
 pub struct Reader {
-    /// The reader's name, and the folder of its kept bytes.
+    /// The reader's name, which is also the name of the folder with the bytes that were kept for it.
     pub name: &'static str,
     /// Reads the bytes. Panics if the result is inconsistent.
     pub read: fn(&[u8]),

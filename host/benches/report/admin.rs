@@ -1,4 +1,4 @@
-//! The cost of clients and peers for a node's renewals.
+//! Measures how much a node's renewals are slowed down by clients and peers.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,20 +16,23 @@ use crate::hosts::{SILENCE, Site};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Elections that the host leads, each with the shortest lease that the store accepts: 24 renewals a second.
+/// Number of elections that the host leads. Each has the shortest lease that the store accepts, so the host makes 24
+/// renewals per second.
 const ELECTIONS: usize = 8;
-/// Connections that clients or peers open in a round, and leave open.
+/// Number of connections that clients or peers open in a round. They do not close these connections.
 const CONNECTIONS: usize = 5000;
-/// Connections left open at a time: this process may not have more.
+/// Maximum number of connections that are open at the same time. The limit on this process's descriptors permits no
+/// more.
 const HELD: usize = 900;
 /// Length of a round, with or without connections.
 const ROUND: Duration = Duration::from_secs(10);
 /// Number of bytes written at a time.
 const PIECE: usize = 16 << 10;
-/// Messages on each connection to the links' socket. All of them are lies.
+/// Number of messages on each connection to the links' socket. All of these messages are false.
 const LIES: usize = 100;
 
-/// Renewals without connections, under many requests, and under many messages on links, in turns.
+/// Measures renewals in three kinds of rounds, in turn: without connections, under many requests, and under many
+/// messages on links.
 pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let mut text = format!(
@@ -70,19 +73,20 @@ pub fn measure(module: &Path, rounds: u32) -> anyhow::Result<Vec<Row>> {
     Ok(vec![beside("ask the endpoint", &asked), beside("flood the links", &flooded)])
 }
 
-/// The host's socket in this folder, which is named by its incarnation.
+/// Finds the host's socket in this folder. The socket's name is the host's incarnation.
 fn socket(folder: &Path) -> anyhow::Result<PathBuf> {
     let first = fs::read_dir(folder)?.next().context("the host has no socket")??;
     Ok(first.path())
 }
 
-/// Opens [`CONNECTIONS`] connections, spread over a round. Holds up to [`HELD`] of them, as long as the host does.
+/// Opens [`CONNECTIONS`] connections, spread over a round. Holds up to [`HELD`] of them open, unless the host closes
+/// them.
 fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     let begin = Instant::now();
     let mut held = Vec::with_capacity(HELD);
     for number in 0..CONNECTIONS {
         held.extend(open(number));
-        // Pauses, so that the host is measured, and not this loop.
+        // Pause between connections, to measure the host and not this loop.
         let due = begin + ROUND.mul_f64((number + 1) as f64 / CONNECTIONS as f64);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if held.len() >= HELD {
@@ -91,8 +95,8 @@ fn spread<T>(open: impl Fn(usize) -> Option<T>) {
     }
 }
 
-/// Sends something that depends on the connection. Of every ten, one gets a complete request, one garbage, one an
-/// endless head and one an endless body. The others get half a head.
+/// Opens a connection and sends data that depends on its number. Of every ten connections, one sends a complete
+/// request, one garbage, one an endless head, and one an endless body. The other six send half a head.
 fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     const HUGE: usize = 1 << 20;
     let mut stream = TcpStream::connect(endpoint.0).ok()?;
@@ -112,7 +116,7 @@ fn ask(endpoint: Endpoint, number: usize) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Writes in pieces as much as the host accepts: a kernel without preemption needs 4 ms for a megabyte.
+/// Writes as much as the host accepts. Writes in pieces, because a kernel without preemption spends 4 ms on a megabyte.
 fn say(stream: &mut impl Write, said: &str) {
     let _ = said.as_bytes().chunks(PIECE).try_for_each(|piece| stream.write_all(piece));
 }
@@ -133,7 +137,7 @@ fn lie(socket: &Path, number: usize) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// The number of renewals that took no longer than each bound, in seconds.
+/// Pairs of a bound, in seconds, and the number of renewals that took no longer than this bound.
 #[derive(Default)]
 struct Renewals(Vec<(f64, f64)>);
 
@@ -167,7 +171,7 @@ impl Renewals {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// Interpolates within the bucket, as Prometheus does.
+    /// Returns the 99th percentile. Interpolates within the bucket, as Prometheus does.
     fn p99(&self) -> f64 {
         let rank = 0.99 * self.count();
         let mut below = (0.0, 0.0);

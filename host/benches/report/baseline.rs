@@ -1,6 +1,7 @@
-//! Wasmtime without Baton, as the yardstick of the host's own numbers.
+//! Wasmtime without Baton, as the yardstick for the host's numbers.
 //!
-//! Runs the same component in an engine with the same settings and all of WASI, without gate, limits and supervision.
+//! Runs the same component in an engine with the same settings and all of WASI, but without the gate, the limits and
+//! the supervision.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -103,7 +104,7 @@ impl Baseline {
         Ok(Self { engine, module, run })
     }
 
-    /// Time to make a store with an instance in it, in milliseconds.
+    /// Measures the time to create a wasmtime store with an instance in it, in milliseconds.
     ///
     /// # Errors
     /// If it cannot be instantiated.
@@ -115,8 +116,8 @@ impl Baseline {
         Ok(milliseconds(took))
     }
 
-    /// Runs a guest until it prints a line that starts with `line`, then ends it by its epoch. Returns the time from
-    /// there until the call has ended, in milliseconds.
+    /// Runs a guest until it prints a line that starts with `line`, then interrupts it by advancing the epoch. Returns
+    /// the time from the interruption until the call has returned, in milliseconds.
     ///
     /// # Errors
     /// If the guest ends by itself.
@@ -145,7 +146,7 @@ impl Baseline {
         Ok(milliseconds(ended.saturating_duration_since(begin)))
     }
 
-    /// The last line of a guest that ends by itself.
+    /// Runs a guest until it ends by itself. Returns the last line that it has printed.
     ///
     /// # Errors
     /// If the guest fails.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The end of each request line, which these clients send nowhere else.
+/// The end of each request line. The clients of the proxy never send these bytes elsewhere.
 const REQUEST: &[u8] = b" HTTP/1.1\r\n";
 /// The end of a request line that reads the control object.
 const LOOK: &[u8] = b"control HTTP/1.1\r\n";
@@ -15,7 +15,7 @@ const STEERING: &[u8] = b"steering HTTP/1.1\r\n";
 /// A part of a request line that reads or writes an announcement.
 const ANNOUNCEMENT: &[u8] = b"nodes/";
 
-/// A proxy that lives as long as the process, because its threads wait for connections that end with it.
+/// A running proxy. It runs until this process exits.
 pub struct Counter {
     pub port: u16,
     requests: Arc<Requests>,
@@ -51,7 +51,8 @@ impl Counter {
         self.requests.all.load(Ordering::Relaxed)
     }
 
-    /// The requests about modules and steering: control object, steering object and announcements.
+    /// Number of requests about modules and steering so far. These concern the control object, the steering object and
+    /// announcements.
     pub fn for_modules(&self) -> u64 {
         self.requests.for_modules.load(Ordering::Relaxed)
     }
@@ -76,14 +77,14 @@ fn connect(client: TcpStream, target: u16, requests: &Arc<Requests>) -> io::Resu
     Ok(())
 }
 
-/// Finds a text in a stream, even if the text is cut in two.
+/// Finds a text in a stream, even if the text is split between two reads.
 struct Finder {
     text: &'static [u8],
     matched: usize,
 }
 
 impl Finder {
-    /// Requires that the text's first byte does not occur in it again.
+    /// Creates a finder. The text's first byte must not occur again in the text.
     fn of(text: &'static [u8]) -> Self {
         Self { text, matched: 0 }
     }
@@ -91,8 +92,8 @@ impl Finder {
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut found = 0;
         for byte in bytes {
-            // The first byte occurs only once in the text. So after a mismatch, a match can only restart from the
-            // beginning.
+            // The first byte occurs only once in the text. So after a mismatch, a new match can begin only with the
+            // first byte.
             let follows = *byte == self.text[self.matched];
             self.matched = if follows { self.matched + 1 } else { usize::from(*byte == self.text[0]) };
             if self.matched == self.text.len() {

@@ -1,4 +1,4 @@
-//! Time until the next instance runs: after an election, a crash, a hand-off.
+//! Measures the time until the next instance runs after an election, a crash or a hand-off.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,34 +19,37 @@ use crate::state::Writes;
 use crate::table::{Bar, Row, Unit};
 
 pub struct Effort {
-    /// Terms of one leader whose coordinator returns at once.
+    /// Number of terms of one leader whose coordinator returns at once.
     pub terms: usize,
-    /// Pairs of hosts that crash and hand off side by side.
+    /// Number of pairs of hosts. All pairs run at the same time.
     pub pairs: usize,
-    /// Crashes of each pair, and as many hand-offs.
+    /// Number of crashes of each pair, and number of its hand-offs.
     pub rounds: usize,
 }
 
-/// The shortest lease on the embedded store, and the shortest on Azurite, which is the default. In seconds.
+/// The shortest lease on the embedded store and the shortest on Azurite, in seconds. The latter is also the default.
 const LEASE: u32 = 2;
 const LEASE_ON_AZURITE: u32 = 15;
-/// The least share of a lease that is left when its holder is lost, since the holder renews after a sixth.
+/// Share of the lease that certainly remains when the holder is lost, because the holder renews after a sixth of the
+/// lease.
 const LEFT: f64 = 0.8;
-/// Pause between two terms of a leader: the next runner gets ready, and the last term is announced.
+/// Pause between two terms of a leader. It gives the host time to prepare the next runner and to announce the last
+/// term.
 const PAUSE: Duration = Duration::from_millis(120);
 /// Default interval between a standby's polls, in seconds.
 const POLL: f64 = 1.0;
-/// Writes of a hand-off: mark, release, acquire, term, and the claim of the state.
+/// Number of writes in a hand-off: the mark, the release, the acquisition, the term, and the claim of the state.
 const WRITES: usize = 5;
-/// The rest of a hand-off on a store over the network, in milliseconds.
+/// Upper bound on the time of a hand-off apart from its writes, on a store over the network, in milliseconds.
 const OWN_PART: f64 = 10.0;
 /// Number of measurements in which a whole lease expires, for comparison.
 const WAITED_OUT: usize = 3;
-/// Interval at which the watcher checks whether a lease has expired, and the error that this causes.
+/// Interval at which the benchmark checks whether a lease has expired. It is also the error of the measured time.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// Time from `elected`, when the term is written, to the first line of the guest, printed by its first instructions.
-/// Both are taken from the host's log. The yardstick is the start of a native program that prints a line.
+/// Measures the time from the event `elected`, when the term is written, to the guest's first line. The guest's first
+/// instructions print this line. Both times are taken from the host's log. The yardstick is the start of a native
+/// program that prints a line.
 pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let site = Site::new();
     let launch = site
@@ -54,10 +57,10 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         .flag("--lease", format!("{LEASE}s"))
         .flag("--max-memory", "64MiB");
     let mut node = launch.flag("--restart-delay", format!("{}ms", PAUSE.as_millis())).start();
-    // The first term finds cold caches, unlike the next ones.
+    // Run one more term than needed: the first one runs with cold caches and is not counted.
     let wanted = effort.terms + 1;
     let samples = site.journal.wait("terms", |events| {
-        // Searched only once all terms are there: a search at each line would take CPU time from the guest.
+        // Search only once all terms have been logged: a search after each line would take CPU time from the guest.
         if events.last().is_none_or(|last| last.term <= wanted as u64) {
             return None;
         }
@@ -78,8 +81,8 @@ pub fn elections(module: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row.bar(Bar::Ratio(1.0)).bar(Bar::P99Ratio(1.0)).against(NATIVE_START, &native)])
 }
 
-/// Time from the SIGKILL of a leading host until the next instance runs on the same machine. Each crash has an election
-/// of its own: from the second crash in a row on, the other host would wait.
+/// Measures the time from the SIGKILL of a leader's host until the next instance runs on the same machine. Each crash
+/// is in a new election, because the other host would wait from the second consecutive crash on.
 fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let death = |number: usize, witness| {
         let mut pair = Pair::start(keeper, &Setting { witness, ..Setting::default() });
@@ -95,8 +98,9 @@ fn deaths(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(30.0)).bar(Bar::P99(150.0)).beside(beside, waited_out.median()))
 }
 
-/// Time from the start of a host until its instance runs, on Azurite, after its predecessor was killed while it led.
-/// Each start has a store of its own: from the second crash in a row on, the host would give way.
+/// Measures the time from the start of a host until its instance runs, on Azurite. Before that, the host's predecessor
+/// is killed while it leads. Each start has a new store, because the host would defer to other nodes from the second
+/// consecutive crash on.
 fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     let azurite = Azurite::start();
     let restart = |number: usize, witness: bool| {
@@ -121,7 +125,7 @@ fn restarts(module: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(0.3)).beside(beside, waited_out.median()))
 }
 
-/// Time from the start of `baton suspend` until both hosts of a pair have reported it.
+/// Measures the time from the start of `baton suspend` until both hosts of a pair have reported the suspension.
 fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     let pair_of = |links| -> anyhow::Result<Samples> {
         let mut pair = Pair::start(keeper, &Setting { links, ..Setting::default() });
@@ -132,8 +136,8 @@ fn suspensions(keeper: &Path, times: usize) -> anyhow::Result<Row> {
     Ok(row.bar(Bar::Median(0.3)).beside("without links", unlinked.median()))
 }
 
-/// Time from the end of a leader's instance after SIGTERM until the next one runs, on Azurite, where hints go over the
-/// network. The yardstick is the time for as many writes to that store as a hand-off makes.
+/// Measures the time from the end of a leader's instance after SIGTERM until the next instance runs, on Azurite, where
+/// hints are sent over the network. The yardstick is the time that the writes of a hand-off take on this store.
 fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyhow::Result<Row> {
     let container = "hand-offs";
     let mut pair = Pair::start(keeper, &Setting::on(azurite, container));
@@ -153,7 +157,7 @@ fn hand_offs_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> anyho
     Ok(row.bar(Bar::Median(least + OWN_PART)).beside("five of its writes", least))
 }
 
-/// [`Pair::loss`] on Azurite, from one machine to another.
+/// Measures [`Pair::loss`] on Azurite, with each host on a machine of its own.
 fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     let mut pair = Pair::start(keeper, &Setting::on(azurite, "losses"));
     let losses = (0..times).map(|number| pair.loss(number)).collect();
@@ -161,8 +165,9 @@ fn losses_on_azurite(keeper: &Path, azurite: &Azurite, times: usize) -> Row {
     row.bar(Bar::Median(0.1)).bar(Bar::P99(0.3)).beside("poll", POLL)
 }
 
-/// Losses and hand-offs of pairs of hosts, with links and without. One host leads and one stands by, so that no third
-/// one helps. Their guest keeps state, as most do: it is claimed before there is an instance.
+/// Measures losses and hand-offs of pairs of hosts, with and without links. In each pair, one host leads and the other
+/// is the only standby. The guest keeps state, as most guests do, so the new leader must claim the state before it
+/// starts an instance.
 pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let (keeper, azurite) = (&*guests.keeper, Azurite::start());
     let (losses, hand_offs) = pairs(keeper, effort, &Setting::default())?;
@@ -189,7 +194,7 @@ pub fn crashes_and_hand_offs(guests: &Guests, effort: &Effort) -> anyhow::Result
     ])
 }
 
-/// The losses and the hand-offs, in seconds.
+/// Measures losses and hand-offs on several pairs at the same time. Returns the times of both, in seconds.
 fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(Samples, Samples)> {
     let (mut losses, mut hand_offs) = (Samples::default(), Samples::default());
     thread::scope(|scope| {
@@ -216,7 +221,7 @@ fn pairs(keeper: &Path, effort: &Effort, setting: &Setting) -> anyhow::Result<(S
 
 #[derive(Clone)]
 struct Setting {
-    /// Address of the emulator, and the container. `None` for the embedded store.
+    /// Address of the emulator, and name of the container; `None` for the embedded store.
     azurite: Option<(String, String)>,
     /// True if a host may reclaim the lease of a dead holder.
     witness: bool,
@@ -225,7 +230,7 @@ struct Setting {
 }
 
 impl Default for Setting {
-    /// The defaults of a host, on the embedded store.
+    /// Returns a host's default settings, on the embedded store.
     fn default() -> Self {
         Self { azurite: None, witness: true, links: true }
     }
@@ -251,10 +256,11 @@ impl<'a> Pair<'a> {
         Self { site, keeper, setting: setting.clone(), leader, term, standby, started: 2 }
     }
 
-    /// Time from the end of the lease of a leader whose machine is lost until the standby's instance runs, in seconds.
-    /// All of the host's processes are stopped at once: nothing is renewed, no process exits, and no connection closes.
+    /// Simulates the loss of the leader's machine. Returns the time from the end of the leader's lease until the
+    /// standby's instance runs, in seconds. All of the leader's processes are paused at once, so that nothing is
+    /// renewed, no process exits and no connection is closed.
     fn loss(&mut self, number: usize) -> f64 {
-        // Spreads the losses over the intervals between renewals and polls.
+        // Spread the losses over the intervals between renewals and between polls.
         let lease = f64::from(self.setting.lease());
         let spread = POLL.max(lease / 6.0) * (number as f64 * 0.618_034).fract();
         thread::sleep(Duration::from_secs_f64(0.4 + spread));
@@ -266,7 +272,8 @@ impl<'a> Pair<'a> {
         took
     }
 
-    /// Time from the end of the leader's instance after SIGTERM until the standby's runs, in seconds.
+    /// Measures the time from the end of the leader's instance after SIGTERM until the standby's instance runs, in
+    /// seconds.
     fn hand_off(&mut self) -> f64 {
         let term = self.term;
         self.leader.signal(Signal::TERM);
@@ -277,7 +284,8 @@ impl<'a> Pair<'a> {
         took
     }
 
-    /// Time from the start of the command until both hosts have reported the suspension, in seconds. Then resumes.
+    /// Measures the time from the start of the command until both hosts have reported the suspension, in seconds.
+    /// Resumes the election afterwards.
     fn suspension(&mut self) -> anyhow::Result<f64> {
         let begun = now();
         self.site.steer("suspend")?;
@@ -304,8 +312,8 @@ impl<'a> Pair<'a> {
         self.leader = std::mem::replace(&mut self.standby, standby);
     }
 
-    /// The last moment at which the store reports the lease of the leader's term as held. It is earlier than the
-    /// lease's end, so that the error lengthens the measured time.
+    /// Waits until the leader's lease has ended. Returns the last time at which the store reported it as held. This is
+    /// earlier than the lease's end, so the error can only lengthen the measured time.
     fn end_of_lease(&self) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let store: Box<dyn LeaseStore> = match &self.setting.azurite {
@@ -324,7 +332,7 @@ impl<'a> Pair<'a> {
                         held_at = reading
                     }
                     Ok(_) => return held_at,
-                    // Another request holds a short lock: try again.
+                    // Try again: another request may hold the lock for a short time.
                     Err(_) => {}
                 }
                 tokio::time::sleep(LOOK).await;
@@ -334,7 +342,7 @@ impl<'a> Pair<'a> {
 }
 
 impl Setting {
-    /// The defaults of a host, on Azurite.
+    /// Returns a host's default settings, on Azurite.
     fn on(azurite: &Azurite, container: &str) -> Self {
         Self { azurite: Some((azurite.address().to_string(), container.to_owned())), ..Self::default() }
     }
@@ -357,7 +365,7 @@ impl Setting {
         launch.flag("--max-memory", "64MiB").start()
     }
 
-    /// Waits until a standby follows and, with links, hears from the leader.
+    /// Waits until a host is a standby and, with links, has a link to the leader.
     fn stands_by(&self, standby: &Node) {
         follows(standby);
         if self.links {

@@ -1,4 +1,4 @@
-//! Builds the coordinators that are measured: the tests' fixtures, whose behavior can be set.
+//! Builds the coordinators to measure. They are the fixtures of the tests, whose behavior can be set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ pub struct Guests {
 /// Builds all guests.
 ///
 /// # Errors
-/// If cargo does not start, or a build fails: the target `wasm32-wasip2` may be missing.
+/// If cargo does not start, or if a build fails, for example because the target `wasm32-wasip2` is missing.
 pub fn build() -> anyhow::Result<Guests> {
     let (fixtures, asks) = (build_folder("guests")?, build_folder("http-guest")?);
     Ok(Guests {

@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use crate::node::{Event, Journal, Launch, Node, baton, finish};
 
-/// A folder for the embedded store, the homes of some hosts, and all that they log.
+/// A folder for the embedded store, a home folder for hosts, and the events that the hosts log.
 pub struct Site {
     pub journal: Journal,
     home: TempDir,
@@ -35,12 +35,13 @@ impl Site {
         self.home.path().join(name)
     }
 
-    /// A host that will contend for the election `bench` on this store, with defaults otherwise.
+    /// Prepares a host that contends for the election `bench` on this store. Its other settings have their defaults.
     pub fn launch(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         self.launch_at(self.home.path(), name, module, behaviour, store)
     }
 
-    /// The same on a machine of its own, as far as a folder can be one: no other host sees its files.
+    /// Like [`Self::launch`], but as if on a machine of its own: the host has its own home folder, so no other host
+    /// sees its files.
     pub fn launch_alone(&self, name: &str, module: &Path, behaviour: &str, store: &str) -> Launch {
         let machine = self.path(name);
         std::fs::create_dir_all(&machine).expect("a folder");
@@ -66,7 +67,7 @@ impl Site {
         Ok(())
     }
 
-    /// A host that will run what its configuration file says.
+    /// Prepares a host that runs the coordinators in a configuration file.
     pub fn launch_file(&self, name: &str, file: &Path) -> Launch {
         let cache = self.home.path().join("cache");
         Launch::run(name, self.home.path(), &self.journal).flag("--cache", cache).flag("--config", file)
@@ -76,7 +77,7 @@ impl Site {
 /// Interval between the lines of a guest that should be silent, in milliseconds.
 pub const SILENCE: u64 = 24 * 60 * 60 * 1000;
 
-/// Waits until the host follows, which means that it has read the store.
+/// Waits until the host is a standby, which means that it has read the store.
 pub fn follows(node: &Node) {
     node.event("standby", |event| event.name == "standby");
 }

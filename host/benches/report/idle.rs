@@ -1,4 +1,4 @@
-//! Resources that hosts use while nothing changes: memory, CPU time, requests to the store.
+//! Measures the resources that hosts use while nothing changes: memory, CPU time, and requests to the store.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,20 +18,22 @@ use crate::usage::{Cpu, memory};
 pub const SETTLE: Duration = Duration::from_secs(5);
 /// Default lease duration, in seconds.
 const LEASE: f64 = 15.0;
-/// Usual number of reads of the control and the steering object per second: one of each every 3 s.
+/// Usual number of reads of the control object and the steering object per second: each is read every 3 s.
 const LOOKS: f64 = 2.0 / 3.0;
-/// Largest number of requests about modules and steering per second: a read of each object every 2 s, and an
-/// announcement every minute, before which the last one is read.
+/// Maximum number of requests about modules and steering per second. A host reads each of the two objects every 2 s.
+/// Every minute, it reads its last announcement and writes a new one.
 const MOST_FOR_MODULES: f64 = 1.0 + 2.0 / 60.0;
-/// Requests per second of a standby that hears its leader: a read of the lease every 10 s, of the control and the
-/// steering object every 30 s each, and an announcement every minute. A window's edges may add two requests.
+/// Maximum number of requests per second of a standby with a link to its leader. Such a standby reads the lease every
+/// 10 s, the control object and the steering object every 30 s, and announces itself every minute. Two more requests
+/// may fall on the edges of the window.
 const LISTENING: f64 = 0.2;
-/// Numbers of elections that one host leads.
+/// The numbers of elections that one host leads in this measurement.
 const COUNTS: [usize; 3] = [1, 10, 100];
-/// Pairs of a leader and a standby on the embedded store.
+/// Number of pairs of a leader and a standby on the embedded store.
 const PAIRS: usize = 3;
 
-/// Memory and CPU time on the embedded store, one after the other: the same work takes twice as long with cold caches.
+/// Measures memory and CPU time on the embedded store. The groups of hosts are measured one after another, because with
+/// cold caches the same work takes twice as long.
 pub fn at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let mut rows = pairs_at_rest(module, window)?;
     let crowds = COUNTS.iter().map(|count| Crowd::start(module, *count, None)?.at_rest(window));
@@ -58,7 +60,7 @@ fn pairs_at_rest(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     Ok(small(&all(&leaders)?, &all(&standbys)?))
 }
 
-/// Requests to a store that is reached over the network, so that a proxy can count them.
+/// Counts requests to a store that is reached over the network, with a proxy.
 pub fn requests(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let pair = Remote::start(module, azurite.address().port(), "pair", &[])?;
@@ -105,7 +107,7 @@ fn small(leaders: &[Used], standbys: &[Used]) -> Vec<Row> {
 }
 
 fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
-    // At its edge, the window may have one request more.
+    // One more request may fall on the edge of the window.
     let edge = 1.0 / leader.seconds;
     let row = |what: &str, per_second| Row::new(what, Unit::PerSecond, Samples::from_iter([per_second]));
     let for_modules = |used: &Used| {
@@ -128,7 +130,8 @@ fn counted(leader: &Used, standby: &Used, listening: &Used) -> Vec<Row> {
     ]
 }
 
-/// Usage with 1, 10 and 100 elections. The last is compared with the line through the first two.
+/// Compares the usage with 1, 10 and 100 elections. The yardstick for 100 elections is the line through the values for
+/// 1 and 10.
 fn growth(what: &str, unit: Unit, values: Vec<f64>) -> Vec<Row> {
     let [one, ten, hundred] = COUNTS.map(|count| count as f64);
     let in_line = values[0] + (values[1] - values[0]) / (ten - one) * (hundred - one);
@@ -158,7 +161,7 @@ impl Pair {
     }
 }
 
-/// A leader and a standby on Azurite, each behind a proxy that counts.
+/// A leader and a standby on Azurite. Each uses its own proxy, which counts its requests.
 struct Remote {
     leader: (Node, Counter),
     standby: (Node, Counter),
@@ -243,7 +246,7 @@ pub struct Used {
     seconds: f64,
     /// Resident memory, in MiB.
     memory: f64,
-    /// Part of the memory that no file backs, in MiB.
+    /// The part of the memory that is not backed by a file, in MiB.
     pub anonymous: f64,
     /// CPU time, in percent of a core.
     pub cpu: f64,
@@ -254,13 +257,13 @@ pub struct Used {
 }
 
 impl<'a> Watch<'a> {
-    /// Starts to watch a host, and the requests that this proxy counts.
+    /// Starts to measure a host and, if there is a proxy, the requests that it counts.
     pub fn begin(node: &Node, counter: Option<&'a Counter>) -> Self {
         let (requests, for_modules) = count(counter);
         Self { pid: node.pid(), begin: Instant::now(), cpu: Cpu::read(node.pid()).ok(), counter, requests, for_modules }
     }
 
-    /// Resources that the host has used since the start.
+    /// Returns the resources that the host has used since [`Self::begin`].
     ///
     /// # Errors
     /// If the host has exited.
@@ -282,7 +285,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The requests so far, and those about modules and steering.
+/// Returns the number of all requests so far, and the number of those about modules and steering.
 fn count(counter: Option<&Counter>) -> (u64, u64) {
     counter.map_or((0, 0), |counter| (counter.requests(), counter.for_modules()))
 }

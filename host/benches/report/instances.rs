@@ -1,4 +1,4 @@
-//! Starts and kills of instances in this process, compared with bare wasmtime.
+//! Measures starts and kills of instances, with this process as the host. Compares them with bare wasmtime.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader};
@@ -39,7 +39,7 @@ pub struct Effort {
 /// Memory that a large instance touches, in MiB.
 const TOUCHED: u64 = 512;
 
-/// Size of the computation that is compared with the same one in this process.
+/// Upper limit of the search for primes. The same search also runs natively in this process, as the yardstick.
 const PRIMES_BELOW: usize = 5_000_000;
 
 /// Iterations of the tight loop.
@@ -48,13 +48,15 @@ const TURNS: u64 = 30_000_000;
 /// Number of busy instances in a crowd.
 const CROWD: usize = 20;
 
-/// Delay from an instance's line to its kill, because the line comes before the behavior that is measured.
+/// Delay between an instance's line and its kill. The instance prints the line just before it begins the measured
+/// behavior.
 const SAID: Duration = Duration::from_millis(1);
 
-/// The same in a crowd, where a new process first gets more than its share.
+/// Like [`SAID`], but in a crowd, where the scheduler at first gives a new process more than its share of CPU time.
 const CROWDED: Duration = Duration::from_millis(50);
 
-/// Rest before a start that finds its runner ready: longer than a host waits before it makes the next runner.
+/// Pause before a start whose runner must be ready. It is longer than the time that a host waits before it makes the
+/// next runner.
 const REST: Duration = Duration::from_millis(30);
 
 /// The measured behaviors of the fixture.
@@ -121,7 +123,8 @@ pub async fn measure(guests: &Guests, effort: &Effort) -> wasmtime::Result<Vec<R
     Ok(rows.into_iter().chain(computing).chain([tight]).collect())
 }
 
-/// Kills one of many busy instances, and a native process in its place. Either needs a turn on a processor to exit.
+/// Measures the kill of one of many busy instances, and of a native process instead of that instance. To exit, both
+/// must be scheduled on a CPU.
 async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samples, Samples)> {
     let mut others = Vec::new();
     for _ in 1..CROWD {
@@ -141,10 +144,10 @@ async fn kills_in_a_crowd(baton: &Baton, times: usize) -> wasmtime::Result<(Samp
     Ok((native, took))
 }
 
-/// Argument with which this program touches as much memory as a large instance, and waits to be killed.
+/// Argument that makes this program touch as much memory as a large instance and then wait to be killed.
 const TOUCH: &str = "touch";
 
-/// Argument with which this program computes until it is killed.
+/// Argument that makes this program compute until it is killed.
 const SPIN: &str = "spin";
 
 /// Behaves as a native process if `word` is `TOUCH` or `SPIN`, and otherwise returns.
@@ -158,7 +161,8 @@ pub fn native_process(word: &str) {
             }
         }
         SPIN => {
-            // A runner has a session of its own, too. The scheduler gives each session a share (sched(7), autogroup).
+            // Start a new session, as a runner does: the scheduler gives each session a share of the CPU time
+            // (sched(7), autogroup).
             let _own = rustix::process::setsid();
             println!("busy");
             loop {
@@ -172,7 +176,7 @@ pub fn native_process(word: &str) {
 /// Name of the measurement of [`native_start`].
 pub const NATIVE_START: &str = "a native program's start → its first line";
 
-/// Time from the start of a native program to its first line, in milliseconds, after this rest.
+/// Pauses for `rest`, then measures the time from the start of a native program to its first line, in milliseconds.
 pub fn native_start(rest: Duration) -> std::io::Result<f64> {
     std::thread::sleep(rest);
     let begin = Instant::now();
@@ -185,7 +189,8 @@ pub fn native_start(rest: Duration) -> std::io::Result<f64> {
     Ok(milliseconds(took))
 }
 
-/// Time from the kill of a native process, this long after its line, until it is reaped, in milliseconds.
+/// Kills a native process once the time `after` has elapsed since its first line. Returns the time from the kill until
+/// the process has been reaped, in milliseconds.
 fn native_exit(word: &str, after: Duration) -> std::io::Result<f64> {
     let mut process = Command::new(std::env::current_exe()?).arg(word).stdout(Stdio::piped()).spawn()?;
     if let Some(stdout) = process.stdout.take() {
@@ -198,7 +203,7 @@ fn native_exit(word: &str, after: Duration) -> std::io::Result<f64> {
     Ok(milliseconds(begin.elapsed()))
 }
 
-/// A tight loop in a guest, compared with the same in wasmtime without checks.
+/// Measures a tight loop in a guest, compared with the same loop in wasmtime without epoch checks.
 async fn tight(baton: &Baton, unchecked: &Baseline, times: usize) -> wasmtime::Result<Row> {
     let (mut guests, mut bare) = (Samples::default(), Samples::default());
     let turns = TURNS.to_string();
@@ -217,7 +222,7 @@ async fn tight(baton: &Baton, unchecked: &Baseline, times: usize) -> wasmtime::R
     Ok(row.bar(Bar::Ratio(1.1)).beside("in wasmtime without checks", bare.median()))
 }
 
-/// A computation natively, in a guest, and with the command `wasmtime` if it is installed.
+/// Measures a computation in this process, in a guest and, if it is installed, in the command `wasmtime`.
 async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Result<Vec<Row>> {
     let (mut natives, mut guests, mut commands) = (Samples::default(), Samples::default(), Samples::default());
     let limit = PRIMES_BELOW.to_string();
@@ -250,13 +255,13 @@ async fn compute(baton: &Baton, program: &Path, times: usize) -> wasmtime::Resul
     Ok(rows)
 }
 
-/// Duration of the guest's computation, in milliseconds, and its result.
+/// Parses a line that contains the duration of a computation and its result. Returns the duration in milliseconds.
 fn computed(line: &str) -> Option<(f64, u64)> {
     let (took, result) = line.split_once(' ')?;
     Some((took.parse::<f64>().ok()? / 1e6, result.parse().ok()?))
 }
 
-/// The host's runtime, without lease and supervisor.
+/// The host's runtime, without a lease and a supervisor.
 pub struct Baton {
     pub launcher: Launcher,
     module: Module,
@@ -287,7 +292,8 @@ impl Baton {
         Ok(Self { launcher, module, terms: AtomicU64::new(0) })
     }
 
-    /// Time from the start of an instance whose runner is ready to its first instruction, in milliseconds.
+    /// Measures the time from the start of an instance to its first instruction, in milliseconds. The runner is ready
+    /// beforehand.
     async fn start_when_ready(&self) -> wasmtime::Result<f64> {
         self.launcher.runners.make_ready(&self.module).await?;
         tokio::time::sleep(REST).await;
@@ -308,7 +314,8 @@ impl Baton {
         Ok(milliseconds(first.saturating_duration_since(begin)))
     }
 
-    /// Time from the kill of an instance, after a line that starts with `line`, until it is gone, in milliseconds.
+    /// Kills an instance once the time `after` has elapsed since it printed a line that starts with `line`. Returns the
+    /// time from the kill until the instance has exited, in milliseconds.
     async fn kill(&self, env: &[(&str, &str)], line: &str, after: Duration) -> wasmtime::Result<f64> {
         let (mut instance, mut lines) = self.start(env);
         let early = || format!("the guest ended before it printed `{line}`");
@@ -322,12 +329,12 @@ impl Baton {
         Ok(milliseconds(took))
     }
 
-    /// The last line of an instance that ends by itself.
+    /// Runs an instance until it ends by itself. Returns its last line.
     pub async fn last_line(&self, env: &[(&str, &str)]) -> wasmtime::Result<String> {
         self.lines(env).await?.pop().context("the guest printed nothing")
     }
 
-    /// The lines of an instance that ends by itself.
+    /// Runs an instance until it ends by itself. Returns its lines.
     pub async fn lines(&self, env: &[(&str, &str)]) -> wasmtime::Result<Vec<String>> {
         let (mut instance, mut lines) = self.start(env);
         let end = gone(&mut instance).await;
@@ -348,13 +355,13 @@ impl Baton {
         let mut launcher = self.launcher.clone();
         launcher.env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let deadline = launcher.clock.now() + Duration::from_secs(3600);
-        // Each instance has a term of its own, or the next one could not claim its state.
+        // Give each instance a new term: with the same term, the next instance could not claim the state.
         let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
         launcher.start(&self.module, term, deadline, deadline, output)
     }
 }
 
-/// Runners of the `baton` binary, with this process as their host.
+/// Creates runners of the `baton` binary. This process is their host.
 pub fn runners(http: HttpPolicy) -> std::io::Result<Runners> {
     let limits = Limits { memory: (TOUCHED + 64) << 20, ..Limits::default() };
     let policy = Policy { limits, http, ..Policy::default() };
@@ -382,7 +389,7 @@ impl Output for Lines {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Line(_, line) = notice {
             let at = Instant::now();
-            // After the measurement, the receiver is dropped.
+            // Ignore errors: the receiver is dropped after the measurement.
             let _ = self.0.send(Line { at, text: line.to_string() });
         }
     }

@@ -1,4 +1,4 @@
-//! The example scheduler in each of its languages: size, time to compile and time to start.
+//! Measures the example scheduler in each of its languages: its size, its time to compile and its time to start.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +18,11 @@ pub struct Effort {
 
 const LANGUAGES: [&str; 5] = ["rust", "js", "python", "c", "go"];
 
-/// Time to compile each, and time from the written term to the first instruction, with the state claimed.
+/// Measures the time to compile each example, and the time from the written term to the first instruction. The latter
+/// includes the claim of the state.
 ///
 /// # Errors
-/// If one of them is not built.
+/// If one of the examples has not been built.
 pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for language in LANGUAGES {
@@ -30,7 +31,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let [mut compiled, mut started] = [Samples::default(), Samples::default()];
         for _ in 0..effort.starts {
             let site = Site::new();
-            // The first host compiles the module, and the second one finds it in the cache.
+            // The first host compiles the module. The second host finds the compiled module in the cache.
             for (name, is_cached) in [("first", false), ("second", true)] {
                 let host = site.launch(name, &module, "beat", &site.url());
                 let mut host = host.flag("--config-var", "workers=1").start();
@@ -57,7 +58,7 @@ pub fn measure(effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// True if the cache has an entry, which is made after the module is ready.
+/// True if the cache has an entry. The host writes it only after the module is ready.
 fn is_kept(cache: &Path) -> bool {
     let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|kind| kind == "code"))

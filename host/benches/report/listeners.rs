@@ -1,4 +1,4 @@
-//! The cost for a leader of the standbys that listen to it.
+//! Measures the resources that a leader needs for standbys with links to it.
 
 use std::path::Path;
 use std::thread;
@@ -11,11 +11,12 @@ use crate::node::{Event, Node};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of standbys that is compared with one.
+/// Number of standbys to compare with a single one.
 const MANY: usize = 100;
 const KIB_IN_MIB: f64 = 1024.0;
 
-/// A leader with many standbys, compared with one: over sockets on the embedded store, and over the network on Azurite.
+/// Compares a leader with many standbys to a leader with one. On the embedded store, links use local sockets; on
+/// Azurite, they use the network.
 pub fn measure(module: &Path, window: Duration) -> anyhow::Result<Vec<Row>> {
     let azurite = Azurite::start();
     let url = |container: &str| format!("azurite://127.0.0.1:{}/{container}", azurite.address().port());
@@ -68,7 +69,7 @@ impl Fleet {
         Self { leader, _standbys: standbys, _site: site }
     }
 
-    /// Resources that the leader uses while nothing changes.
+    /// Measures the resources that the leader uses while nothing changes.
     fn rests(self, window: Duration) -> anyhow::Result<Used> {
         thread::sleep(SETTLE);
         let watch = Watch::begin(&self.leader, None);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Processor, cores, memory, kernel and the relevant versions, one a line.
+/// Describes the processor, its cores, the memory, the kernel and the relevant versions, one per line.
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let rows = [
@@ -28,7 +28,7 @@ fn versions() -> String {
     format!("baton {baton}, wasmtime {}, sqlite {}, {rustc}", locked("wasmtime"), rusqlite::version())
 }
 
-/// The locked version of a dependency.
+/// Returns the version of a dependency in `Cargo.lock`.
 fn locked(package: &str) -> String {
     let lock = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock")).unwrap_or_default();
     let mut lines = lock.lines().skip_while(|line| *line != format!("name = \"{package}\""));
@@ -36,7 +36,7 @@ fn locked(package: &str) -> String {
     version.unwrap_or("(unknown)").to_string()
 }
 
-/// The value of the first line `NAME : VALUE` of a file.
+/// Returns VALUE from the first line of a file that has the form `NAME : VALUE`.
 fn field(path: &str, name: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.split_once(':'));

@@ -1,8 +1,8 @@
-//! `cargo bench --bench report`: Baton's promises in numbers, each next to its yardstick, in one table.
+//! `cargo bench --bench report`: measures Baton's promises, and prints each number next to its yardstick, in one table.
 //!
-//! Everything is measured in one run, on one machine: promises about hosts with processes of the real binary, and those
-//! about instances with the library. A missed bar is printed, and the exit status is 1. `-- --full` takes more samples.
-//! `-- WORD` measures only the sections with that word in their names.
+//! Everything is measured in one run, on one machine. Promises about hosts are measured with processes of the real
+//! binary, and promises about instances with the library. If a number misses its bar, the report lists it and exits
+//! with status 1. `-- --full` takes more samples. `-- WORD` measures only the sections with that word in their names.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what cannot be measured ends its section, with a reason")]
 #![allow(clippy::disallowed_methods, reason = "measures by plain clocks, and starts what it measures itself")]
@@ -55,7 +55,7 @@ struct Effort {
     window: Duration,
 }
 
-/// About 15 minutes, most of it for swaps: each waits until its push is noticed.
+/// A run of about 15 minutes. Most of this time is for swaps, because each waits until the host notices the push.
 const QUICK: Effort = Effort {
     instances: instances::Effort { starts: 1_000, kills: 300, large: 30 },
     state: state::Effort { rounds: 10, commits: 50 },
@@ -68,7 +68,7 @@ const QUICK: Effort = Effort {
     window: Duration::from_secs(30),
 };
 
-/// About 90 minutes.
+/// A run of about 90 minutes.
 const FULL: Effort = Effort {
     instances: instances::Effort { starts: 10_000, kills: 3_000, large: 200 },
     state: state::Effort { rounds: 40, commits: 100 },
@@ -124,7 +124,7 @@ fn measure(guests: &Guests, effort: &Effort) -> Vec<Row> {
     sections.into_iter().flatten().collect()
 }
 
-/// Measures one section. If that fails, the table says so.
+/// Measures one section. If the measurement fails, the table contains the error.
 fn section<E: Display>(name: &str, measure: impl FnOnce() -> Result<Vec<Row>, E>) -> Vec<Row> {
     let mut words = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).peekable();
     if words.peek().is_some() && !words.any(|word| name.contains(&word)) {

@@ -1,6 +1,7 @@
-//! HTTP requests from an instance, compared with those of native clients on the same runtime.
+//! Measures HTTP requests from an instance, compared with requests from native clients on the same runtime.
 //!
-//! All use the same server on loopback, a persistent connection, and the same headers except for the host's three.
+//! All clients use the same server on loopback and a persistent connection. They send the same headers, except for
+//! three that only the host adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,12 +20,12 @@ use crate::instances::{Baton, runners};
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Number of rounds, with [`REQUESTS`] by each client in each.
+/// Number of rounds. In each round, each client sends [`REQUESTS`] requests.
 pub struct Effort {
     pub rounds: usize,
 }
 
-/// Requests in a round: so many that the slow first ones of a process hardly count.
+/// Number of requests in a round. It is so large that the first requests of a process, which are slow, hardly matter.
 const REQUESTS: usize = 2000;
 
 /// Measures with this guest.
@@ -34,7 +35,7 @@ const REQUESTS: usize = 2000;
 pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    // The server ends with this process, as its connections do.
+    // The server's threads are not joined. They end with this process.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || serve(stream));
@@ -57,7 +58,7 @@ pub async fn measure(module: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     ])
 }
 
-/// Answers every request with a short body. The requests have none.
+/// Responds to every request with a short body. The requests have no bodies.
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut lines = BufReader::new(stream.try_clone()?);
@@ -71,11 +72,11 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Requests by the client that a native program would use.
+/// Sends requests with reqwest, which a native program would use.
 async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let url = format!("http://{address}/");
-    // On a thread of the runtime, as in a native program.
+    // Send the requests on a thread of the runtime, as a native program would.
     let asking = tokio::spawn(async move {
         let mut took = Vec::with_capacity(REQUESTS);
         for _ in 0..REQUESTS {
@@ -91,7 +92,7 @@ async fn asked_by_reqwest(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     asking.await?
 }
 
-/// Requests by the protocol alone, as the least that any client needs.
+/// Sends requests with hyper, which implements only the protocol. This is the minimum that any client needs.
 async fn asked_by_hyper(address: SocketAddr) -> wasmtime::Result<Vec<f64>> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

@@ -20,7 +20,7 @@ impl Samples {
         self.at(0.5)
     }
 
-    /// The value that 99 of 100 do not exceed: the largest if there are fewer than 100.
+    /// The 99th percentile. With fewer than 100 values, this is the largest value.
     pub fn p99(&self) -> f64 {
         self.at(0.99)
     }

@@ -1,4 +1,5 @@
-//! The cost of a guest's state: a commit, compared with a conditional write of the same size, and a read.
+//! Measures the cost of a guest's state: of a commit, compared with a conditional write of the same size, and of a
+//! read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use crate::instances::Baton;
 use crate::samples::Samples;
 use crate::table::{Bar, Row, Unit};
 
-/// Numbers of measurements: rounds of commits, each after as many writes.
+/// Number of measurements. Each round consists of writes and of the same number of commits.
 pub struct Effort {
     pub rounds: usize,
     /// Commits in each round.
     pub commits: usize,
 }
 
-/// Size of the stored state with the guest's one value of 100 bytes, in bytes.
+/// Size of the stored state, in bytes. The guest keeps one value of 100 bytes.
 const STORED: usize = 164;
 
 /// Measures with the guest that keeps state.
@@ -55,8 +56,8 @@ pub async fn measure(keeper: &Path, effort: &Effort) -> wasmtime::Result<Vec<Row
     ])
 }
 
-/// Conditional writes to a store, each based on the previous one and as large as a commit. Each takes one round trip,
-/// as a yardstick for operations that take such trips.
+/// Conditional writes to a store, each based on the previous one and as large as a commit. Each write takes one round
+/// trip, so it is a yardstick for operations that take several round trips.
 pub struct Writes {
     store: Arc<dyn ObjectStore>,
     election: ElectionName,
@@ -80,7 +81,8 @@ impl Writes {
     /// If the store fails.
     pub async fn write(&mut self) -> wasmtime::Result<f64> {
         let content = content();
-        // The server may be closing an idle connection. With this read, no write pays for a new connection.
+        // The server may have closed the idle connection. Read first, so that the measured write does not include the
+        // time to open a new one.
         let _ = self.store.read(VersionedObject::State, &self.election, None).await;
         let begin = Instant::now();
         self.version = self.store.write(VersionedObject::State, &self.election, Some(&self.version), content).await?;
@@ -92,7 +94,7 @@ fn content() -> Bytes {
     Bytes::from(vec![7; STORED])
 }
 
-/// Time for each operation in the guest, in milliseconds.
+/// Measures the time of each operation in the guest, in milliseconds.
 async fn times(baton: &Baton, behaviour: &str, times: usize) -> wasmtime::Result<Vec<f64>> {
     let times = times.to_string();
     let line = baton.last_line(&[("BEHAVIOUR", behaviour), ("TIMES", &times)]).await?;

@@ -1,4 +1,4 @@
-//! The cost of a swap: time without an instance, and time from a push until the version runs.
+//! Measures swaps: the time without an instance, and the time from a push until the version runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,25 +23,27 @@ use crate::table::{Bar, Row, Unit};
 use baton_test_support::modules::numbered;
 
 pub struct Effort {
-    /// Hosts side by side for each guest.
+    /// Number of hosts for each guest. All hosts run at the same time.
     pub hosts: usize,
-    /// Swaps of each host.
+    /// Number of swaps of each host.
     pub rounds: usize,
 }
 
-/// Usual and longest time without an instance, in milliseconds. On Azurite, a round trip is added.
+/// Bars for the median and the 99th percentile of the time without an instance, in milliseconds. On Azurite, the time
+/// of one round trip is added to each.
 const USUAL_GAP: f64 = 1.5;
 const GAP: f64 = 5.0;
 /// Upper bound on the time until a push is noticed without a hint, in seconds. With a hint, this is the typical time.
 const NOTICED: f64 = 5.0;
 const TOLD: f64 = 0.3;
-/// Conditional writes after each swap.
+/// Number of conditional writes after each swap.
 const WRITES: usize = 3;
 
-/// Guests that stop when asked, without and with state, which is claimed before the start: behavior and row suffix.
+/// The behaviors of the two guests, with suffixes for their rows. Both guests stop when requested. The second has
+/// state, which must be claimed before the start.
 const KINDS: [(&str, &str); 2] = [("beat", ""), ("rest", ", with state")];
 
-/// Versions of real guests, pushed one after another to hosts that lead.
+/// Measures swaps between versions of a guest that are pushed, one after another, to a leader.
 ///
 /// # Errors
 /// If a push or the emulator fails.
@@ -54,7 +56,7 @@ pub fn measure(guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
 /// Measures on the embedded store, or on Azurite.
 fn on(azurite: Option<&Azurite>, guests: &Guests, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let mut measured = [Measured::default(), Measured::default()];
-    // One swap at a time: compiling for another one would slow it down.
+    // Allow only one swap at a time: the compilation for another swap would slow it down.
     let turn = &Mutex::new(());
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..effort.hosts * KINDS.len())
@@ -107,13 +109,13 @@ struct Measured {
     lines: Samples,
     /// Time from the end of the push to the start of the instance, in seconds.
     pushed: Samples,
-    /// The same without the time for preparing the version.
+    /// Like `pushed`, but without the time for preparing the version.
     waited: Samples,
     /// Time from the start of the push to the start of the instance, in seconds.
     begun: Samples,
     /// Time for preparing the version, in seconds.
     prepared: Samples,
-    /// Time from ready to started, in seconds.
+    /// Time from the event `module_ready` to the event `started`, in seconds.
     ready: Samples,
     /// Conditional writes after the swaps, in milliseconds.
     writes: Samples,
@@ -138,7 +140,7 @@ struct Leader {
     site: Site,
     node: Node,
     store: String,
-    /// The component, without the part that makes a version of it.
+    /// The component, without the section that distinguishes a version.
     component: Vec<u8>,
     number: usize,
     term: u64,
@@ -178,7 +180,7 @@ impl Leader {
         let mut measured = Measured::default();
         for round in 0..rounds {
             let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            // Spreads the pushes over the interval between two polls of the host.
+            // Spread the pushes over the interval between two polls of the host.
             let spread = ((round * KINDS.len() + self.number) as f64 * 0.618_034).fract();
             thread::sleep(Duration::from_secs_f64(2.0 * spread));
             let version = u32::try_from(round + 1)?;

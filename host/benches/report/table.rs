@@ -28,9 +28,9 @@ pub enum Unit {
 pub enum Bar {
     Median(f64),
     P99(f64),
-    /// The median, divided by that of the yardstick.
+    /// The median, divided by the yardstick's median.
     Ratio(f64),
-    /// The 99th percentile, divided by that of the yardstick.
+    /// The 99th percentile, divided by the yardstick's 99th percentile.
     P99Ratio(f64),
 }
 
@@ -46,7 +46,7 @@ pub struct Row {
 struct Beside {
     name: String,
     median: f64,
-    /// NaN if only the median is known.
+    /// The 99th percentile; NaN if only the median is known.
     p99: f64,
 }
 
@@ -57,7 +57,7 @@ impl Row {
         Self { what: what.into(), unit, measured: Ok(samples), bars: Vec::new(), beside: None }
     }
 
-    /// A row that could not be measured, which counts as missed.
+    /// A row that could not be measured. It counts as missed.
     #[must_use]
     pub fn failed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), unit: Unit::S, measured: Err(why.into()), bars: Vec::new(), beside: None }
@@ -83,10 +83,10 @@ impl Row {
         self
     }
 
-    /// True if the row holds all its bars. `None` if it has none.
+    /// Returns true if the values are within all bars of the row; `None` if the row has no bars.
     pub fn holds(&self) -> Option<bool> {
         let Ok(samples) = &self.measured else { return Some(false) };
-        // A comparison with NaN is false: without samples, no bar is held.
+        // Without samples, the statistics are NaN. A comparison with NaN is false, so the row misses its bars.
         let holds = |bar: &Bar| match bar {
             Bar::Median(most) => samples.median() <= *most,
             Bar::P99(most) => samples.p99() <= *most,
@@ -129,7 +129,7 @@ impl Row {
     }
 }
 
-/// Renders these rows, with the missed ones below.
+/// Renders the rows, and lists the rows that miss a bar below them.
 pub fn render(rows: &[Row]) -> String {
     let head = ["what", "n", "median", "p99", "bar", "beside it", "ratio", ""].map(str::to_string);
     let lines: Vec<[String; 8]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();

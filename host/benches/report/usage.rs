@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::node::children_of;
 
-/// Memory of a host and of all processes that it has started, in MiB: the total, and the part that no file on a disk
-/// backs. Memory that several of them share counts once.
+/// Memory of a host and of all processes that it has started, in MiB: the total, and the part that is not backed by a
+/// file on disk. Shared memory counts once.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// All resident memory, including the binary's own pages, and all in-memory files.
@@ -17,7 +17,7 @@ pub struct Memory {
     pub anonymous: f64,
 }
 
-/// The memory that a host uses now.
+/// Measures the memory that a host uses now.
 ///
 /// # Errors
 /// If there is no such process.
@@ -26,7 +26,8 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     let (mut in_memory, mut on_disk) = (BTreeMap::new(), BTreeMap::new());
     for pid in family(pid) {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        // The proportional share: a runner and its template share much memory, but with no other process.
+        // Count the proportional share: a runner and its template share much memory with each other, but with no other
+        // process.
         anonymous += kib(&rollup, "Pss_Anon:").ok_or(io::ErrorKind::InvalidData)?;
         note_files(&fs::read_to_string(format!("/proc/{pid}/smaps"))?, &mut in_memory, &mut on_disk);
     }
@@ -36,12 +37,12 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     Ok(Memory { all: (anonymous + in_memory + on_disk) / 1024.0, anonymous: (anonymous + in_memory) / 1024.0 })
 }
 
-/// A process and those that it has started.
+/// Returns a process and all processes that it has started.
 fn family(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::once(pid).chain(children_of(pid).into_iter().filter_map(|pid| pid.try_into().ok()))
 }
 
-/// The first value with this name, in KiB.
+/// Returns the first value with this name, in KiB.
 fn kib(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"));
     line?.trim().parse().ok()
@@ -52,7 +53,8 @@ fn kib(text: &str, name: &str) -> Option<f64> {
 fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut BTreeMap<(String, u64), f64>) {
     let mut place = None;
     for line in smaps.lines() {
-        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234    /memfd:name (deleted)`, then a line for each size.
+        // `7f0c5e000000-7f0c5e200000 r--p 00100000 00:01 1234    /memfd:name (deleted)`, followed by one line for each
+        // size.
         let words: Vec<&str> = line.split_whitespace().collect();
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         if let [range, _, offset, _, inode, name @ ..] = &words[..]
@@ -66,7 +68,8 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
                 place = None;
             }
         } else if let (["Rss:", size, "kB"], Some(place)) = (&words[..], &place) {
-            // The process that has touched most of this file stands for all of them. A few private pages count twice.
+            // Use only the value of the process that has touched the largest part of this file. A few private pages
+            // count twice.
             let most = on_disk.entry(place.clone()).or_default();
             *most = f64::max(*most, size.parse().unwrap_or(0.0));
         }
@@ -78,7 +81,7 @@ fn note_files(smaps: &str, in_memory: &mut BTreeMap<String, u64>, on_disk: &mut 
 pub struct Cpu(Duration);
 
 impl Cpu {
-    /// The CPU time so far, including that of threads that have exited.
+    /// Reads the CPU time used so far, including the CPU time of threads that have exited.
     ///
     /// # Errors
     /// If there is no such process.
@@ -86,13 +89,13 @@ impl Cpu {
         family(pid).try_fold(Duration::ZERO, |all, pid| Ok(all + used_by(pid)?)).map(Self)
     }
 
-    /// The share of one core used since `earlier`, `elapsed` ago, in percent.
+    /// CPU use since the reading `earlier`, which was taken `elapsed` ago, in percent of one core.
     pub fn share_since(&self, earlier: &Cpu, elapsed: Duration) -> f64 {
         100.0 * self.0.saturating_sub(earlier.0).as_secs_f64() / elapsed.as_secs_f64()
     }
 }
 
-/// The CPU time of a process by its own clock, because the ticks in `/proc` are too coarse.
+/// Reads the CPU time of a process from its CPU clock, because the ticks in `/proc` are too coarse.
 fn used_by(pid: u32) -> io::Result<Duration> {
     let pid = pid.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut clock = 0;

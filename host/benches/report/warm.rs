@@ -1,4 +1,5 @@
-//! The cost for a standby of holding a large module warm: compiled, linked, and with its memory laid out.
+//! Measures the memory that a standby needs to keep a large module warm: compiled, linked, and with its memory laid
+//! out.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -13,19 +14,19 @@ use crate::table::{Row, Unit};
 use crate::usage::{Memory, memory};
 
 pub struct Effort {
-    /// Standbys of each kind.
+    /// Number of standbys of each kind.
     pub rounds: usize,
 }
 
 /// The example that contains a whole JavaScript engine.
 pub const LARGE: &str = "scheduler-js.wasm";
-/// Rest of a host before its memory is read.
+/// Pause before a host's memory is read.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// Standbys with the leader's small module, and with a large one.
+/// Compares standbys that have the leader's small module with standbys that have a large module.
 ///
 /// # Errors
-/// If the large module is not built.
+/// If the large module has not been built.
 pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     let large = example(LARGE)?;
     let mebibytes = std::fs::metadata(&large)?.len() as f64 / f64::from(1 << 20);
@@ -34,7 +35,7 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
         let site = Site::new();
         let leader = site.launch("leader", small, "beat", &site.url()).start();
         leader.after(0, "started");
-        // The leader has compiled the small module.
+        // The leader has already compiled the small module, so it is in the cache.
         beside.push(standby(&site, "small", small, true)?);
         cold.push(standby(&site, "cold", &large, false)?);
         warm.push(standby(&site, "warm", &large, true)?);
@@ -53,7 +54,8 @@ pub fn measure(small: &Path, effort: &Effort) -> anyhow::Result<Vec<Row>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Memory of a standby with this module. `cached` says whether the module's code must be in the cache.
+/// Measures the memory of a standby with this module. If `cached` is true, the module's code must come from the cache;
+/// otherwise it must not.
 fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Result<Memory> {
     let node: Node = site.launch(name, module, "beat", &site.url()).start();
     follows(&node);
@@ -63,10 +65,10 @@ fn standby(site: &Site, name: &str, module: &Path, cached: bool) -> anyhow::Resu
     memory(node.pid()).context("the standby ended while it was watched")
 }
 
-/// The component of an example.
+/// Returns the path of an example's component.
 ///
 /// # Errors
-/// If it is not built.
+/// If the example has not been built.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples").join(name);
     ensure!(path.exists(), "{} is missing: `make examples` builds it", path.display());

@@ -1,8 +1,9 @@
 //! The demo of `make demo`: three nodes, one lease, and one coordinator that moves from node to node.
 //!
 //! `demo BATON COORDINATOR` starts three hosts on an embedded store in a folder of its own. It ends the first leader
-//! with SIGKILL and the next two with SIGTERM, and checks Baton's promises on the way. It prints the nodes' reports and
-//! a summary, and ends its nodes. Its exit status is 1 if a promise was broken, or a step took too long.
+//! with SIGKILL and the next two with SIGTERM, and checks that Baton keeps its promises. It prints the nodes' events
+//! and a summary. At the end, it stops all nodes. Its exit status is 1 if a promise was broken, or a step took too
+//! long.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,9 +22,9 @@ use tokio::time::{Instant, timeout_at};
 
 /// Lease duration: the shortest that the embedded store accepts.
 const LEASE: Duration = Duration::from_secs(2);
-/// Time limit on each awaited step. No step comes near it, unless the machine is busy.
+/// Time limit on each awaited step. Unless the machine is busy, each step takes much less time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of lines that a leader prints before the demo ends it.
+/// Number of lines that a leader's instance prints before the demo ends the leader.
 const BEATS: usize = 3;
 
 #[tokio::main(flavor = "current_thread")]
@@ -115,13 +116,13 @@ impl fmt::Display for Leader {
     }
 }
 
-/// A line of a node's log, or the end of the log, which is the end of the node.
+/// A line of a node's log; the line is `None` once the log has ended, because the node has exited.
 struct Heard {
     node: String,
     line: Option<String>,
 }
 
-/// The nodes, and what they have logged so far.
+/// The nodes, and the lines and events that they have logged so far.
 struct Fleet {
     begin: Instant,
     nodes: BTreeMap<String, Node>,
@@ -178,7 +179,7 @@ impl Fleet {
         let reader = std::thread::spawn(move || {
             for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
                 let Ok(line) = line else { break };
-                // The receiver is dropped only once the demo has failed.
+                // Ignore errors: the receiver is dropped only once the demo has failed.
                 let _ = speaker.send(Heard { node: node.clone(), line: Some(line) });
             }
             let _ = speaker.send(Heard { node, line: None });
@@ -220,7 +221,7 @@ impl Fleet {
         kill_process(Pid::from_child(&node.child), signal).with_context(|| format!("cannot signal {name}"))
     }
 
-    /// Receives lines until `seen` finds what it looks for in the events.
+    /// Receives lines until `seen` returns a value for all events so far. Returns that value.
     async fn until<T>(&mut self, seen: impl Fn(&[Event]) -> Option<T>) -> anyhow::Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -268,12 +269,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Prints a line of the story with the time since the start.
+    /// Prints a line, after the time since the start of the demo.
     fn say(&self, what: &str) {
         println!("{:>6.2}  {what}", self.begin.elapsed().as_secs_f64());
     }
 
-    /// Time of a leader's event, by the leader's own clock. Times compare as text.
+    /// Time of a leader's event, by the leader's own clock. All times have the same format, so they can be compared as
+    /// text.
     fn time_of(&self, leader: &Leader, event: &str) -> Option<&str> {
         self.events.iter().find(|e| e.is(leader, event)).map(|e| e.text("ts"))
     }
@@ -320,7 +322,7 @@ struct Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Both fail only for a process that has been reaped already.
+        // Ignore errors: both calls fail only if the process has already been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(reader) = self.reader.take() {

@@ -1,7 +1,7 @@
 //! Drives an elector by hand, with a minimal store: `cargo run -p baton-election --example drive`.
 //!
 //! The example shows the whole calling contract: pass an input in, carry out the effects, and wake the elector when it
-//! asks for it. Time advances only as the example says, and no network is used.
+//! asks for it. Time advances only when the example advances it, and no network is used.
 #![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
 
 use std::time::Duration;
@@ -72,7 +72,8 @@ fn main() {
     let mut clock = Duration::ZERO;
     let now =
         |clock: Duration| Now { time: Time(clock), least: clock, wall: Duration::from_secs(1_700_000_000) + clock };
-    // A host takes random numbers from the system: no two acquisitions anywhere may have the same id.
+    // A real host takes its random numbers from the system, because no two acquisitions on any node may have the same
+    // id.
     let random = Random {
         state: [7; 32],
         next: |state| {

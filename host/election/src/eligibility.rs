@@ -10,17 +10,19 @@ use crate::timing::{LONGEST_POLL, Time};
 /// The highest priority. A node with this priority never lets other nodes take a free lease first.
 pub const HIGHEST_PRIORITY: u8 = 100;
 
-/// Deferral by a node with priority 0: longer than other nodes need to read the lease and request it.
+/// Time for which a node with priority 0 lets other nodes take a free lease first. Other nodes need less time than this
+/// to read the lease and request it.
 const MAX_DEFERRAL: Duration = Duration::from_secs(2);
 
-/// Time after which a node takes a free lease even if its host leads enough other elections.
+/// Time after which a node takes a free lease even if its host has reached its leadership quota (`--max-leaderships`).
 pub(crate) const TAKE_ANYWAY_AFTER: Duration = Duration::from_secs(10);
 
-/// The conditions under which this node may lead. They only prevent or end a term: no promise depends on them.
+/// The conditions under which this node may lead. They can only prevent or end a term, so none of Baton's promises
+/// depends on them.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Eligibility {
-    /// Human-readable reason why this node is drained for maintenance of its machine, if it is. It is independent of
-    /// the commands.
+    /// Human-readable reason why this node is drained for maintenance of its machine; `None` if it is not drained.
+    /// Maintenance is independent of the commands.
     pub maintenance: Option<String>,
     /// The commands that prevent this node from leading, most important first. The first one that has not ended
     /// applies.
@@ -29,12 +31,12 @@ pub struct Eligibility {
     pub chosen: Option<Chosen>,
     /// This node's priority, from 0 to [`HIGHEST_PRIORITY`]. Nodes with a higher priority take a free lease earlier.
     pub priority: u8,
-    /// The version of the steering object from which these conditions follow.
+    /// The version of the steering object from which the host derived these conditions.
     pub steering: SteeringVersion,
 }
 
 impl Default for Eligibility {
-    /// Nothing prevents this node from leading, and there is no steering object.
+    /// Conditions that do not prevent this node from leading, with no steering object.
     fn default() -> Self {
         Self {
             maintenance: None,
@@ -51,9 +53,9 @@ impl Default for Eligibility {
 pub enum SteeringVersion {
     /// The host has not read the object yet.
     Unread,
-    /// There is no such object.
+    /// The host has found that there is no such object.
     Absent,
-    /// This version of the object.
+    /// The host has read this version of the object.
     Read(Version),
 }
 
@@ -72,13 +74,13 @@ impl SteeringVersion {
 /// A command that prevents this node from leading.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Ineligibility {
-    /// The id of the command. Once the ineligibility has ended, the same id does not begin another one.
+    /// The id of the command. Once this ineligibility has ended, a command with the same id does not begin another one.
     pub id: String,
     /// The cause.
     pub cause: IneligibleCause,
     /// Human-readable reason. The guest receives it with the request to stop.
     pub reason: String,
-    /// The end; `None` if only a later input ends the ineligibility.
+    /// The time at which the ineligibility ends; `None` if only a later input ends it.
     pub until: Option<Time>,
     /// The ineligibility ends this long after the node has given up the lease, if that is earlier than `until`. It
     /// applies only if the node held the lease when the ineligibility began.
@@ -94,7 +96,7 @@ pub enum IneligibleCause {
     Suspended,
     /// An operator asked this node to step down.
     SteppedDown,
-    /// The lease is transferred to another node.
+    /// The lease is being transferred to another node.
     Transferring {
         /// The id of the other node.
         to: String,
@@ -120,10 +122,10 @@ impl IneligibleCause {
 /// A command that chooses this node as the next leader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Chosen {
-    /// The end of the command.
+    /// The time at which the command expires.
     pub until: Time,
-    /// True if an operator gave the command. Then the node takes a free lease even if its host leads enough other
-    /// elections. False if another node gave it because of its own lower priority.
+    /// True if an operator gave the command. The node then takes a free lease even if its host has reached its
+    /// leadership quota. False if another node gave the command because that node has a lower priority.
     pub by_operator: bool,
 }
 
@@ -131,7 +133,8 @@ pub struct Chosen {
 /// available. `has_quota` is true if the host may lead fewer elections than it takes part in.
 #[must_use]
 pub fn longest_deferral(priority: u8, has_quota: bool) -> Duration {
-    // A node polls exactly when its deferral ends. A host's quota ends between two polls.
+    // A node polls exactly when the deferral for its priority ends. `TAKE_ANYWAY_AFTER` can end between two polls, so
+    // add the longest interval.
     let quota = if has_quota { TAKE_ANYWAY_AFTER + LONGEST_POLL } else { Duration::ZERO };
     deferral(priority).max(quota)
 }

@@ -24,8 +24,8 @@ pub struct Settings {
     pub pause: Duration,
     /// The action to take after an instance has returned ok.
     pub on_done: OnDone,
-    /// The length of a probation. It is counted from the time at which the version's current instance began to run, or
-    /// its first failed instance if there is one.
+    /// The length of a probation. It begins when the version's first failed instance began to run. If no instance has
+    /// failed yet, it begins when the current instance began to run.
     pub probation: Duration,
 }
 
@@ -58,7 +58,7 @@ pub struct ModuleVersion {
 /// The versions that a node could run, all ready to start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Plan {
-    /// The version to serve as soon as this node leads. Without it, the node does not contend for the lease.
+    /// The version to serve as soon as this node leads. If there is none, the node does not contend for the lease.
     pub module: Option<ModuleVersion>,
     /// The version to serve if `module` turns out to be bad. It is set only while `module` is on probation.
     pub fallback: Option<ModuleVersion>,
@@ -85,9 +85,9 @@ pub enum OnDone {
 pub struct Now {
     /// The host's clock: an upper bound on the elapsed time. It limits how long a holder may still act.
     pub time: Time,
-    /// A lower bound on the elapsed time: the slowest of the clocks that nobody can set. The elector uses it to time
-    /// waits for another node's instance, because a wall clock that steps forward would cut such a wait short, and to
-    /// detect that the host was paused.
+    /// A lower bound on the elapsed time, from the slowest of the clocks that nobody can set. The elector uses it to
+    /// wait until another node's instance has ended: if a wall clock stepped forward, it would end that wait too early.
+    /// The elector also uses this bound to detect that the host was paused.
     pub least: Duration,
     /// Wall-clock time since the Unix epoch. It is recorded for people to read; no wait for another instance depends on
     /// it.
@@ -106,8 +106,8 @@ pub enum Input {
         /// The answer.
         result: Result<Reply, StoreError>,
     },
-    /// Replaces an answer: the host has not sent this acquire, because it leads enough other elections. Only a request
-    /// with [`within_quota`](Effect::Request::within_quota) may be withheld.
+    /// Reported instead of an answer: the host has not sent this acquire, because it has reached its leadership quota.
+    /// Only a request with [`within_quota`](Effect::Request::within_quota) may be withheld.
     NotSent {
         /// The request.
         id: RequestId,
@@ -169,7 +169,7 @@ pub enum End {
     Killed,
     /// Another writer has claimed the coordinator's state, so the instance's term is over.
     Superseded {
-        /// The term that the state names.
+        /// The term that the state contains.
         term: Term,
     },
 }
@@ -201,8 +201,8 @@ pub enum Effect {
         op: Op,
         /// The timeout for the answer.
         timeout: Duration,
-        /// True if the host may withhold this acquire because it leads enough other elections: it then returns
-        /// [`Input::NotSent`]. No request under the same id has been sent before.
+        /// True if the host may withhold this acquire because it has reached its leadership quota. It then returns
+        /// [`Input::NotSent`]. No earlier request has used the acquire's lease id.
         within_quota: bool,
     },
     /// Start an instance that serves `term`.
@@ -211,7 +211,7 @@ pub enum Effect {
         term: Term,
         /// The version that the instance runs.
         version: ModuleVersion,
-        /// The time from which the instance's effects are refused, unless [`Effect::Extend`] moves it.
+        /// The time from which the instance's effects are refused, unless [`Effect::Extend`] changes that time.
         deadline: Time,
         /// The time at which the host ends its own process if the instance is neither gone nor dying.
         abort_at: Time,
@@ -229,9 +229,10 @@ pub enum Effect {
         reason: StopReason,
         /// Human-readable reason.
         message: String,
-        /// The end of the grace. The host kills the instance then, or at its deadline if that is earlier.
+        /// The end of the grace. The instance is killed then, or at its deadline if that is earlier.
         grace_ends: Time,
-        /// The term that follows immediately under this lease, if it has already been written.
+        /// The term that begins under the same lease immediately after this instance, if that term has already been
+        /// written.
         next: Option<Term>,
     },
     /// Refuse the instance's effects, then kill it. [`Input::Gone`] follows, preceded by [`Input::Dying`] if the
@@ -275,12 +276,13 @@ pub enum Effect {
 /// An event to report to people. Each change is reported once, with its reason and figures.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Report {
-    /// This node becomes a standby, at the start or again.
+    /// This node becomes a standby. Also reported when the host starts.
     Standby {
         /// Human-readable reason why this node is a standby.
         reason: String,
     },
-    /// The lease is free, but this node lets other nodes take it first. Reported once for each free lease.
+    /// The lease is free, but this node lets other nodes take it first. Reported once each time that the lease becomes
+    /// free.
     Deferring {
         /// Human-readable reason.
         reason: String,
@@ -345,19 +347,20 @@ pub enum Report {
         /// Number of consecutive failures.
         failures: u32,
     },
-    /// A command prevents this node from leading, or another command than before. Maintenance is not reported.
+    /// A command now prevents this node from leading, or a different command does than before. Maintenance is not
+    /// reported here.
     Ineligible {
         /// The command that applies.
         ineligibility: Ineligibility,
-        /// The time until it ends; `None` if only another input ends it.
+        /// The time until the ineligibility ends; `None` if only another input ends it.
         wait: Option<Duration>,
     },
-    /// No command prevents this node from leading any more.
+    /// Commands no longer prevent this node from leading.
     Eligible {
         /// The command that applied before.
         before: Ineligibility,
     },
-    /// This node is ineligible for a while.
+    /// This node has stepped down, and is ineligible for a while.
     CoolOff {
         /// The length of the cool-off.
         wait: Duration,

@@ -45,8 +45,9 @@ impl fmt::Display for ElectionName {
 /// A term's number: the fencing token. It only rises; 0 means that no term has begun yet.
 pub type Term = u64;
 
-/// Exclusive upper limit of terms, out of reach even if a million terms begin each second. An object that names this
-/// term or a higher one was not written by a holder: the next term would overflow, or not fit into every store.
+/// Exclusive upper limit of terms. No election reaches it, even if a million terms begin each second, so an object that
+/// contains this term or a higher one was not written by a holder. Far higher terms would not fit into every store, and
+/// the next term could overflow.
 pub const HIGHEST_TERM: Term = 1 << 62;
 
 /// The random id of one acquisition of the lease: a UUID (version 4), as Azure requires.
@@ -96,7 +97,8 @@ pub struct Version(pub String);
 pub struct Record {
     /// The highest term that has begun.
     pub term: Term,
-    /// The node that began the term. `None` if no term has begun, or while a new holder waits for another instance.
+    /// The node that began the term. `None` if no term has begun, or while a new holder waits until another instance
+    /// has ended.
     pub node: Option<String>,
     /// The incarnation of that node, unique to one start of its host.
     pub incarnation: String,
@@ -105,17 +107,18 @@ pub struct Record {
     pub since: Duration,
     /// The length of the lease under which the term began (D).
     pub lease: Duration,
-    /// The digest of the module that ran (`sha256:` and 64 hexadecimal digits), to which `outcome` and `failures`
-    /// belong.
+    /// The digest of the module that ran (`sha256:` and 64 hexadecimal digits). `outcome` and `failures` refer to this
+    /// module.
     pub module: Option<String>,
-    /// The final outcome of the election, if it has ended: no node starts the module again.
+    /// The final outcome of the election, if it has ended. No node then starts the module again.
     pub outcome: Option<Outcome>,
     /// Number of consecutive failures, across all nodes.
     pub failures: u32,
     /// True if no instance of this term or of an earlier term can still be running. A holder sets this mark after its
-    /// instance is gone and before it releases the lease. A node that creates the record of an election that no node
-    /// has ever led also sets it. If the lease is free but the mark is missing, no holder released the lease: any write
-    /// without a lease id also frees a broken or expired lease.
+    /// instance is gone and before it releases the lease. A node also sets it when it creates the record of an election
+    /// that no node has ever led. If the lease is free but the mark is missing, no holder has released the lease.
+    /// Instead, the lease was broken or expired, and then a client wrote to the object without a lease id, which also
+    /// makes the lease free.
     pub released: bool,
     /// The wall-clock time since the Unix epoch before which no node begins the module's next term (`--restart-delay`),
     /// if the last instance returned ok. If clocks differ, the pause may be shorter than `--restart-delay`, but never
@@ -147,18 +150,18 @@ pub enum LeaseState {
     HeldForever,
     /// Free: never held, or released.
     Free,
-    /// Expired.
+    /// The lease expired: its holder neither renewed nor released it.
     Expired,
     /// Unexpired, but its holder is dead. The store itself established this while it answered the request, from a
-    /// witness that cannot be wrong. The witness covers every process of the incarnation that the record names, and
-    /// that incarnation began its term under this same lease. A store without such a witness never reports this state.
+    /// witness that cannot be wrong. The witness shows that every process of the incarnation in the record has exited,
+    /// and that incarnation began its term under this lease. A store without such a witness never reports this state.
     Abandoned {
         /// The id under which the dead holder held the lease.
         holder: LeaseId,
     },
     /// Unexpired, but its holder is dead, with the same certainty as in [`Abandoned`](Self::Abandoned). In addition,
-    /// this node has read the lease's id in the holder's note. So this node can resume the lease, which no node without
-    /// the id can. A store without such notes never reports this state.
+    /// this node has read the lease's id in the holder's note. So this node can resume the lease; a node without the id
+    /// cannot. A store without such notes never reports this state.
     Reclaimable {
         /// The id under which the dead holder holds the lease.
         holder: LeaseId,
@@ -196,14 +199,14 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// True if the record names this term or a higher one. Until it does, other objects that name the term must be
-    /// kept.
+    /// True if the record contains this term or a higher one. Until it does, other objects that contain the term must
+    /// be kept.
     #[must_use]
     pub fn names(&self, term: Term) -> bool {
         self.term() >= term
     }
 
-    /// The term that the record names; 0 without a record.
+    /// The record's term; 0 if there is no record.
     #[must_use]
     pub fn term(&self) -> Term {
         match self {

@@ -15,8 +15,8 @@ pub struct RequestId(pub u64);
 pub enum Op {
     /// Reads the lease state, version and record. Answered by [`Reply::Read`].
     Read,
-    /// Reads the highest term that is named anywhere in the store: in the record, the coordinator's state or a node's
-    /// announcement. Answered by [`Reply::Term`], which is 0 if no term is named.
+    /// Reads the highest term in the store. Terms are found in the record, the coordinator's state and the nodes'
+    /// announcements. Answered by [`Reply::Term`], which is 0 if there is no term.
     Recall,
     /// Combines a read and a recall, for a standby that expects to take the lease. The record is read first, so the
     /// terms and the operators' steering are at least as new as the record. Answered by [`Reply::Surveyed`].
@@ -27,8 +27,8 @@ pub enum Op {
         /// The first record.
         record: Record,
     },
-    /// Acquires the lease if the object still has `version`. If the id already holds the lease, it succeeds and
-    /// restarts the lease's full length. Answered by [`Reply::Done`].
+    /// Acquires the lease if the object still has `version`. If the id already holds the lease, the request succeeds
+    /// and restarts the lease's full length. Answered by [`Reply::Done`].
     Acquire {
         /// The id under which to hold the lease.
         id: LeaseId,
@@ -86,10 +86,10 @@ pub enum Reply {
     Surveyed {
         /// The result of the survey's read.
         read: Snapshot,
-        /// The highest term that is named anywhere in the store.
+        /// The highest term in the store.
         term: Term,
         /// The version of the operators' steering object; `None` if there is no such object. The elector acts on the
-        /// survey only if its [`Eligibility`](crate::Eligibility) follows from this version.
+        /// survey only if its [`Eligibility`](crate::Eligibility) was derived from this version.
         steering: Option<Version>,
     },
     /// The object's version after a create or a write.
@@ -130,10 +130,11 @@ pub enum StoreError {
     /// released or deleted.
     #[error("the lease is lost: {0}")]
     Lost(String),
-    /// The object does not have the required version, or already exists. Read it again.
+    /// The object does not have the required version, or the object to create already exists. Read the object again.
     #[error("the record has changed")]
     Conflict,
-    /// The request may or may not have been carried out: a timeout, a cut connection, 403, 429, 5xx.
+    /// The request may or may not have been carried out. Causes are a timeout, a broken connection, or a response with
+    /// status 403, 429 or 5xx.
     #[error("{0}")]
     Unknown(String),
     /// The request was not carried out: an account, container or permission is missing, or the store refuses this file.

@@ -1,7 +1,7 @@
 //! Times at which things must happen, as fractions of the lease's length D.
 //!
 //! All times are counted from the moment just before the last successful request (acquire or renew) was sent. The store
-//! starts to count D later, so the lease always expires later in the store.
+//! starts to count D later, so in the store the lease always expires later than these times suggest.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -45,8 +45,9 @@ pub const POLL: Duration = Duration::from_secs(1);
 /// The longest polling interval of a standby.
 pub const LONGEST_POLL: Duration = POLL.saturating_add(Duration::from_millis(250));
 
-/// Time that a host may spend on its last words when it ends its own process. `room` is the time from the deadline (0.8
-/// D) to the host's end (0.93 D). The result is one third of the 0.07 D that then remains of the lease.
+/// Time that a host may spend on its last log messages when it ends its own process. `room` is the time from the
+/// deadline (0.8 D) to the host's end (0.93 D). The result is one third of the 0.07 D by which the lease outlasts the
+/// host.
 pub fn last_words_within(room: Duration) -> Duration {
     room * 7 / 13 / 3
 }
@@ -126,9 +127,10 @@ impl Timing {
         self.lease / 6
     }
 
-    /// The time of the renewal after a successful request that was sent at `sent`: the last multiple of D/12, offset by
-    /// the host's `phase`, that is at most D/6 later. So a host renews all of its leases together, which saves
-    /// wake-ups, and also saves writes if the store can batch them. Other hosts have other phases.
+    /// The time of the renewal after a successful request that was sent at `sent`. A host renews all of its leases
+    /// together, at multiples of D/12 plus the host's `phase`; the result is the last such time that is at most D/6
+    /// after `sent`. This saves wake-ups, and also saves writes if the store can batch them. Other hosts have other
+    /// phases.
     pub fn renew_at(&self, sent: Time, phase: u64) -> Time {
         let latest = sent + self.renew_after();
         let step = (self.lease / 12).as_nanos().max(1);
@@ -179,12 +181,12 @@ impl Timing {
     }
 
     /// A quarter of [`kill_timeout`](Self::kill_timeout). If more time than this has passed since a killed instance was
-    /// last checked, the host was paused. Checks come twice as often.
+    /// last checked, the host was paused. Checks are scheduled at half of this interval.
     pub fn noticed_pause(&self) -> Duration {
         self.kill_timeout() / 4
     }
 
-    /// Time that a host may spend on its last words when it ends its own process: see [`last_words_within`].
+    /// Time that a host may spend on its last log messages when it ends its own process: see [`last_words_within`].
     pub fn last_words(&self) -> Duration {
         last_words_within(self.kill_timeout())
     }
@@ -195,7 +197,7 @@ impl Timing {
     }
 
     /// The longest unnoticed pause that may delay the host's own end without its instance outliving the lease. It is
-    /// the rest of D after 0.93 D and the last words, minus D/100 for late wake-ups and clock errors.
+    /// the rest of D after 0.93 D and the last log messages, minus D/100 for late wake-ups and clock errors.
     pub fn tolerated_pause(&self) -> Duration {
         self.lease - self.abort_after() - self.last_words() - self.lateness()
     }
@@ -211,9 +213,9 @@ impl Timing {
         self.lease / 100
     }
 
-    /// The longest store outage that a leader survives: 0.7 D, minus the longest age of the last renewal when the
-    /// outage begins (D/6), and minus a try that is under way when it ends (D/12) and the wait before the next try
-    /// (D/15).
+    /// The longest store outage that a leader survives. It is 0.7 D, minus the longest time since the last renewal when
+    /// the outage begins (D/6), minus an attempt that is under way when the outage ends (D/12), minus the wait before
+    /// the next attempt (D/15).
     pub fn tolerated_outage(&self) -> Duration {
         self.at_risk_after() - self.renew_after() - self.try_timeout() - self.retry_range().1
     }

@@ -1,5 +1,5 @@
-//! The rules of the election, one scene each: the inputs of the elector, and the effects that follow. The simulation
-//! searches for cases that nobody thought of; these scenes say what the rules mean.
+//! Tests of the election's rules, with one scene for each rule. A scene passes inputs to the elector, and checks the
+//! effects. The simulation searches for cases that nobody thought of; these scenes document what the rules mean.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(missing_docs, reason = "nobody links against a test")]
 
@@ -24,7 +24,7 @@ fn released_lease_is_acquired_at_once_with_next_term() {
     let written = scene.answer(Ok(Reply::Done));
     let Op::Write { id: under, version, record } = only_request(&written) else { panic!("{written:?}") };
     assert_eq!((under, version.0.as_str(), record.term, record.failures), (id, "v1", 7, 0));
-    // All moments count from before the acquire was sent, not from its answer nor from the write.
+    // All times are counted from the moment just before the acquire was sent, not from its answer or from the write.
     let (deadline, abort_at) = (scene.sent + D * 8 / 10, scene.sent + D * 93 / 100);
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert_eq!(started, [Effect::Start { term: 7, version: module(0), deadline, abort_at }]);
@@ -103,7 +103,7 @@ fn deleted_record_continues_from_highest_term_after_wait() {
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
     assert_eq!((record.term, record.node.clone()), (9, None));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // The object does not look new to this host or to any other.
+    // Neither this host nor any other mistakes the object for that of a new election.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -122,7 +122,7 @@ fn new_holder_waits_a_minute_when_unwritten_record_disappears() {
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
     assert_eq!((record.term, record.lease), (9, SECOND * 60));
     scene.answer(Ok(Reply::Version(Version("v9".to_string()))));
-    // The object does not look new to this host or to any other.
+    // Neither this host nor any other mistakes the object for that of a new election.
     scene.acquires(freed(record));
     let acquired = scene.now;
     scene.answer(Ok(Reply::Done));
@@ -163,7 +163,7 @@ fn failure_count_saturates_at_its_maximum() {
     scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     let noted = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert!(scene.told.iter().any(|report| matches!(report, Report::Elected { .. })), "{:?}", scene.told);
-    // The count needs no write of its own: the mark follows at once.
+    // The count needs no separate write: the same write marks the record as released.
     assert_eq!(written_record(&noted).failures, u32::MAX);
     assert!(matches!(only_request(&scene.marks(&noted)), Op::Release { .. }));
 }
@@ -206,7 +206,8 @@ fn refused_acquire_is_followed_by_reading_and_new_id() {
 
 #[test]
 fn unsent_acquire_changes_nothing() {
-    // No node has ever led here. An answer of the store would have made that doubtful.
+    // No node has ever led this election. If the acquire had been sent, the store's answer would have cast doubt on
+    // that.
     let mut scene = Scene::new();
     let created = scene.reads(Snapshot::Nothing);
     let Op::Create { record } = only_request(&created) else { panic!("{created:?}") };
@@ -296,7 +297,7 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
     scene.input(Input::Gone { end: End::Failed("no".to_string()) });
     assert_eq!(scene.run_until_started(), module(0));
     let failed_once = loop {
-        // After 60 s of health the count is reset, and the answer to that write is lost.
+        // After 60 s without a failure the count is reset, and the answer to that write is lost.
         let effects = if scene.pending.is_some() { scene.answer(Ok(Reply::Done)) } else { scene.wakes() };
         if scene.asked_to_write {
             let reset = written_record(&effects);
@@ -305,7 +306,8 @@ fn record_is_rewritten_while_earlier_write_may_arrive() {
         }
     };
     assert_eq!(only_request(&scene.input(Input::Gone { end: End::Failed("no".to_string()) })), Op::Read);
-    // The record already has the wanted content, but is written again, so that the reset fails.
+    // The record already has the wanted content. It is written again, so that the earlier write, which would reset the
+    // count, can no longer succeed.
     let again = scene.answer(Ok(Reply::Read(held("v9", failed_once.clone()))));
     let Op::Write { version, record, .. } = only_request(&again) else { panic!("{again:?}") };
     assert_eq!((version.0.as_str(), record), ("v9", failed_once));
@@ -356,7 +358,7 @@ fn kill_gets_its_time_again_once_after_pause() {
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
-    // Meanwhile the host cannot learn that the instance is gone.
+    // The host is paused, and cannot learn that the instance is gone.
     scene.now = scene.now + D * 2;
     let woken = scene.now;
     let aborts = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Abort { .. }));
@@ -364,7 +366,7 @@ fn kill_gets_its_time_again_once_after_pause() {
     while !aborts(&scene.wakes()) {}
     assert_eq!(scene.now, woken + D * 13 / 100);
 
-    // A host under repeated pauses ends all the same.
+    // A host that is paused repeatedly still ends itself.
     let mut scene = Scene::leading();
     scene.wakes();
     scene.answer(Err(StoreError::Lost("taken".to_string())));
@@ -414,7 +416,7 @@ fn clock_that_is_set_forward_gives_kill_no_more_time() {
 #[test]
 fn dying_process_is_left_to_system_and_lease_expires() {
     let is_abort = |effect: &Effect| matches!(effect, Effect::Abort { .. });
-    // The process has ended by itself at any moment, and a minute later the system still holds it.
+    // The instance's process ends by itself or is killed after a step-down, and the system does not finish removing it.
     for ends in [Input::Dying, Input::StepDown { reason: "it asked for it".to_string() }] {
         let mut scene = Scene::leading();
         let (began, mut renewed) = (scene.now, scene.sent);
@@ -499,7 +501,7 @@ fn known_loss_kills_at_once() {
         matches!(effects[..], [Effect::Stop { reason: StopReason::LeaseLost, .. }, Effect::Kill { .. }]),
         "{effects:?}"
     );
-    // A grace ends with the lease.
+    // If the lease is lost during a grace, the instance is killed immediately.
     let mut scene = Scene::leading();
     scene.input(Input::StepDown { reason: "asked".to_string() });
     scene.wakes();
@@ -521,7 +523,7 @@ fn known_loss_kills_at_once_when_superseded_write_fails() {
     let mut scene = Scene::leading();
     scene.input(Input::Plan(plan(1, None)));
     let superseded = scene.pending;
-    // Another version is wanted before the first write is answered, so the record is read.
+    // Another version is planned before the first write is answered, so the elector first reads the record.
     let asked = scene.input(Input::Plan(plan(2, None)));
     assert_eq!(only_request(&asked), Op::Read);
     scene.pending = superseded;
@@ -658,7 +660,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.input(Input::Plan(Plan::default()));
     let marks = scene.input(Input::Gone { end: End::Done });
     assert!(written_record(&marks).released);
-    // The store is busy. Between two tries no request is pending, and the lease is not released yet.
+    // The store is busy. Between two attempts no request is pending, and the lease is not released yet.
     scene.answer(Err(unknown()));
     assert!(!scene.elector.follows() && scene.pending.is_none());
     let Op::Read = only_request(&scene.wakes()) else { panic!("it reads what became of the mark") };
@@ -671,7 +673,7 @@ fn node_follows_only_after_release_is_carried_out() {
     scene.answer(Ok(Reply::Done));
     assert!(scene.elector.follows() && !scene.elector.holds_lease(), "{:?}", scene.told);
     assert_eq!(scene.elector.deadline(), None);
-    // A requested lease may be held before the node knows it.
+    // Once the node has requested the lease, it may hold the lease without knowing it.
     scene.input(Input::Plan(plan(0, None)));
     scene.acquires(object(LeaseState::Free, Some(record(2, "this"))));
     scene.answer(Err(unknown()));
@@ -756,13 +758,13 @@ fn second_signal_allows_one_more_try_during_release() {
             }
             scene
         };
-        // The try that is under way.
+        // The attempt that is under way is the last one.
         let mut scene = ending();
         assert_eq!(scene.input(Input::SkipGrace), []);
         assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         assert!(matches!(scene.told.last(), Some(Report::NotReleased { .. })), "{:?}", scene.told);
 
-        // The next try, at once.
+        // If no attempt is under way, the next one is made immediately and is the last one.
         let mut scene = ending();
         assert_eq!(scene.answer(Err(unknown())), []);
         let hurried = only_request(&scene.input(Input::SkipGrace));
@@ -770,7 +772,7 @@ fn second_signal_allows_one_more_try_during_release() {
             assert!(matches!(hurried, Op::Release { .. }), "{hurried:?}");
             assert_eq!(scene.answer(Ok(Reply::Done)), [Effect::Finished]);
         } else {
-            // The outcome of the mark is read first.
+            // The elector first reads whether the mark was written.
             assert_eq!(hurried, Op::Read);
             assert_eq!(scene.answer(Err(unknown())), [Effect::Finished]);
         }
@@ -796,7 +798,8 @@ fn refusal_is_reported_once_and_retried_less_often() {
             scene.told.iter().filter(trouble).count()
         };
         assert_eq!(troubles(&scene), 1, "{:?}", scene.told);
-        // Another node holds the lease, so no object is needed. This node may still be refused the lease.
+        // Another node holds the lease, so this node need not create the object. The store may still refuse to give
+        // this node the lease.
         scene.reads(object(LeaseState::Held, Some(record(2, "other"))));
         assert_eq!(troubles(&scene), if nothing { 2 } else { 1 }, "{:?}", scene.told);
         scene.acquires(object(LeaseState::Free, Some(record(2, "other"))));
@@ -951,7 +954,7 @@ fn rests_grow_until_fifth_failure_steps_down() {
         let ended = scene.now;
         let noted = scene.input(Input::Gone { end: End::Failed("no".to_string()) });
         assert_eq!(written_record(&noted).failures, failures);
-        // Neither while the failure is noted nor later does a plan for the same module shorten the rest.
+        // A plan for the same module never shortens the rest, not even while the failure is still being noted.
         if failures > 2 {
             scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
         }
@@ -1118,7 +1121,7 @@ fn aborted_swap_keeps_failure_count() {
         } else {
             scene.input(failed())
         };
-        // An instance that ends during a swap counts for neither version.
+        // If an instance ends during a swap, neither version's count of failures changes.
         let Op::Write { record, .. } = only_request(&asked) else { panic!("{asked:?}") };
         assert_eq!((record.module.as_deref(), record.failures), (Some("sha256:0"), 1));
     }
@@ -1139,7 +1142,7 @@ fn late_health_is_noted_when_another_version_follows() {
     while scene.pending.is_none() {
         scene.wakes();
     }
-    // The next term is not written ahead while the lease is not renewed.
+    // While renewals fail, the next term is not written in advance.
     scene.answer(Err(unknown()));
     scene.input(Input::Plan(plan(1, None)));
     assert!(scene.now.since(started) < SECOND * 60);
@@ -1213,7 +1216,7 @@ fn version_is_proven_after_thirty_good_seconds() {
         }
     };
     assert!((SECOND * 30..SECOND * 31).contains(&proven), "{proven:?}");
-    // From now on the version is like any other.
+    // After its probation, the version is treated like any other.
     let effects = scene.input(Input::Gone { end: End::Fatal("late".to_string()) });
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Reject { .. })), "{effects:?}");
 }
@@ -1221,12 +1224,12 @@ fn version_is_proven_after_thirty_good_seconds() {
 #[test]
 fn probation_counts_from_begin_of_instance() {
     let is_proof = |effect: &Effect| matches!(effect, Effect::Prove { version, .. } if *version == module(1));
-    // An instance may begin late, and is not proven earlier for that.
+    // If an instance begins late, its probation also ends later.
     let mut scene = Scene::about_to_begin();
     assert_eq!(scene.goes_on_for(SECOND * 50), []);
     assert_eq!(scene.input(Input::Begun), []);
     assert_eq!(scene.goes_on_for(SECOND * 29), []);
-    // A repeated `Begun` moves nothing.
+    // A repeated `Begun` does not move the end of the probation.
     scene.input(Input::Begun);
     assert!(scene.goes_on_for(SECOND).iter().any(is_proof));
 
@@ -1244,7 +1247,7 @@ fn failed_version_is_not_proven_before_next_instance_begins() {
     scene.input(Input::Gone { end: End::Failed("busy".to_string()) });
     assert_eq!(scene.run_until_started(), module(1));
     assert_eq!(scene.goes_on_for(SECOND * 40), []);
-    // The previous instance's time counts too, once this one runs.
+    // Once this instance runs, the time of the previous instance counts, too.
     let effects = scene.input(Input::Begun);
     assert!(matches!(&effects[0], Effect::Prove { version, .. } if *version == module(1)), "{effects:?}");
 }
@@ -1381,7 +1384,7 @@ fn recreated_record_does_not_prove_release() {
 
 #[test]
 fn record_with_lower_term_does_not_prove_release() {
-    // A restored lease, or a record that was written again, looks like any other.
+    // A restored object, or a record that was written again, cannot be told from any other.
     for lease in [LeaseState::Free, LeaseState::Expired] {
         let older = || object(lease, Some(record(3, "other")));
         let mut scene = Scene::new();
@@ -1392,7 +1395,7 @@ fn record_with_lower_term_does_not_prove_release() {
         assert_eq!(scene.run_until_written().term, 6);
         assert!(scene.now.since(acquired) >= D);
 
-        // If only the state or announcements name a term, the length of its lease is unknown.
+        // If a term is found only in the state or in announcements, the length of its lease is unknown.
         let mut scene = Scene::new();
         assert!(matches!(only_request(&scene.reads_and_recalls(older(), Ok(Reply::Term(5)))), Op::Acquire { .. }));
         let acquired = scene.now;
@@ -1493,9 +1496,9 @@ fn failed_recall_is_repeated_or_waited_out() {
         scene
     };
     assert!(contends().now >= Time::default() + D);
-    // The wait must cover any lease, since the record's may not be the last one's. If a recall then names no later
-    // term, the record's was the last. If it fails, the next term skips all that may have begun, by a clock that may be
-    // slow or far ahead.
+    // The wait must cover any lease, since the record may not contain the last term. If a recall after the wait returns
+    // no later term, the record's term was the last. If that recall fails, the next term skips all terms that may have
+    // begun. Their number is computed from a wall clock that may be slow or far ahead.
     let beyond = |seconds: u64| seconds.max(1) * (1 << 20) + if seconds == 0 { 3 } else { 0 } + 1;
     for (mut scene, told, least, (wall, term)) in [
         (contends(), Ok(3), D, (0, 4)),
@@ -1513,7 +1516,7 @@ fn failed_recall_is_repeated_or_waited_out() {
         let waited = scene.now.since(acquired);
         assert!((least..least + D).contains(&waited), "{told:?}: {waited:?}");
     }
-    // One recall that named a later term suffices.
+    // A single recall that returns a later term is enough.
     let mut scene = may_not_ask();
     scene.answer(Ok(Reply::Done));
     scene.recalled = Ok(8);
@@ -1589,7 +1592,7 @@ fn dead_holder_is_replaced_at_once_and_counts_as_failure() {
     assert_eq!((under, record.term, record.failures), (id, 7, 1));
     let started = scene.answer(Ok(Reply::Version(Version("v2".to_string()))));
     assert!(matches!(started[..], [Effect::Start { term: 7, .. }]), "{started:?}");
-    // The death is counted once.
+    // The death is counted as one failure.
     let effects = scene.input(Input::Gone { end: End::Failed("again".to_string()) });
     assert_eq!(written_record(&effects).failures, 2);
 }
@@ -1634,12 +1637,12 @@ fn dead_waiting_holder_is_not_replaced_before_expiry() {
         for _ in 0..20 {
             assert_eq!(scene.reads(object(LeaseState::Abandoned { holder }, record.clone())), []);
         }
-        // The lease is held until it expires, and no longer.
+        // The lease counts as held until it expires.
         scene.acquires(object(LeaseState::Expired, record));
     }
 }
 
-/// Lets a standby read a dead holder's lease, and answers its reclaim.
+/// Makes a standby read a dead holder's lease, and answers its reclaim.
 fn reclaims(scene: &mut Scene, failures: u32) -> (LeaseId, Vec<Effect>) {
     let holder = LeaseId::from_random(7);
     let record = Record { failures, ..record(6, "this") };
@@ -1768,7 +1771,7 @@ fn hints_make_readings_earlier_at_limited_rate() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=20).contains(&readings), "{readings}");
-    // A store in trouble is left alone.
+    // While the store is in trouble, a hint causes no reading.
     scene.now = scene.now + SECOND;
     assert_eq!(only_request(&scene.input(Input::Tick)), Op::Read);
     scene.answer(Err(unknown()));
@@ -1804,7 +1807,7 @@ fn hints_make_renewals_earlier_at_limited_rate() {
     scene.now = scene.now + SECOND;
     let hint = || Input::Hint(Hint::Look);
     assert!(matches!(only_request(&scene.input(hint())), Op::Renew { .. }));
-    // The renewal under way may have been too early.
+    // The renewal under way may have been sent too early to notice the change.
     assert_eq!(scene.input(hint()), []);
     let sent = scene.sent;
     scene.answer(Ok(Reply::Done));
@@ -1820,12 +1823,12 @@ fn hints_make_renewals_earlier_at_limited_rate() {
         scene.now = scene.now + Duration::from_millis(1);
     }
     assert!((10..=17).contains(&renewals), "{renewals}");
-    // Failing renewals keep their pace.
+    // While renewals fail, a hint does not make the next attempt earlier.
     scene.now = scene.now + SECOND;
     scene.input(hint());
     scene.answer(Err(unknown()));
     assert_eq!(scene.input(hint()), []);
-    // The result of a hinted renewal counts as usual.
+    // The answer to a hinted renewal is handled as usual.
     assert!(matches!(only_request(&scene.wakes()), Op::Renew { .. }));
     let effects = scene.answer(Err(StoreError::Lost("the file was moved".to_string())));
     assert!(matches!(effects[..], [Effect::Stop { .. }, Effect::Kill { .. }]), "{effects:?}");
@@ -1839,7 +1842,7 @@ fn following() -> Scene {
     scene
 }
 
-/// A hint from the leader that the record names.
+/// A hint from the leader in the record.
 fn leads(term: Term, age: Duration, place: Option<u32>) -> Input {
     Input::Hint(Hint::Leads { from: record(6, "other").incarnation, term, age, place })
 }
@@ -1860,13 +1863,13 @@ impl Scene {
         readings
     }
 
-    /// Passes a hint in, which may cause a reading or a survey and nothing else.
+    /// Passes in a hint, and checks that it causes nothing except perhaps a reading or a survey.
     fn hears(&mut self, hint: Input) {
         let effects = self.input(hint);
         assert!(effects.is_empty() || matches!(only_request(&effects), Op::Read | Op::Survey), "{effects:?}");
     }
 
-    /// Answers a reading, or a survey with `term`.
+    /// Answers the pending reading with `read`, or the pending survey with `read` and `term`.
     fn sees(&mut self, read: Snapshot, term: Term) -> Vec<Effect> {
         let is_survey = self.asked_to_survey;
         self.answer(Ok(if is_survey { Reply::Surveyed { read, term, steering: None } } else { Reply::Read(read) }))
@@ -1887,7 +1890,7 @@ fn standby_reads_rarely_while_it_hears_its_leader() {
     let after = scene.reads_until(scene.now + SECOND * 20);
     assert!(after[0] <= last + D / 3 + SECOND, "{last:?}, {after:?}");
     assert!(after.windows(2).all(|two| two[1].since(two[0]) <= SECOND * 3 / 2), "{after:?}");
-    // An old renewal is no reason to wait.
+    // The announcement of an old renewal does not delay the readings.
     scene.hears(leads(6, D / 3, None));
     assert!(scene.reads_until(scene.now + SECOND * 5).len() >= 3);
 }
@@ -1941,7 +1944,7 @@ fn survey_is_judged_like_reading_and_recall() {
         let asks = called().sees(marked(lease), 6);
         assert!(matches!(only_request(&asks), Op::Acquire { version: read, .. } if read == version), "{asks:?}");
     }
-    // The record is not marked yet, or a later term shows that it was set back.
+    // The record is not marked yet, or a later term shows that an older record was restored.
     for (read, term) in [(object(LeaseState::Held, Some(record(6, "other"))), 6), (marked(LeaseState::Held), 7)] {
         let mut scene = called();
         assert_eq!(scene.sees(read, term), []);
@@ -1950,7 +1953,7 @@ fn survey_is_judged_like_reading_and_recall() {
     let mut scene = called();
     let acquired = scene.sees(marked(LeaseState::Free), 7);
     assert!(matches!(only_request(&acquired), Op::Acquire { length, .. } if length == SECOND * 60), "{acquired:?}");
-    // If the survey fails, the node reads and recalls as usual, and reports the errors of these.
+    // If the survey fails, the node sends a read and a recall as usual, and reports their errors.
     for error in [unknown(), StoreError::Misconfigured("no right to list".to_string())] {
         let mut scene = called();
         let told = scene.told.len();
@@ -2045,11 +2048,11 @@ fn leader_announces_renewals_and_release_once_marked() {
 
 #[test]
 fn given_up_lease_is_requested_once_before_it_is_free() {
-    // The lease of its own dead predecessor too, which may have sent a release.
+    // The same applies to the lease of the node's own dead predecessor, which may have sent a release.
     for held in [LeaseState::Held, LeaseState::Reclaimable { holder: LeaseId::from_random(7) }] {
         let mut scene = Scene::new();
         let used = scene.acquires(marked(held));
-        // The release has not been carried out yet, but may be by now.
+        // The release had not been carried out when the request arrived, but may have been since.
         let looks = scene.answer(Err(StoreError::Held));
         assert_eq!(only_request(&looks), Op::Read);
         for _ in 0..20 {
@@ -2102,7 +2105,7 @@ fn early_successor_reads_when_lease_is_released() {
         assert!(scene.now.since(rested) <= SECOND / 10);
     }
     assert_eq!(scene.answer(Ok(Reply::Read(marked(LeaseState::Held)))), []);
-    // Others have left the order since, but this node has kept its place.
+    // A later announcement puts this node at place 7, but the node keeps the place from the first announcement.
     scene.now = scene.now + SECOND / 100;
     scene.hears(gives_up(7));
     assert!(scene.pending.is_some(), "it is released");
@@ -2132,7 +2135,7 @@ fn term_written_ahead_is_not_served_after_lease_doubt() {
     // The next term is written, and the old instance is asked to stop but is not gone.
     let stopped = scene.answer(Ok(Reply::Version(Version("v3".to_string()))));
     assert!(matches!(stopped[..], [Effect::Stop { next: Some(3), .. }]), "{stopped:?}");
-    // A renewal is sent in time, but answered when the lease may have expired in between.
+    // A renewal is sent in time, but its answer arrives only after the lease may have expired.
     while scene.pending.is_none() {
         scene.wakes();
     }
@@ -2150,7 +2153,7 @@ fn lease_length_read_in_doubt_is_remembered() {
     scene.answer(Err(unknown()));
     assert_eq!(only_request(&scene.wakes()), Op::Read);
     let longer = Record { lease: SECOND * 45, ..record(2, "other") };
-    // The object is then deleted, and its successor does not name that length.
+    // The object is then deleted, and the object that replaces it does not contain that length.
     scene.answer(Ok(Reply::Read(held("v5", longer))));
     assert_eq!(scene.reads(held("v9", record(3, "other"))), []);
     let Op::Create { record } = only_request(&scene.reads(Snapshot::Nothing)) else { panic!("nothing is created") };
@@ -2166,7 +2169,8 @@ fn tried_term_may_have_been_anothers() {
         scene.answer(Err(StoreError::Lost("the lease was broken".to_string())));
         scene
     };
-    // Another node led that term under a longer lease than any recorded, and the record was set back or deleted.
+    // Another node led that term under a longer lease than any recorded one. The record was then deleted, or replaced
+    // by an older one.
     let mut scene = tries_term_4();
     scene.acquires(object(LeaseState::Broken, Some(record(3, "other"))));
     let acquired = scene.now;
@@ -2241,7 +2245,8 @@ fn times_follow_from_lease() {
         )
     );
     assert_eq!(timing(SECOND * 12).try_timeout(), SECOND);
-    // The store answers within half of a timeout, or at least within the longest timeout.
+    // The store must answer within half of the timeout. If no lease allows that, it must answer within the longest
+    // timeout.
     for (took, lease) in [(50, Some(2)), (500, Some(12)), (1_000, Some(24)), (1_999, Some(24)), (2_000, None)] {
         assert_eq!(
             Timing::lease_for(millis(took), (SECOND * 2, SECOND * 60)),
@@ -2318,7 +2323,8 @@ fn acquire_may_be_withheld_only_before_it_is_sent() {
         scene.answer(Err(unknown()));
         assert!(!within_quota(&scene.wakes()), "the lease may be held under this id");
     }
-    // A lease that nobody takes is taken in the end.
+    // If no other node takes the lease, this node finally requests it even if its host has reached its leadership
+    // quota.
     let mut scene = Scene::new();
     let free = object(LeaseState::Free, Some(record(6, "other")));
     let mut effects = scene.reads(free.clone());
@@ -2481,7 +2487,7 @@ fn ineligible(cause: IneligibleCause, until: Option<Time>) -> Eligibility {
     Eligibility { commands: vec![reason], ..Eligibility::default() }
 }
 
-/// True if the only request may be withheld.
+/// True if the host may withhold the only request in `effects`.
 fn within_quota(effects: &[Effect]) -> bool {
     only_request(effects);
     effects.iter().any(|effect| matches!(effect, Effect::Request { within_quota: true, .. }))
@@ -2666,12 +2672,12 @@ impl Scene {
         self.input(Input::Tick)
     }
 
-    /// Lets a standby read the snapshot, and returns the effects. Nothing else in the store names a term.
+    /// Makes a standby read the snapshot, and returns the effects. A recall finds no term in the store.
     fn reads(&mut self, snapshot: Snapshot) -> Vec<Effect> {
         self.reads_and_recalls(snapshot, Ok(Reply::Term(0)))
     }
 
-    /// Lets a standby read the snapshot, answers a recall with `recalled`, and returns the effects.
+    /// Makes a standby read the snapshot, answers a recall with `recalled`, and returns the effects.
     fn reads_and_recalls(&mut self, snapshot: Snapshot, recalled: Result<Reply, StoreError>) -> Vec<Effect> {
         while self.pending.is_none() {
             self.wakes();
@@ -2687,15 +2693,15 @@ impl Scene {
         if effects.iter().any(is_recall) { self.answer(recalled) } else { effects }
     }
 
-    /// Lets a standby read the snapshot, and returns the id of the acquire that must follow.
+    /// Makes a standby read the snapshot, and returns the id of the acquire that must follow.
     fn acquires(&mut self, snapshot: Snapshot) -> LeaseId {
         let effects = self.reads(snapshot);
         let Op::Acquire { id, .. } = only_request(&effects) else { panic!("{effects:?}") };
         id
     }
 
-    /// Lets a standby read a free lease until it requests it, and returns the times of the request and of the first
-    /// such reading.
+    /// Makes a standby read a free lease until the standby requests it. Returns the time of the request and the time of
+    /// the first reading that showed the lease as free.
     fn polls_until_requested(&mut self) -> (Time, Time) {
         let free = object(LeaseState::Free, Some(record(6, "other")));
         let mut seen_free = None;
@@ -2731,24 +2737,24 @@ impl Scene {
     }
 }
 
-/// A standby's reading. If the lease is free, it was released.
+/// A snapshot for a standby's reading. A free lease was released by its last holder.
 fn object(lease: LeaseState, record: Option<Record>) -> Snapshot {
     let record = record.map(|record| Record { released: lease == LeaseState::Free, ..record });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A record with the mark, under that lease.
+/// A snapshot with a record that is marked as released, and a lease in the given state.
 fn marked(lease: LeaseState) -> Snapshot {
     let record = Some(Record { released: true, ..record(6, "other") });
     Snapshot::Object { lease, version: Version("v1".to_string()), record }
 }
 
-/// A lease that is free although nobody released it.
+/// A snapshot with a free lease. The record says whether the last holder released it.
 fn freed(record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Free, version: Version("v1".to_string()), record: Some(record) }
 }
 
-/// A holder's reading.
+/// A snapshot for a holder's reading: the lease is held.
 fn held(version: &str, record: Record) -> Snapshot {
     Snapshot::Object { lease: LeaseState::Held, version: Version(version.to_string()), record: Some(record) }
 }
@@ -2768,7 +2774,7 @@ fn record(term: Term, node: &str) -> Record {
     }
 }
 
-/// The record of an election that ended.
+/// The record of an election that is finished.
 fn over(term: Term) -> Record {
     Record { outcome: Some(Outcome::Done), ..record(term, "other") }
 }

@@ -1,4 +1,4 @@
-//! Reads files named by a user, which may turn out to be pipes, devices or huge files.
+//! Reads files that a user has named. Such a file may turn out to be a pipe or a device, or to be huge.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read as _};
@@ -21,7 +21,8 @@ pub enum FileError {
 /// Reads a regular file of at most `longest` bytes.
 ///
 /// # Errors
-/// [`FileError`] for any other file, without blocking: it never waits for a pipe's writer or reads a device to its end.
+/// [`FileError`] for any other file. This does not block: it never waits for a pipe's writer, and never reads a device
+/// to its end.
 pub fn read_file(path: &Path, longest: u64) -> Result<Vec<u8>, FileError> {
     // Check this first: opening a pipe would block until it has a writer.
     let found = metadata(path)?;

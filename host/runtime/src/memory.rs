@@ -1,15 +1,15 @@
 //! The heap of this process.
 
-/// Makes the allocator return freed memory to the system, for the whole process. By default, glibc keeps several heaps,
-/// and one small allocation keeps a whole heap in memory. If guests allocate and free much memory on changing threads,
-/// the process would then grow from term to term.
+/// Makes the allocator return freed memory to the system, for the whole process. By default, glibc uses several heaps,
+/// and one small allocation can keep a whole heap in memory. If guests then allocate and free much memory on changing
+/// threads, the process grows from term to term.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` takes only integers, so no pointer must stay valid, and it may be called at any time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-        // The initial value. Setting it stops glibc from raising it, so that large allocations are returned at once
-        // when freed.
+        // 128 KiB is also glibc's initial value. Setting it explicitly stops glibc from raising it, so that large
+        // allocations are returned to the system as soon as they are freed.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
     }
 }

@@ -63,7 +63,7 @@ impl SecretSource {
     /// A secret with the text of an environment variable.
     ///
     /// # Errors
-    /// Says why a coordinator cannot get the text.
+    /// Returns the reason if the text cannot be a secret.
     pub fn of_variable(name: &str, text: &str) -> Result<Self, String> {
         let secret = usable(text.to_owned())?;
         Ok(Self { name: name.to_owned(), location: Location::Variable(secret) })
@@ -75,7 +75,8 @@ impl SecretSource {
         &self.name
     }
 
-    /// Returns the file that [`SecretSource::read`] reads, which may block; `None` if the text is in memory.
+    /// Returns the file that [`SecretSource::read`] reads; reading it may block. Returns `None` if the text is in
+    /// memory.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.location {
@@ -87,7 +88,7 @@ impl SecretSource {
     /// Returns the secret's current text.
     ///
     /// # Errors
-    /// Says why the secret cannot be read, and quotes nothing of the file.
+    /// Returns the reason if the secret cannot be read. The message quotes nothing from the file.
     pub fn read(&self) -> Result<Secret, String> {
         match &self.location {
             Location::Variable(secret) => Ok(secret.clone()),
@@ -104,7 +105,7 @@ impl fmt::Display for SecretSource {
     }
 }
 
-/// Reads a file without its last line ending, which editors and `echo` add.
+/// Reads a file and removes its last line ending, since editors and `echo` add one.
 fn read(path: &Path) -> Result<Secret, String> {
     let bytes = match read_file(path, LONGEST) {
         Ok(bytes) => bytes,

@@ -48,7 +48,7 @@ fn runner(bytes: &[u8]) {
     drop(protocol::read::<FromTemplate>(&mut Cursor::new(bytes), LONGEST));
 }
 
-/// Reads the report of a trap, whose names come from the guest.
+/// Reads the report of a trap. The names in it come from the guest.
 fn trap(bytes: &[u8]) {
     let text = text(bytes);
     drop(backtrace::shortened(text));

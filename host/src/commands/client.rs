@@ -116,7 +116,7 @@ pub(super) struct Answer {
 impl Client {
     pub(super) fn with(token_file: Option<&Path>, ca: Option<&Path>, store: &StoreUrl) -> anyhow::Result<Self> {
         let mut trusted = BTreeSet::from([0, geteuid().as_raw()]);
-        // The owner of a SQLite store's folder can control the store's hosts anyway.
+        // Trust the owner of a SQLite store's folder, who can control the store's hosts anyway.
         if let StoreUrl::Sqlite(folder) = store {
             trusted.extend(std::fs::metadata(folder).map(|folder| folder.uid()));
         }
@@ -220,7 +220,7 @@ impl Client {
         )))
     }
 
-    /// The TLS settings, with the CA certificates from `--ca` or from the system.
+    /// Returns the TLS settings, with the CA certificates from `--ca` or from the system.
     fn tls(&self) -> Result<TlsConnector, UntrustedTls> {
         let mut roots = RootCertStore::empty();
         let mut why = None;
@@ -261,7 +261,7 @@ async fn send(
 ) -> Result<(StatusCode, Answer), hyper::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut carrier = JoinSet::new();
-    // The reader of the response also gets the connection's errors.
+    // Ignore the result: the reader of the response also receives the connection's errors.
     carrier.spawn(async move { drop(connection.await) });
     let (head, body) = sender.send_request(request).await?.into_parts();
     let pieces = Box::pin(Body::new(body).into_data_stream());

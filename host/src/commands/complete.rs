@@ -13,14 +13,14 @@ use baton_store::{ModuleStore as _, Store};
 /// Timeout for the store. Short, because the user is waiting at the shell prompt.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Returns the elections in the store that the environment and `baton.toml` name. Returns an empty list if the store
-/// cannot be read in time.
+/// Returns the elections in the store that is set in the environment or in `baton.toml`. Returns an empty list if the
+/// store cannot be read in time.
 #[must_use]
 pub fn elections() -> Vec<String> {
     ask(async |store| names(store).await.into_iter().map(|election| election.to_string()).collect())
 }
 
-/// Returns the nodes of all elections in that store. Returns an empty list if the store cannot be read in time.
+/// Returns the nodes of all elections in the same store. Returns an empty list if the store cannot be read in time.
 #[must_use]
 pub fn nodes() -> Vec<String> {
     ask(async |store| {

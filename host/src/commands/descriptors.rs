@@ -1,4 +1,4 @@
-//! Raises the limit on open file descriptors as far as this process and its runners need.
+//! Raises the limit on open file descriptors to the number that this process and its runners need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -22,8 +22,8 @@ pub(super) struct TooFew {
     granted: u64,
 }
 
-/// Raises the soft limit as far as coordinators with these policies and up to `links` links need. Never lowers the
-/// limit. Returns the number of links for which enough descriptors remain.
+/// Raises the soft limit so that it suffices for coordinators with these policies and, if possible, for `links` links.
+/// Never lowers the limit. Returns the number of links for which enough descriptors remain.
 ///
 /// # Errors
 /// [`TooFew`] if the hard limit is too low even without links.

@@ -40,7 +40,7 @@ pub(super) async fn user_behind(stream: &TcpStream) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Looks up the end of a connection with the local address `address` and the remote address `other`.
+/// Looks up one end of a connection: the end whose local address is `address` and whose remote address is `other`.
 fn look(address: SocketAddr, other: SocketAddr) -> io::Result<Option<End>> {
     for table in TABLES {
         let file = match File::open(table) {

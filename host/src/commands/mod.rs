@@ -80,7 +80,7 @@ pub fn run(command: Command) -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         let status = if error.is::<WrongConfiguration>() { WRONG_CONFIGURATION } else { 1 };
-        // The error may quote untrusted text.
+        // Escape each line, because the error may quote untrusted text.
         let lines: Vec<_> = format!("{error:#}").lines().map(|line| escape(line).into_owned()).collect();
         // If stderr is closed, the exit status still reports the failure.
         let _ = writeln!(std::io::stderr(), "error: {}", lines.join("\n"));
@@ -112,7 +112,7 @@ fn manuals(folder: &Path) -> anyhow::Result<ExitCode> {
 async fn check(module: &Path, compile_timeout: Duration, json: bool) -> anyhow::Result<ExitCode> {
     let inspection = match inspect(module, compile_timeout).await {
         Ok((inspection, _)) => inspection,
-        // Callers that request JSON read stdout.
+        // Print the error to stdout, because a caller that requests JSON reads stdout.
         Err(error) if json => {
             let module = module.display().to_string();
             let report = serde_json::json!({ "module": module, "runs": false, "problems": [format!("{error:#}")] });
@@ -162,7 +162,7 @@ async fn elections(store: &dyn LeaseStore) -> Result<Vec<ElectionName>, StoreErr
 }
 
 async fn patiently<T>(tries: u32, request: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    // On a timeout, the store's last error says more than the timeout itself.
+    // Keep the store's last error: on a timeout, it says more than the timeout itself.
     let mut last_error = None;
     let answer = async {
         for _ in 1..tries {
@@ -202,7 +202,7 @@ const NAMED: usize = 10;
 
 /// Creates the error for an election that is not in the store: its name may be misspelled, or `--store` may be wrong.
 async fn unheard_of(election: &ElectionName, place: &StoreUrl, store: &dyn LeaseStore) -> anyhow::Error {
-    // If the elections cannot be listed, the error just lacks a hint.
+    // If the elections cannot be listed, the error message just does not list them.
     let there = elections(store).await.unwrap_or_default();
     let there = there_is(&there.iter().map(ElectionName::as_str).collect::<Vec<_>>());
     anyhow::anyhow!(

@@ -48,7 +48,7 @@ pub(super) async fn rollback(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the announcements of an election's nodes. Skips those not written by a Baton node.
+/// Reads the announcements of an election's nodes. Skips objects that are not valid announcements.
 pub(super) async fn announcements(
     store: &dyn ObjectStore,
     election: &ElectionName,

@@ -77,7 +77,7 @@ const COMMON: Files = &[
     (".devcontainer/Dockerfile", include_str!("../../templates/devcontainer/Dockerfile")),
 ];
 
-/// The URL of this version's release archive, up to the machine part of its file name.
+/// The beginning of the URL of this version's release archive. The rest of the file name depends on the machine.
 const RELEASE: &str = concat!(
     env!("CARGO_PKG_REPOSITORY"),
     "/releases/download/v",
@@ -161,8 +161,8 @@ pub(super) fn new(name: &ElectionName, lang: Lang) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adapts the SDK's manifest for use outside its workspace: fills in inherited keys, and removes those for the SDK's
-/// own tests.
+/// Adapts the SDK's manifest for use outside its workspace: fills in inherited keys, and removes the keys that only the
+/// SDK's own tests need.
 fn sdk_manifest(manifest: &str, workspace: &str) -> anyhow::Result<String> {
     let mut manifest: toml::Table = manifest.parse()?;
     let workspace: toml::Table = workspace.parse()?;
@@ -214,6 +214,6 @@ fn write(folder: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
 fn write_new(place: &Path, folder: &Path, text: &str) -> std::io::Result<()> {
     fs::create_dir_all(place.parent().unwrap_or(folder))?;
     let mut file = OpenOptions::new().write(true).create_new(true).open(place)?;
-    // A partly written file, for example on a full disk, would block the next run.
+    // Remove a partly written file, for example on a full disk: it would block the next run.
     file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(place)))
 }

@@ -53,8 +53,8 @@ struct Removed {
 
 impl Pruner<'_> {
     async fn prune(&self, elections: &[ElectionName]) -> anyhow::Result<Removed> {
-        // List the modules first. If a module is stored or referenced later, it is newer than its listing, and `remove`
-        // keeps it.
+        // List the modules first. A push stores its module before a version list references the module, and `remove`
+        // keeps every module that was stored again after this listing.
         let stored = patiently(TRIES, async || self.store.modules().await).await.context("cannot list the modules")?;
         let all =
             patiently(TRIES, async || self.store.controlled().await).await.context("cannot list the elections")?;
@@ -63,7 +63,8 @@ impl Pruner<'_> {
         if let Some(missing) = elections.iter().find(|election| !all.contains(election) && !known.contains(election)) {
             bail!("there is no election {missing} in this store: nothing was removed");
         }
-        // Nothing was pushed to these elections, but their nodes leave stale announcements too.
+        // Nothing was pushed to these elections, but their nodes may have left stale announcements. Withdraw those,
+        // too.
         for election in known.iter().filter(|election| !all.contains(election)) {
             if elections.is_empty() || elections.contains(election) {
                 self.in_use(election).await?;
@@ -130,7 +131,7 @@ impl Pruner<'_> {
             let nodes = patiently(TRIES, async || store.announced_nodes(&election).await).await.with_context(cannot)?;
             let found = patiently(TRIES, async || store.read(VersionedObject::Steering, &election, None).await).await;
             if let (true, Reading::Found(version, _)) = (nodes.is_empty(), found.with_context(cannot)?) {
-                // The condition on the version keeps a command that was written in the meantime.
+                // Delete only this version of the object, to keep a command that was written in the meantime.
                 let delete = async || store.delete(VersionedObject::Steering, &election, &version).await;
                 match if self.dry_run { Ok(()) } else { patiently(TRIES, delete).await } {
                     Ok(()) => removed.push(election),
@@ -157,7 +158,8 @@ impl Pruner<'_> {
         in_time(request).await.with_context(cannot)?.with_context(cannot)
     }
 
-    /// Returns the modules that an election's nodes run. Withdraws the announcements of nodes that have long been gone.
+    /// Returns the modules that an election's nodes run. Withdraws the announcements of nodes that have not announced
+    /// themselves for a long time.
     async fn in_use(&self, election: &ElectionName) -> anyhow::Result<BTreeSet<Digest>> {
         let announced = announced(self.store, election).await;
         let mut in_use = BTreeSet::new();
@@ -319,7 +321,7 @@ mod tests {
         }
         bench.push("two", "bb").await;
         bench.put("eeeee").await;
-        // C is the fallback. Another election references B.
+        // C is kept as the version to roll back to. B is kept because another election references it.
         assert_eq!(sizes(&bench.prune(&["one"], 1, true).await.unwrap()), (vec![1, 2], vec![]));
         let removed = bench.prune(&["one"], 1, false).await.unwrap();
         assert_eq!(sizes(&removed), (vec![1, 2], vec![]));

@@ -29,8 +29,8 @@ const SLOWEST: u64 = 100_000;
 /// Number of attempts at each transfer, and at storing a module.
 const SENDINGS: u32 = 3;
 
-/// Stores the module before a version list references it. So killing a push never leaves a reference to a missing
-/// module.
+/// Publishes a module: stores it first, and then references it in the version list. Even if the push is killed in
+/// between, the list never references a missing module.
 pub(super) async fn push(push: &Push) -> anyhow::Result<ExitCode> {
     let (inspection, module) = inspect(&push.module, push.compile_timeout).await?;
     if !inspection.runs {
@@ -65,11 +65,11 @@ async fn publish(push: &Push, digest: Digest, module: Bytes, signature: Option<S
         ),
     };
     links::call(&push.store, election).await;
-    // `baton prune` may have removed the module while no version referenced it.
+    // `baton prune` may have removed the module before the version list referenced it. In that case, store it again.
     if get(modules, &digest, 1).await?.is_none() {
         store_module(modules, &digest, &module).await?;
     }
-    // The output names the store, so that a user who forgot `--store` notices it.
+    // Show the store, so that a user who forgot `--store` notices the mistake.
     let place = format!("{election} on {}", push.store);
     let news = match pushed {
         Pushed::Current => format!("is current in {place}"),
@@ -159,7 +159,7 @@ fn signature(push: &Push) -> anyhow::Result<Option<String>> {
     let none = || format!("{} is not a minisign signature: create one with `minisign -Sm MODULE`", path.display());
     let text = String::from_utf8(bytes).with_context(none)?;
     let signature = minisign_verify::Signature::decode(&text).with_context(none)?;
-    // Nodes that require signatures would reject this one.
+    // Reject a signature for another election, because nodes that require signatures would reject it, too.
     check_election(&signature, Some(&push.election))
         .with_context(|| format!("cannot push the signature {}", path.display()))?;
     Ok(Some(text))

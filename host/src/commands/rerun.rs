@@ -19,7 +19,8 @@ pub(super) async fn rerun(election: &ElectionName, store: &StoreUrl) -> anyhow::
         cli::print(&format!("{election} is not finished: there is nothing to rerun\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // The outcome is removed before a new instance starts. So no instance can be running, even if the lease was broken.
+    // The mark `released` states that no instance can still be running. While the record has an outcome, no new
+    // instance starts.
     record.released = match lease {
         // The mark that the last holder left is still valid.
         LeaseState::Free => record.released,

@@ -75,11 +75,11 @@ const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum time that elections wait for the store to be created, which usually takes only a moment.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Environment variables that name files read by the clients of stores and registries.
+/// Environment variables with the names of files that the clients of stores and registries read.
 const FILES: [(&str, &str); 2] =
     [("AZURE_FEDERATED_TOKEN_FILE", "the token of this workload"), ("SSL_CERT_FILE", "the file of certificates")];
 
-/// Environment variables that name folders with such files or with helper programs.
+/// Environment variables with the names of folders that contain such files or helper programs.
 const FOLDERS: [(&str, &str); 2] = [("SSL_CERT_DIR", "the folder of certificates"), ("PATH", "the folder of programs")];
 
 pub(super) fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -106,8 +106,8 @@ pub(super) fn develop(config: &Config, workshop: &Workshop) -> anyhow::Result<Ex
 /// processes, use.
 const THREADS: usize = 20;
 
-/// Fails if too few threads are available. If a thread were missing later, the host would exit, or the fault would seem
-/// to be a module's.
+/// Fails if too few threads are available. If the host could not start a thread later, it would exit, or would blame a
+/// module for the failure.
 fn has_room_for_threads() -> anyhow::Result<()> {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = Arc::new(std::sync::Mutex::new(held));
@@ -218,7 +218,7 @@ fn keeps_to_folders(config: &Config) -> Result<(), FoldersNotConfined> {
     })
 }
 
-/// Returns the paths that the host relies on but that its configuration does not name.
+/// Returns the paths that the host relies on but that its configuration does not contain.
 fn implicit_paths(config: &Config, workshop: Option<&Workshop>) -> Vec<TrustedPath> {
     let mut found = Vec::new();
     let mut add = |place: &str, what: &str, path: PathBuf, is_folder| {
@@ -256,7 +256,7 @@ struct Checked<'a> {
     policy: Policy,
 }
 
-/// Checks the coordinators' trust and policies before anything depends on them.
+/// Checks the trusted keys and the policy of each coordinator before anything depends on them.
 fn check<'a>(coordinators: &'a [Coordinator]) -> anyhow::Result<Vec<Checked<'a>>> {
     let mut checked = Vec::new();
     for coordinator in coordinators {
@@ -284,7 +284,7 @@ struct Ends {
     max_links: usize,
 }
 
-/// The process around a node, whose settings have been checked.
+/// The process that runs a node. Its settings have been checked.
 struct Host<'a> {
     config: &'a Config,
     workshop: Option<&'a Workshop>,
@@ -362,7 +362,7 @@ impl Host<'_> {
             admin.shutdown();
         }
         telling.end();
-        // A store that hangs may block a thread forever, but nothing depends on it any more.
+        // A store that hangs may block a thread forever, but nothing depends on that thread now.
         control.shutdown_background();
         keepers.shutdown_timeout(Duration::from_secs(1));
         result
@@ -384,8 +384,8 @@ impl Host<'_> {
     fn tracker(&self, Checked { coordinator, .. }: &Checked<'_>, moments: Moments) -> Arc<ElectionTracker> {
         let (election, lease) = (coordinator.election.clone(), coordinator.timing.lease());
         let tracker = ElectionTracker::one_of(self.checked.len(), election, lease);
-        // SQLite can answer many reads in one transaction, so all elections read at the same moments. Over a network,
-        // each read would need its own connection.
+        // SQLite can answer many reads in one transaction, so all elections poll at the same time. Over a network, each
+        // read would need its own connection.
         let asks_at_once = matches!(self.config.store, StoreUrl::Sqlite(_));
         Arc::new(if asks_at_once { tracker.reading_at(moments) } else { tracker })
     }
@@ -405,8 +405,8 @@ impl Host<'_> {
         }
     }
 
-    /// Opens the socket for commands on this machine. Commands cannot read a store in memory, so `baton dev` needs
-    /// none.
+    /// Opens the socket for commands on this machine. Commands cannot read a store in memory, so `baton dev` needs no
+    /// socket.
     fn local_socket(&self, shared: &Shared) -> Option<UnixListener> {
         let is_wanted = self.workshop.is_none();
         is_wanted.then(|| local_socket::open(&shared.incarnation)).transpose().unwrap_or_else(|error| {
@@ -418,7 +418,7 @@ impl Host<'_> {
         })
     }
 
-    /// Runs the node until a signal ends it. Tasks without an end of their own go to `aside`.
+    /// Runs the node until a signal ends it. Tasks that do not end by themselves are spawned on `aside`.
     async fn run_node(
         &self,
         shared: &Shared,
@@ -431,7 +431,8 @@ impl Host<'_> {
         let mut signals = Signals::listen()?;
         let elections = tokio::select! {
             elections = self.elections(shared, &stores, aside) => elections?,
-            // Preparing a large module takes a while. Nothing has started yet that a shutdown would have to end.
+            // Preparing a large module takes a while, so handle signals here, too. Nothing has started yet that a
+            // shutdown would have to stop.
             asked = signals.next() => {
                 begin_shutdown(asked, log, &phases);
                 return Ok(());
@@ -482,7 +483,7 @@ impl Host<'_> {
         if config.create || matches!(config.store, StoreUrl::Sqlite(_)) {
             let (tries, tried) = oneshot::channel();
             aside.spawn(create(Arc::clone(&stores.leases), config.store.clone(), (*log).clone(), tries));
-            // An election that polled earlier would find no store, and would log that.
+            // Wait for the first attempt: an election that polled earlier would find no store, and would log that.
             let _ = tokio::time::timeout(MADE_WITHIN, tried).await;
         }
         let has_quota = config.max_leading.is_some_and(|most| most < elections.len());
@@ -564,7 +565,7 @@ impl Host<'_> {
     }
 }
 
-/// The host's ends of the network, apart from the admin endpoint.
+/// The addresses and sockets for other nodes, apart from the admin endpoint's socket.
 struct Network {
     /// The advertised address of the admin endpoint, if any.
     advertised: Option<AdminUrl>,
@@ -572,7 +573,8 @@ struct Network {
     max_links: usize,
 }
 
-/// Creates the lock file that shows to other hosts of this machine, and to the next one, that this host has exited.
+/// Creates the lock file. Once this host has exited, the lock file shows this to other hosts on this machine, and to
+/// hosts that start later.
 async fn lock_file(
     config: &Config,
     workshop: Option<&Workshop>,
@@ -646,7 +648,7 @@ impl<'a> Followers<'a> {
     }
 
     /// Creates the follower of a module source, and loads the module if it is a file. Only a file must be usable at
-    /// startup, when the user can fix it.
+    /// startup, because the user can fix it then.
     async fn follower(
         &self,
         Checked { coordinator, trust, .. }: &Checked<'_>,

@@ -104,8 +104,8 @@ async fn read_status(
     for election in names {
         let snapshot = match read(store, &election).await {
             Ok(snapshot) => snapshot,
-            // If the store does not respond for one election, it will not respond for the others, and there may be
-            // many.
+            // If the store does not respond to the request for one election, it will not respond for the others,
+            // either. There may be many, so stop here.
             Err(error) if is_one || matches!(error.downcast_ref(), Some(StoreError::Unknown(_))) => return Err(error),
             Err(error) => {
                 unread.push(format!("{error:#}"));
@@ -117,7 +117,7 @@ async fn read_status(
         }
         let Some(row) = StatusRow::of(&election, snapshot) else { continue };
         let steering = in_time(steering::read(store, &election));
-        // If the labels cannot be read, `baton nodes` reports the reason.
+        // Ignore errors: if the labels cannot be read, `baton nodes` reports the reason.
         let labels = async {
             let announcement =
                 timeout(ANSWER_WITHIN, store.announced(&election, row.node.as_deref()?)).await.ok()?.ok()??;
@@ -154,7 +154,7 @@ struct NotLedYet {
     waiting: usize,
 }
 
-/// An election in the admin API of a host on this machine. Has only the fields that the store lacks.
+/// An election in the admin API of a host on this machine. Contains only the fields that cannot be read from the store.
 #[derive(Deserialize)]
 struct ElectionHere {
     election: String,

@@ -1,5 +1,5 @@
-//! Reads `baton.toml` without a derive macro. So each value keeps its line number, and the error for a misspelt key
-//! suggests the most similar valid key.
+//! Reads `baton.toml`. Uses no derive macro, so that each value keeps its line number and the error for a misspelt key
+//! can suggest the most similar valid key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -158,7 +158,7 @@ impl Source<'_> {
                     let (at, DeValue::String(text)) = (text.span().start, text.get_ref()) else {
                         return Err(self.error(text.span().start, Some(&path), "write each folder as a quoted string"));
                     };
-                    // `set_folder` rejects malformed text.
+                    // Pass malformed text on unchanged: `set_folder` rejects it.
                     let text = match FolderGrant::of(text) {
                         Ok(parts) => {
                             let host = self.path(at, &path, parts.host)?;
@@ -178,7 +178,7 @@ impl Source<'_> {
         Origin::File { path: self.name.to_string(), line: self.line(at), key: path.to_owned() }
     }
 
-    /// Converts the value of a setting to the text that the flag would take.
+    /// Converts the value of a setting to the text that the flag would accept.
     fn text(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
         let wrong = |problem: &str| self.error(at, Some(path), problem);
         Ok(match (setting, value) {
@@ -225,7 +225,7 @@ impl Source<'_> {
         })
     }
 
-    /// Converts one value of a multi-value setting to the text that the flag would take.
+    /// Converts one value of a multi-value setting to the text that the flag would accept.
     fn named(&self, setting: Key, at: usize, path: &str, value: &DeValue<'_>) -> Result<String, ConfigError> {
         let wrong = |problem| Err(self.error(at, Some(path), problem));
         match (setting, value) {
@@ -284,7 +284,8 @@ fn list_of_strings(example: &str) -> String {
     format!("write a list of quoted strings: {example}")
 }
 
-/// Advice for a setting that takes a list of arguments. Strings are rejected, because splitting them is ambiguous.
+/// Advice for a setting that takes a list of arguments. A single string is rejected, because it is ambiguous how to
+/// split it into arguments.
 const ARGUMENTS: &str = "arg = [\"--verbose\", \"report.csv\"]";
 
 /// The error message for a key that is not valid in its place.

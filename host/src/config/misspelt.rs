@@ -1,5 +1,5 @@
-//! Detects environment variables whose names are probably misspelt settings. Otherwise the user would not notice that
-//! such a variable has no effect.
+//! Detects environment variables whose names are probably misspelt names of settings. Such a variable has no effect,
+//! which the user would otherwise not notice.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ pub struct Misspelt {
 }
 
 /// Finds the misspelt variables in the environment. Ignores names that are not similar to a setting, because other
-/// programs may use them: Kubernetes, for example, sets some for a service called `baton`. Ignores sources of secrets
-/// and empty variables.
+/// programs may use them: Kubernetes, for example, sets variables with the prefix `BATON_` for a service called
+/// `baton`. Ignores sources of secrets and empty variables.
 pub(super) fn misspelt<'a>(around: &Environment, layers: impl Iterator<Item = &'a Layer>) -> Vec<Misspelt> {
     let known: Vec<String> =
         Key::ALL.iter().map(|key| key.variable()).chain([OWN_CONNECTION_STRING.to_owned()]).collect();

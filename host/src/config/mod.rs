@@ -1,8 +1,9 @@
 //! The settings of the host and its coordinators.
 //!
-//! A setting comes from the command line, else from a `BATON_…` variable, else from `baton.toml`, else from its
-//! default. Each source becomes a [`Layer`] of unparsed values with their [`Origin`]s. So each error names the place to
-//! fix, and `--print-config` shows the origin of each value. A [`Config`] has passed all checks that need no store.
+//! A setting is looked up on the command line, then in a `BATON_…` variable, then in `baton.toml`. If it is in none of
+//! these, its default applies. Each source becomes a [`Layer`] of unparsed values with their [`Origin`]s, so that each
+//! error can report the place to fix, and `--print-config` can show the origin of each value. A [`Config`] has passed
+//! all checks that need no store.
 //!
 //! In the file, top-level keys apply to all coordinators. A table `[coordinators.NAME]` overrides them for one
 //! coordinator. NAME is its election unless the table sets another one. A coordinator's environment, configuration and
@@ -89,7 +90,7 @@ pub struct Config {
     pub witness: bool,
     /// Folder for the persistent files of this user's hosts; `None` without a home folder.
     pub state: Option<PathBuf>,
-    /// True to open links to the store's other nodes; only to those on this machine if the store is local.
+    /// True to open links to the store's other nodes. If the store is local, all of them are on this machine.
     pub links: bool,
     /// Address for links with nodes on other machines; `None` for no such links. Ignored unless [`Self::links`] is set.
     pub peer: Option<PeerSettings>,
@@ -141,11 +142,12 @@ pub struct Coordinator {
     pub timing: Timing,
     /// Delay between the end of an instance and the next term under the same lease.
     pub pause: Duration,
-    /// Decides whether to start another instance after one has finished.
+    /// The rule that decides whether another instance starts after one has finished.
     pub on_done: OnDone,
-    /// Maximum time without progress, including the time after the start; `None` for no limit.
+    /// Maximum time between an instance's start and its first progress, and from one progress to the next; `None` for
+    /// no limit.
     pub stall_after: Option<Duration>,
-    /// The probation period: how long a new version must run without failing.
+    /// The probation period: the time for which a new version must run without failing.
     pub probation: Duration,
     /// The only modules that may run; if empty, any module may run.
     pub pins: Vec<Digest>,

@@ -1,9 +1,10 @@
 //! Keeps the paths that the host opens out of the coordinators' writable folders.
 //!
-//! The host opens files and folders by path: when it starts, for each term, and when it starts again. In a writable
-//! folder, a coordinator could replace a file with a link to a file that it may not read, or with a forged version of a
-//! file that the host trusts. So no path that the host opens may pass through a folder that one of its coordinators may
-//! write to. Folders are compared by device and inode; for bind mounts, by the kernel's list of mounts.
+//! The host opens files and folders by path: when it starts or restarts, and for each term. In a writable folder, a
+//! coordinator could replace a file with a link to a file that it may not read, or with a forged version of a file that
+//! the host trusts. So no path that the host opens may pass through a folder that one of its coordinators may write to.
+//! Folders are compared by device and inode. They are also compared by their location in the file system, which the
+//! kernel's list of mounts gives, because of bind mounts.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -24,7 +25,7 @@ use baton_store::{StoreUrl, witness};
 
 /// A file or folder that the host opens by path.
 pub struct TrustedPath {
-    /// The setting that names the path, or another place to fix.
+    /// The setting that contains the path, or another place where the user can fix the problem.
     pub place: String,
     /// Description for error messages.
     pub what: String,
@@ -35,8 +36,8 @@ pub struct TrustedPath {
 }
 
 impl Config {
-    /// Rejects folders through which a coordinator could redirect the host. Checks the paths in the configuration and
-    /// `implicit_paths`.
+    /// Rejects writable folders in which a coordinator could make the host open another file. Checks the paths in the
+    /// configuration and `implicit_paths`.
     ///
     /// # Errors
     /// [`ConfigError`] with the first such path and the folder.
@@ -116,7 +117,7 @@ impl Config {
         for coordinator in &self.coordinators {
             let place = |key| self.place(Some(coordinator), key, None);
             if let ModuleSource::File(path) = &coordinator.module {
-                // The signature is next to it.
+                // The signature file needs no entry of its own, since it is in the same folder.
                 add(place(Key::Module), "the module", path, false);
             }
             for path in &coordinator.trust {
@@ -132,7 +133,7 @@ impl Config {
                 }
             }
             for folder in &coordinator.folders {
-                // The content belongs to the coordinators, so `is_folder` is false.
+                // The host opens the folder, but no files in it, so `is_folder` is false.
                 let what = format!("the folder {:?}", folder.guest);
                 add(self.place_of_folder(coordinator, folder), &what, &folder.host, false);
             }
@@ -243,7 +244,8 @@ impl Mounts {
             let path = mount.root.join(existing.strip_prefix(&mount.point).ok()?);
             Some(Spot { device: mount.device.clone(), path })
         });
-        // The list omits mounts whose root this process cannot see. Within one mount, comparing the paths is enough.
+        // The list omits mounts whose root this process cannot see. For these, use the mount's id instead of the
+        // device: within one mount, comparing the paths is enough.
         Some(inside.unwrap_or_else(|| Spot { device: id, path: existing.to_owned() }))
     }
 

@@ -15,8 +15,8 @@ impl Config {
         resolve(flags, around)
     }
 
-    /// Returns the flags of all settings that differ between the two configurations, and the tables of elections that
-    /// only one of them has.
+    /// Returns the flags of all settings that differ between the two configurations. Also returns the tables
+    /// `[coordinators.NAME]` of the elections that only one configuration has.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (own, others) = (self.by_election(), other.by_election());
@@ -27,7 +27,7 @@ impl Config {
         };
         let mut keys: BTreeSet<Key> = values(self).symmetric_difference(&values(other)).map(|(key, ..)| *key).collect();
         for (one, now) in own.iter().filter_map(|(name, one)| Some((one, others.get(name)?))) {
-            // The rows hide the values of these settings.
+            // The rows do not contain the values of these settings, so compare the values here.
             keys.extend((one.env != now.env).then_some(Key::Env));
             keys.extend((one.secrets != now.secrets).then_some(Key::Secret));
         }

@@ -250,7 +250,8 @@ impl Sources {
         }
     }
 
-    /// Returns the layers of each coordinator to run: the named coordinator, or else those in the file.
+    /// Returns the layers of each coordinator to run. If the command line or a variable sets the module, there is one
+    /// coordinator. Otherwise, these are the coordinators in the file.
     fn coordinators<'a>(&'a self, flags: &'a Layer) -> Result<Vec<Vec<&'a Layer>>, ConfigError> {
         let named = flags.get(Key::Module).or_else(|| self.variables.get(Key::Module));
         if named.is_some() || self.file.coordinators.is_empty() {
@@ -455,7 +456,8 @@ impl<'a> Resolver<'a> {
         self.get_or(key, &parse, show, default)
     }
 
-    /// Returns the value of a setting; `None` if the value is the word for its default, such as `none`, `off` or `own`.
+    /// Returns the value of an optional setting; `None` if the value is the word that stands for its default, such as
+    /// `none`, `off` or `own`.
     fn optional<T>(
         &mut self,
         key: Key,
@@ -483,8 +485,9 @@ impl<'a> Resolver<'a> {
         Ok((value, origin))
     }
 
-    /// Returns the values of a multi-value setting, each built from its name and text. Rejects names in `taken`. It is
-    /// shared by all settings whose values become environment variables of the coordinator.
+    /// Returns the values of a multi-value setting, each built from its name and text. Rejects names in `taken`, and
+    /// adds new names to it. All settings whose values become environment variables of the coordinator share one such
+    /// set.
     fn many<T>(
         &mut self,
         key: Key,

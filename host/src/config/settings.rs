@@ -1,4 +1,5 @@
-//! The table of settings. Flag, variable, key in `baton.toml`, JSON Schema and help follow from one entry.
+//! The settings table. Each entry defines a setting's flag, environment variable, `baton.toml` key, JSON Schema and
+//! help.
 
 /// One entry of the table.
 #[derive(Debug)]
@@ -9,7 +10,7 @@ pub struct Setting {
     pub(crate) shape: Shape,
     /// Placeholder of the value in help, such as `DURATION`.
     pub(crate) value: &'static str,
-    /// The only values that a flag takes; empty if a parser decides.
+    /// The only values that the flag accepts; empty if a parser checks the value.
     pub(crate) values: &'static [&'static str],
     /// Short flag, if any.
     pub(crate) short: Option<char>,
@@ -19,9 +20,9 @@ pub struct Setting {
     pub(crate) is_common: bool,
     /// True if each coordinator can have its own value.
     pub(crate) is_per_coordinator: bool,
-    /// The default as a value, unless [`Self::shown_default`] is words.
+    /// The default value; `None` if there is none, or if only [`Self::shown_default`] describes it.
     pub(crate) default: Option<&'static str>,
-    /// The default for people, if it depends on the machine or the module.
+    /// A description of the default in words, if the default depends on the machine or the module.
     pub(crate) shown_default: Option<&'static str>,
     /// First line of the help.
     pub(crate) help: &'static str,
@@ -46,7 +47,7 @@ pub(crate) enum Shape {
     Texts,
     /// A table of strings, numbers and booleans.
     Scalars,
-    /// A table of tables that name a file or a variable.
+    /// A table of tables, each of which contains a file or a variable.
     Secrets,
 }
 
@@ -84,7 +85,7 @@ impl Setting {
         Self { is_common: true, ..self }
     }
 
-    /// The setting of a coordinator, under this heading.
+    /// Makes this a setting that each coordinator can have, under this heading of the help.
     const fn of_coordinator(self, heading: &'static str) -> Self {
         Self { is_per_coordinator: true, heading: Some(heading), ..self }
     }
@@ -109,7 +110,7 @@ impl Setting {
         Self { values, ..self }
     }
 
-    /// The default to show to people, if any.
+    /// The default as shown in the help, if any.
     pub(crate) fn default_text(&self) -> Option<&'static str> {
         self.shown_default.or(self.default)
     }
@@ -456,12 +457,12 @@ const REMOVED: [(&str, &str); 7] = [
     ("max-state-value", "a value may be as large as `max-state`"),
 ];
 
-/// The advice about a setting that was removed before 0.1.0, if this is one.
+/// Returns advice if `name` is a setting that was removed before 0.1.0.
 pub(crate) fn removed(name: &str) -> Option<&'static str> {
     REMOVED.iter().find(|(removed, _)| *removed == name).map(|(_, advice)| *advice)
 }
 
-/// The advice about a setting that was removed before 0.1.0, if this is its variable.
+/// Returns advice if `name` is the variable of a setting that was removed before 0.1.0.
 pub(super) fn removed_variable(name: &str) -> Option<&'static str> {
     removed(&name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-"))
 }
@@ -474,7 +475,7 @@ pub(crate) fn renamed(old: &str) -> Option<Key> {
 /// The setting whose variable had this name before 0.1.0, if any.
 pub(super) fn renamed_variable(name: &str) -> Option<Key> {
     let word = name.strip_prefix("BATON_")?.to_ascii_lowercase().replace('_', "-");
-    // The variables of these have kept their names.
+    // These settings were renamed, but their variables have kept their names.
     renamed(&word).filter(|key| ![Key::Secret, Key::Dir, Key::Label].contains(key))
 }
 

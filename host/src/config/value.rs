@@ -50,7 +50,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Parses a maximum duration, which must not be zero.
+/// Parses a timeout, which must not be zero.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("0 is too short: write a longer duration".to_string()),
@@ -210,7 +210,8 @@ pub(super) fn show_path(path: &PathBuf) -> String {
     path.display().to_string()
 }
 
-/// Each request in flight needs a file descriptor, and the number of descriptors is limited.
+/// Upper bound on `--max-requests`. Each request in flight needs a file descriptor, and the number of descriptors is
+/// limited.
 const MOST_REQUESTS: usize = 10_000;
 
 pub(super) fn requests(text: &str) -> Result<usize, String> {

@@ -1,8 +1,8 @@
-//! A backend of your own, and the suite that shows that Baton can depend on it:
-//! `cargo run -p baton-store --example own_backend --features conformance`.
+//! Example of a custom store backend, which the conformance suite tests. Run it with `cargo run -p baton-store
+//! --example own_backend --features conformance`.
 //!
-//! This one keeps everything in memory and counts the calls. A real one would speak to a server; the suite tests how
-//! it reports what became of a request.
+//! This backend keeps everything in memory and counts the calls. A real backend would talk to a server. The suite also
+//! tests if a backend reports the outcome of each request correctly.
 #![allow(clippy::expect_used, reason = "an example ends at the first mistake")]
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Interceptor<MemoryStore> for Count {
     }
 }
 
-/// The suite's access to the store, and to its time.
+/// The suite's access to the store and to the store's clock.
 struct Tested {
     inner: Arc<MemoryStore>,
     count: Count,

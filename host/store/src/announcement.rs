@@ -1,5 +1,6 @@
 //! Announcements: what a node publishes about itself in an election (`ELECTION/nodes/NODE`). People read them. Other
-//! nodes read the term, which is so preserved if the record is deleted or replaced by an earlier record.
+//! nodes read the announced terms, so that the highest term is known even if the record was deleted or replaced by an
+//! earlier record.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::Digest;
 use crate::{LeaseStore, Listed, Listing, ModuleStore as _, ObjectStore, PlainObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// Age at which an announcement's node may be dead: three times the announcement interval.
+/// Age of an announcement beyond which its node may be dead: three times the announcement interval.
 pub const SILENT: time::Duration = time::Duration::minutes(3);
 
 /// A node's labels (names and values), for people to read.
@@ -44,8 +45,8 @@ pub struct Announcement {
     /// The node's labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The highest term that the node has seen in the election, in any start. 0 if the node has seen no term, or has
-    /// announced none.
+    /// The highest term that the node has seen in the election, in this start or an earlier one. 0 if the node has seen
+    /// no term, or has not announced one.
     #[serde(default)]
     pub term: Term,
     /// The Baton version of the node's host. Empty if not announced.
@@ -59,15 +60,16 @@ pub struct Announcement {
     /// `transferring` or `cooling-off`. None if the node is eligible, or has not announced a reason.
     #[serde(default)]
     pub ineligible: Option<String>,
-    /// The priority with which the node takes a free lease, from 0 to 100 (without a wait). None if not announced.
+    /// The node's priority for taking a free lease, from 0 to 100. With 100, the node does not wait. None if not
+    /// announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     /// True if the host already leads enough other elections, so that it would take this lease only if no other node
     /// does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_leadership_limit: bool,
-    /// The incarnation of another start with the same node id, which has announced itself since this start's first
-    /// announcement.
+    /// The incarnation of another start with the same node id. None unless another start has announced itself since
+    /// this start's first announcement.
     #[serde(default)]
     pub duplicate: Option<String>,
     /// The address of the node's admin endpoint. Empty if the node has none, if other machines cannot use it, or if it
@@ -101,7 +103,7 @@ pub struct AnnouncedPeer {
 pub struct AnnouncedLink {
     /// The leading node.
     pub to: String,
-    /// Start of listening, in RFC 3339.
+    /// Time at which the node began to listen, in RFC 3339.
     pub since: String,
 }
 
@@ -137,7 +139,7 @@ impl Announcement {
         serde_json::json!(self).to_string().into()
     }
 
-    /// Decodes an announcement. None if a Baton node did not write it.
+    /// Decodes an announcement. Returns `None` if the bytes were not written by a Baton node.
     #[must_use]
     pub fn decode(content: &[u8]) -> Option<Self> {
         serde_json::from_slice(content).ok()
@@ -156,9 +158,9 @@ impl Announcement {
     }
 }
 
-/// Withdraws a node's announcement, which named this `term`, unless the announcement may be the only object that names
-/// the term. It may be the only one if the record names only lower terms (it was deleted or replaced by an earlier
-/// record) or cannot be read. Returns true if the announcement was withdrawn.
+/// Withdraws the announcement with which a node has published `term`, unless it may be the only object that contains
+/// this term. This is possible if the record cannot be read, or if it contains a lower term, because it was deleted or
+/// replaced by an earlier record. Returns true if the announcement was withdrawn.
 ///
 /// # Errors
 /// Those of the store. If the outcome is unknown, the announcement may have been withdrawn.
@@ -182,9 +184,9 @@ pub const GONE: time::Duration = time::Duration::hours(24);
 /// Withdraws the announcements of dead nodes, as [`withdraw`] does. Otherwise they would pile up as nodes come and go,
 /// and each takeover reads all announcements. Returns the number of withdrawn announcements.
 ///
-/// The caller must just have announced its own node. An announcement's age is counted back from the newest
-/// announcement, so this machine's clock does not matter. A store that records no times serves a single machine; there,
-/// the times in the announcements are used.
+/// The caller must have announced its own node just before. The age of an announcement is measured back from the newest
+/// announcement, so this machine's clock does not matter. A store that records no times serves a single machine. For
+/// such a store, the times in the announcements are used.
 ///
 /// # Errors
 /// Those of the store.
@@ -208,14 +210,14 @@ pub async fn withdraw_gone(
     for (at, Listed { object, put, .. }, term) in announced {
         let is_gone = put.is_some() || newest_said.is_some_and(|newest| newest - at > GONE);
         if is_gone && may_withdraw(leases, election, term).await {
-            // Keep the announcement if the node has announced itself again.
+            // The condition `put` keeps the announcement if the node has announced itself again in the meantime.
             withdrawn += usize::from(modules.remove(&object, put).await?);
         }
     }
     Ok(withdrawn)
 }
 
-/// True unless an announcement may be the only object that names this term.
+/// True unless an announcement may be the only object that contains this term.
 async fn may_withdraw(leases: &dyn LeaseStore, election: &ElectionName, term: Term) -> bool {
     term == 0 || matches!(leases.request(election, Op::Read).await, Ok(Reply::Read(record)) if record.names(term))
 }
@@ -275,7 +277,7 @@ mod tests {
         store.request(&job, Op::Create { record }).await.unwrap();
         for (node, term, at) in [("known", 6, 0), ("gone", 5, 0), ("none", 0, 0), ("slow", 0, 2), ("fresh", 1, 25)] {
             hour.store(at, Ordering::Relaxed);
-            // The node's own clock does not count, since the store notes times.
+            // The store records the time of each put, so the time in the announcement does not count.
             let announcement = Announcement { term, ..Announcement::now(node, "i", "", Vec::new(), None) };
             store.announce(&job, node, announcement.encode()).await.unwrap();
         }

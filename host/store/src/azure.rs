@@ -41,7 +41,8 @@ use tokens::{KeptToken, TokenWatch};
 
 pub use super::url::AZURE_LEASE_RANGE as LEASE_RANGE;
 
-/// The message if the answer to a renewal names another id, as the emulator's answer may. The lease is then lost.
+/// The error message if the answer to a renewal contains another lease id, which the emulator's answer may. The lease
+/// is then lost.
 const RENEWED_ANOTHERS: &str = "the store renewed another client's lease";
 
 const LEASE_BLOB: &str = "/lease";
@@ -55,7 +56,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Timeout for each request, except those that carry a module. The supervisor gives up lease requests earlier.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Duration after which an unfinished DNS lookup is named as the reason for a timeout.
+/// Duration after which an unfinished DNS lookup is reported as the reason for a timeout.
 const SLOW_STEP: Duration = Duration::from_millis(500);
 
 /// A blob container.
@@ -196,7 +197,8 @@ impl LeaseStore for AzureStore {
                 if is_ours(&response.lease_id, id) { Ok(Reply::Done) } else { Err(StoreError::Held) }
             }
             Op::Reclaim { from, id, version } => {
-                // Repeating the change with the same proposed id succeeds. The change does not extend the lease.
+                // A change may be repeated: it succeeds again with the same proposed id. It does not extend the lease,
+                // so a renewal follows.
                 blob.blob_lease_client(azure_id(from)?)
                     .change(ProposedLeaseId::from(azure_id(id)?))
                     .if_match(IfMatchCondition::Match(version.0.clone()))
@@ -204,7 +206,7 @@ impl LeaseStore for AzureStore {
                     .await
                     .map_err(|error| self.store_error(RequestKind::OfLease, &error))?;
                 self.renew(&blob, id, Some(version)).await.map_err(|error| match error {
-                    // The id has already changed, so the outcome is unknown.
+                    // The id has already been changed. So report an unknown outcome, not a refusal.
                     StoreError::Misconfigured(reason) => StoreError::Unknown(reason),
                     error => error,
                 })

@@ -1,4 +1,5 @@
-//! Notifications between nodes. Because of them, a node reads an object right after a change, and seldom otherwise.
+//! Notifications between nodes about changes of objects. With them, a node reads an object right after a change, and
+//! otherwise only seldom.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +9,14 @@ use tokio::time::{Instant, sleep_until};
 
 use baton_base::jitter::{Moments, between};
 
-/// Minimum and maximum interval between reads while another node would report changes.
+/// Minimum and maximum interval between reads while another node reports changes to this one.
 const TOLD: (Duration, Duration) = (Duration::from_secs(22), Duration::from_secs(38));
 
 /// Minimum interval between reads, regardless of the number of notifications.
 const APART: Duration = Duration::from_millis(250);
 
-/// Minimum and maximum delay before the next read once no node would report changes any more. The node that reported
-/// them may have released the lease, and the store is then busy with the next leader's requests.
+/// Minimum and maximum delay before the next read after other nodes have stopped reporting changes. The node that
+/// reported them may have released the lease. The store is then busy with the next leader's requests.
 const UNTOLD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The notifications of changes to an election's objects that one node sends and receives. Clones share their state. A
@@ -25,11 +26,11 @@ pub struct ChangeNotifier(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Number of reasons to read so far.
+    /// Number of notifications so far that are a reason to read.
     looks: watch::Sender<u64>,
-    /// True while another node would report changes.
+    /// True while another node reports changes to this one.
     is_told: watch::Sender<bool>,
-    /// Number of changes so far that other nodes should read.
+    /// Number of changes that this node has found or made so far. Other nodes should read them.
     found: watch::Sender<u64>,
     moments: Moments,
 }
@@ -41,7 +42,7 @@ impl Default for ChangeNotifier {
 }
 
 impl ChangeNotifier {
-    /// Creates the notifier of a node whose readers poll at these moments.
+    /// Creates the notifier of a node. The node's readers poll at these moments.
     #[must_use]
     pub fn at(moments: Moments) -> Self {
         Self(Arc::new(Ends {
@@ -52,12 +53,12 @@ impl ChangeNotifier {
         }))
     }
 
-    /// Reports that there may be something new to read.
+    /// Notifies the readers that an object may have changed.
     pub fn look(&self) {
         self.0.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// Sets whether a node that polls often would report changes to this one.
+    /// Sets whether another node, which polls often, reports changes to this one.
     pub fn is_told(&self, is_told: bool) {
         self.0.is_told.send_if_modified(|before| std::mem::replace(before, is_told) != is_told);
     }
@@ -89,8 +90,9 @@ pub struct ChangeReader {
 }
 
 impl ChangeReader {
-    /// Returns the next time to read after a successful read that was answered at `answered`. `usual` is the interval
-    /// without notifications. The node's other readers use the same moments.
+    /// Returns the time of the next read, after a successful read that was answered at `answered`. `usual` is the
+    /// minimum and maximum interval while no other node reports changes. All readers of a node read at the same
+    /// moments.
     pub fn next(&mut self, answered: Instant, usual: (Duration, Duration)) -> Instant {
         let window = if *self.is_told.borrow_and_update() { TOLD } else { usual };
         self.of.0.moments.next(answered, window)
@@ -106,10 +108,10 @@ impl ChangeReader {
         }
     }
 
-    /// Waits for a reason to read earlier than planned, and returns the time to read. One such reason is that no node
-    /// would report changes any more. The last read began at `last`. Cancel safe until it returns.
+    /// Waits for a reason to read earlier than planned: a notification, or the news that other nodes have stopped
+    /// reporting changes. Returns the time to read. The last read began at `last`. Cancel safe until it returns.
     pub async fn reason(&mut self, last: Instant) -> Instant {
-        // `self` keeps both senders alive.
+        // `self` keeps both senders alive, so `changed` never returns an error.
         let silent = async {
             loop {
                 if self.is_told.changed().await.is_err() {

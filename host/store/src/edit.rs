@@ -10,14 +10,14 @@ use crate::pace::{RetryPacer, tried};
 use crate::{ObjectStore, Reading, VersionedObject};
 use baton_base::jitter::between;
 
-/// Maximum number of conflicts before an edit fails. On a distant store, another client that writes continuously leaves
-/// no gap.
+/// Maximum number of conflicts before an edit fails. If the store is far away, another client that writes continuously
+/// may always be faster.
 const CONFLICTS: u32 = 100;
 /// Longest random pause after a conflict, so that many writers do not collide again.
 const APART: Duration = Duration::from_millis(50);
 
-/// One edit of an election's object: reads the object, and writes it if its version is unchanged, until the write
-/// succeeds.
+/// One edit of an election's object. The caller reads the object, and writes it back on condition that its version is
+/// unchanged. The caller repeats this until a write succeeds.
 pub struct Edit<'a> {
     store: &'a dyn ObjectStore,
     object: VersionedObject,

@@ -31,19 +31,20 @@ impl Default for FileEvents {
 }
 
 impl FileEvents {
-    /// The number of received events, for waiting on a change.
+    /// Returns a watch on the number of events that were received.
     pub(crate) fn heard(&self) -> watch::Receiver<u64> {
         self.heard.subscribe()
     }
 
-    /// The inotify instance. None while the system has none left.
+    /// Returns the inotify instance, or `None` while the system has no more instances.
     pub(crate) async fn queue(&self) -> Option<&Arc<AsyncFd<Watches>>> {
         self.queue.get_or_try_init(async || queue().map(Arc::new)).await.ok()
     }
 
     /// Runs a blocking file system call on another thread.
     pub(crate) async fn ask<T: Default + Send + 'static>(&self, question: impl FnOnce() -> T + Send + 'static) -> T {
-        // The thread keeps the permit even if nobody waits for the answer any more. The semaphore is never closed.
+        // The thread keeps the permit even if the caller has given up. The semaphore is never closed, so there is
+        // always a permit.
         let permit = Arc::clone(&self.asks).acquire_owned().await;
         let asked = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -69,7 +70,7 @@ impl FileEvents {
     }
 }
 
-/// The reason why the kernel reports no file events to this process, and the remedy. None if it does.
+/// The reason why the kernel reports no file events to this process, and the remedy. None if the kernel reports them.
 #[must_use]
 pub fn no_file_events() -> Option<String> {
     let error = inotify::init(inotify::CreateFlags::CLOEXEC).err()?;
@@ -90,17 +91,19 @@ impl Watches {
         Ok(Self(inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?))
     }
 
-    /// Watches the file that is at `path` now for these events, until its number is removed or the file is deleted.
+    /// Watches the file that is now at `path` for these events. Returns the number of the watch. The watch ends when
+    /// the number is removed or the file is deleted.
     pub(crate) fn add(&self, path: &Path, events: WatchFlags) -> io::Result<i32> {
         Ok(inotify::add_watch(&self.0, path, events)?)
     }
 
-    /// Stops watching a file. Does nothing if the file was deleted, since the kernel has then forgotten the number.
+    /// Removes the watch with this number. Does nothing if the file was deleted, because the kernel has then removed
+    /// the watch itself.
     pub(crate) fn remove(&self, number: i32) {
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// Drains the queue. True if it had events.
+    /// Drains the queue. Returns true if the queue contained events.
     pub(crate) fn have_told(&self) -> bool {
         let mut space = [0; 4096];
         let mut have_told = false;

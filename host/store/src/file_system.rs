@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstatfs, open, statfs, statx};
 
-/// The file system of a file or folder, if other machines may write to it or if that is unknown.
+/// Returns the type of the file system of a file or folder, if other machines may write to the file system or if that
+/// is unknown.
 ///
 /// # Errors
 /// The system's error.
@@ -14,19 +15,19 @@ pub fn foreign_file_system(path: &Path) -> io::Result<Option<String>> {
     foreign(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Does the same for an open file or folder.
+/// Like [`foreign_file_system`], but for an open file or folder.
 pub(crate) fn foreign(file: impl AsFd) -> io::Result<Option<String>> {
     // The field's type differs between machines, but the numbers have 32 bits everywhere.
     let magic = fstatfs(&file)?.f_type as u32;
     if magic != OVERLAYFS {
         return Ok(unless_local(magic));
     }
-    // The upper layer takes the writes. If it is invisible, as in most containers, it is on a local disk.
+    // Writes go to the upper layer. If its path is invisible, as in most containers, assume that it is on a local disk.
     let upper = upper_layer(&file).and_then(|upper| statfs(&upper).ok());
     Ok(upper.and_then(|upper| unless_local(upper.f_type as u32)))
 }
 
-/// The folder that takes the writes to a file of an overlay, from the kernel's mount list.
+/// Returns the folder to which an overlay writes changes to this file, according to the kernel's mount list.
 fn upper_layer(file: impl AsFd) -> Option<PathBuf> {
     let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     upper_of(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, found.stx_mnt_id)
@@ -52,7 +53,8 @@ fn unless_local(magic: u32) -> Option<String> {
     Some(named.unwrap_or_else(|| format!("unknown (type {magic:#x})")))
 }
 
-/// Numbers here and below are from the kernel's `magic.h` and the file systems' own sources.
+/// The number of an overlay. The numbers here and below are from the kernel's `magic.h` and from the sources of the
+/// file systems.
 const OVERLAYFS: u32 = 0x794c_7630;
 
 /// File systems that one machine mounts at a time, on disks or in memory.

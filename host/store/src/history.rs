@@ -13,10 +13,11 @@ use crate::edit::{Edit, GivenUp, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 use baton_base::clock::rfc3339;
 
-/// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
+/// The format that this version reads and writes. If a field is added, the format must change, because an older host
+/// would drop the new field.
 const FORMAT: u64 = 1;
 
-/// Number of terms to keep: the latest.
+/// Maximum number of terms to keep. The earliest terms are dropped first.
 pub const KEPT_TERMS: usize = 1000;
 
 /// Maximum size of the object, in bytes. It is limited because the object is read and written as a whole. Terms that do
@@ -31,8 +32,8 @@ const SEPARATOR: &str = ",\n";
 /// Maximum length of each string, in characters.
 pub const LONGEST_TEXT: usize = 200;
 
-/// Maximum number of later terms after which a report can still count as late. With more, the store was reset to lower
-/// term numbers.
+/// Maximum number of terms that may follow a term whose report is late. If more terms follow, the report is not late:
+/// the store was reset to lower term numbers.
 const LATE: usize = 100;
 
 const UNHEARD: &str = "did not end cleanly: its node was not heard from again";
@@ -74,7 +75,7 @@ pub struct PastTerm {
 }
 
 impl PastTerm {
-    /// The term that a record names. None if no node has begun one.
+    /// The term in a record. None if no node has begun a term.
     #[must_use]
     pub fn of(record: &Record) -> Option<Self> {
         let Record { term, node, incarnation, since, module, .. } = record;
@@ -83,7 +84,8 @@ impl PastTerm {
         Some(Self { term: *term, node, incarnation, module, begun, ..Self::default() })
     }
 
-    /// The term that a successor found in the record, closed by the successor.
+    /// The term in the record that a successor found. It ends with the successor's takeover, as reported by the
+    /// successor.
     #[must_use]
     pub fn before(record: &Record, successor: &str, took_over: &str) -> Option<Self> {
         let reason = if record.released { GIVEN_UP } else { UNHEARD };
@@ -186,10 +188,10 @@ impl History {
         match self.terms.iter_mut().rev().find(is_same) {
             None => self.insert(reported),
             Some(known) if reported.closed_by.is_none() && reported.ended.is_some() => *known = reported,
-            // The term's own node has already reported its end.
+            // The term's own node has already reported the end of the term.
             Some(known) if known.ended.is_some() && known.closed_by.is_none() => {}
             Some(known) if reported.ended.is_none() => {
-                // The term's own node knows the most about its beginning.
+                // The term's own node knows the most about the beginning of the term.
                 let PastTerm { ended, reason, closed_by, .. } = std::mem::take(known);
                 *known = PastTerm { ended, reason, closed_by, ..reported };
             }
@@ -206,8 +208,8 @@ impl History {
         self.terms.insert(if last - place > LATE { last } else { place }, reported);
     }
 
-    /// Adds the term that a record names, if no node has reported it yet. If the lease was released, the term is over,
-    /// but the record does not say when, and its instance may never have begun.
+    /// Adds the term in a record, if no node has reported it yet. If the lease was released, the term is over, but the
+    /// record does not contain the time of its end. The instance may never have started.
     pub fn note(&mut self, record: &Record) {
         let is_told = |known: &PastTerm| known.term == record.term && known.incarnation == record.incarnation;
         if let Some(term) = PastTerm::of(record).filter(|_| !self.terms.iter().any(is_told)) {
@@ -216,8 +218,8 @@ impl History {
         }
     }
 
-    /// Closes each open term that was followed by a term of another incarnation. Terms followed by one of the same
-    /// incarnation stay open, because an incarnation reports the ends of its own terms.
+    /// Closes each open term that was followed by a term of another incarnation. A term that was followed only by terms
+    /// of its own incarnation stays open, because an incarnation reports the ends of its own terms.
     pub fn close(&mut self) {
         let mut successor = None;
         for at in (1..self.terms.len()).rev() {
@@ -242,8 +244,8 @@ pub async fn read_history(store: &dyn ObjectStore, election: &ElectionName) -> R
 }
 
 /// Reports terms in one conditional write; writes nothing if the history already contains the reports. Replaces a
-/// damaged history, and returns the damage. Fails if a later version of Baton wrote the history. Dropping the future
-/// may leave the request under way. Repeating it is harmless.
+/// damaged history, and returns the damage. Fails if a later version of Baton wrote the history. If the future is
+/// dropped, the request may still be carried out. It is harmless to report a term again.
 ///
 /// # Errors
 /// [`HistoryError`] if the report was not written, or may not have been.
@@ -256,7 +258,7 @@ pub async fn report_terms(
     let mut damage = None;
     loop {
         let (found, reported) = (edit.read().await?, reported.to_vec());
-        // Assembling a thousand terms would block a thread that also renews leases for too long.
+        // This thread also renews leases, and assembling a thousand terms would block it for too long.
         let next = tokio::task::spawn_blocking(move || with(found.as_deref(), reported)).await;
         let (content, problem) =
             next.map_err(|error| StoreError::Unknown(format!("the history could not be assembled: {error}")))??;

@@ -290,7 +290,8 @@ impl State {
         )
     }
 
-    /// Lets `step` change an election's object. `step` gets the time since the lease last changed, and a new version.
+    /// Calls `step`, which may change an election's object. `step` gets the time since the lease last changed, and a
+    /// new version.
     fn change<T>(
         &mut self,
         election: &ElectionName,

@@ -13,7 +13,8 @@ pub const ANNOUNCEMENTS_AT_ONCE: usize = 32;
 
 pub(crate) const LONGEST_ANNOUNCEMENT: u64 = 64 << 10;
 
-/// Requests for modules, control objects and announcements, on top of an [`ObjectStore`]. They fail as its requests do.
+/// Requests for modules, control objects and announcements, which an [`ObjectStore`] carries out. They fail with the
+/// errors of that store.
 #[async_trait]
 pub trait ModuleStore: ObjectStore {
     /// Reads an election's control object, unless it still has the version `known`.
@@ -21,7 +22,8 @@ pub trait ModuleStore: ObjectStore {
         self.read(VersionedObject::Control, election, known).await
     }
 
-    /// Writes an election's control object if it has this version, or if there is none and `version` is none.
+    /// Writes an election's control object, on condition that the object has this version. If `version` is none, the
+    /// condition is that the object does not exist.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -109,7 +111,7 @@ pub struct StoredModule {
     pub digest: Digest,
     /// The module's size in bytes.
     pub size: u64,
-    /// The time at which it was last stored, by the store's clock, to the second.
+    /// The time at which the module was last stored, by the store's clock, to the second.
     pub stored: OffsetDateTime,
 }
 

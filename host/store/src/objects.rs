@@ -71,7 +71,7 @@ pub enum Reading {
     Found(Version, Bytes),
 }
 
-/// A store of objects. Dropping a future may leave its request under way. Every request may fail with
+/// A store of objects. If a future is dropped, its request may still be carried out. Every request may fail with
 /// [`StoreError::Unknown`] (a change may have been carried out) or with [`StoreError::Misconfigured`] (it has not been
 /// carried out).
 #[async_trait]
@@ -84,8 +84,8 @@ pub trait ObjectStore: Send + Sync {
         known: Option<&Version>,
     ) -> Result<Reading, StoreError>;
 
-    /// Writes an election's object if it has this version, or if the object does not exist and `version` is none.
-    /// Returns the new version, which is unique to this write.
+    /// Writes an election's object, on condition that the object has this version. If `version` is none, the condition
+    /// is that the object does not exist. Returns the new version, which is unique to this write.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the condition failed.
@@ -111,8 +111,8 @@ pub trait ObjectStore: Send + Sync {
     /// Returns the elections that have this kind of object, sorted.
     async fn elections_with(&self, object: VersionedObject) -> Result<Vec<ElectionName>, StoreError>;
 
-    /// Writes an object, replacing any earlier content. An existing module is left unchanged, but its time of the last
-    /// put becomes now, since its writer is about to refer to the module.
+    /// Writes an object, replacing any earlier content. If the object is a module that already exists, only the time of
+    /// its last put changes, to now: the caller is about to refer to the module.
     async fn put(&self, object: &PlainObject, content: Bytes) -> Result<(), StoreError>;
 
     /// Returns the first `limit` bytes of an object, if it exists. To find out whether it is larger than a limit,
@@ -122,6 +122,7 @@ pub trait ObjectStore: Send + Sync {
     /// Returns the objects of a listing, sorted by name.
     async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, StoreError>;
 
-    /// Removes an object, unless it is a module put after `put_until`. Returns true if the object is now absent.
+    /// Removes an object, unless it was put after `put_until`. If the store does not record when an announcement was
+    /// put, it removes the announcement in any case. Returns true if the object is now absent.
     async fn remove(&self, object: &PlainObject, put_until: Option<OffsetDateTime>) -> Result<bool, StoreError>;
 }

@@ -13,8 +13,8 @@ const TRY: Duration = Duration::from_secs(4);
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Number of failed attempts after which the request is given up.
 const TRIES: u32 = 10;
-/// Age from which an edit is no longer retried. Including its last attempt, an edit takes less than the 10 s that
-/// people wait, so they see the store's error instead of a timeout.
+/// Age from which an edit is no longer retried. Commands wait 10 s for an answer, and an edit takes less than that,
+/// including its last attempt. So the user sees the store's error instead of a timeout.
 const LONGEST_EDIT: Duration = Duration::from_secs(5);
 
 /// Makes one attempt. If it takes too long, its outcome is unknown.

@@ -52,7 +52,8 @@ fn history(bytes: &[u8]) {
         Ok(history) => history,
         Err(error) => return drop(HistoryError::to_string(&error)),
     };
-    // A host can read the history that it makes of this one, which is no larger than allowed.
+    // A host must be able to read the history that it writes after it has read this one. The size must be within the
+    // limit.
     history.tell(PastTerm { term: 7, node: "node".to_owned(), ..PastTerm::default() });
     history.close();
     let written = history.encode();

@@ -1,20 +1,20 @@
 //! Reclaims the leases of dead hosts on this machine, in a store that is shared by hosts on many machines.
 //!
-//! When this host requests a lease, it notes the lease's id next to its lock file ([`Notes`]). Suppose that a reading
-//! shows a held lease whose record names an incarnation on this machine. If that incarnation left a note, and its host
-//! and all its runners are dead, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host on this machine then
-//! gives the lease a fresh id ([`Op::Reclaim`]) and begins the next term.
+//! When this host requests a lease, it writes the lease's id to a note next to its lock file ([`Notes`]). Suppose that
+//! a reading shows a held lease whose record names an incarnation on this machine. If that incarnation left a note, and
+//! its host and all its runners are dead, the lease is [`Reclaimable`](LeaseState::Reclaimable). A host on this machine
+//! then gives the lease a fresh id ([`Op::Reclaim`]) and begins the next term.
 //!
-//! The store still decides: it changes the id only for a client that names the current id and the record's version. If
-//! the witness was wrong and the holder is alive, the holder's next renewal fails, so the two overlap for at most D/6.
-//! A holder that cannot reach the store ends at its deadline.
+//! The store still decides: it changes the id only for a client that sends the current id and the record's version. If
+//! the witness was wrong and the holder is alive, the holder's next renewal fails. So the old and the new holder
+//! overlap for at most D/6, where D is the lease's length. A holder that cannot reach the store ends at its deadline.
 //!
 //! - If two hosts find the same note, one host takes the note and keeps it until that host's term is written. Until
-//!   then, the record names the dead holder; afterwards the note is useless. The fresh id is added to the note before
-//!   the request is sent, so that the next host can reclaim the lease if this host dies in between.
+//!   then, the record names the dead holder. Afterwards, the note is useless. The host adds the fresh id to the note
+//!   before it sends the request. So if this host dies in between, the next host can reclaim the lease.
 //! - A note is removed while the record is being marked as released, before the lease is released. If the note cannot
-//!   be removed, the mark in the record, which precedes any release, makes the note useless.
-//! - A record without a holder, or of another incarnation than the note's, says nothing about the note's lease.
+//!   be removed, the mark makes it useless, because the mark is always written before the release.
+//! - A note does not count if the record has no holder, or if the record names another incarnation than the note does.
 //! - No request waits for a slow disk: notes are written and removed during the request to the store. If the disk does
 //!   not respond in time, there is no note, and no death is detected. If a host is killed after an acquire but before
 //!   its note is written, other hosts wait until its lease has expired.
@@ -50,11 +50,12 @@ struct ReclaimState {
     noted: Option<LeaseId>,
     /// True if all notes that this host has written or taken have been removed.
     has_left: bool,
-    /// The incarnation that left no note. It began before the record named it, so no note will follow.
+    /// The record's incarnation, if it left no usable note. It will not write one later, because a host writes its note
+    /// before its record.
     without_note: Option<String>,
     /// The dead holder's note.
     found: Option<Note>,
-    /// The dead holder's note, from the reclaim until this host has written its term.
+    /// The dead holder's note. Set from the reclaim until this host has written its term.
     taken: Option<Taken>,
     /// True once the folder has been searched for notes of other hosts.
     has_looked: bool,
@@ -80,7 +81,8 @@ impl Reclaiming {
         let notes = Arc::clone(self.notes.as_ref()?);
         let asks = Arc::clone(&self.asks);
         let asked = async {
-            // The thread keeps the permit even if no task waits for the result any more. The semaphore is never closed.
+            // The thread keeps the permit even if the caller has given up. The semaphore is never closed, so there is
+            // always a permit.
             let permit = asks.acquire_owned().await;
             let asked = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
@@ -117,7 +119,7 @@ impl Reclaiming {
         Snapshot::Object { lease, version, record: Some(record) }
     }
 
-    /// The state of a lease that the store reports as held.
+    /// Returns the actual state of a lease that the store reports as held.
     async fn judge(&self, election: &ElectionName, record: &Record) -> LeaseState {
         let of_taken = |known: &mut ReclaimState| {
             known.taken.take_if(|taken| taken.note.place.incarnation != record.incarnation);
@@ -153,7 +155,7 @@ impl Reclaiming {
         lease
     }
 
-    /// Notes the id under which this host requests a lease.
+    /// Writes a note of the id under which this host requests a lease.
     async fn note(&self, election: &ElectionName, id: LeaseId) {
         if self.known(election, |known| known.noted == Some(id)) {
             return;
@@ -193,7 +195,8 @@ impl Reclaiming {
         };
         self.note(election, id).await;
         let mut answer = Err(StoreError::Held);
-        // The lease has one of these ids, most likely the newest. The last one is the fresh id.
+        // Try the ids from the newest to the oldest, because the lease most likely has the newest. Skip the last id of
+        // the note: it is the fresh one.
         for from in note.ids.iter().rev().skip(1).copied() {
             answer = self.store.request(election, Op::Reclaim { from, id, version: version.clone() }).await;
             if !matches!(answer, Err(StoreError::Lost(_))) {
@@ -252,7 +255,7 @@ impl LeaseStore for Reclaiming {
                 }
                 answer => answer,
             },
-            // Wait for the note, too: once the record follows, other hosts look for the note only once.
+            // Also wait for the note. Once the record names this host, other hosts look for the note only once.
             Op::Acquire { id, .. } => futures::join!(self.note(election, id), self.store.request(election, op)).1,
             Op::Reclaim { from, id, version } => self.reclaim(election, from, id, version).await,
             Op::Write { ref record, .. } if record.released => {
@@ -299,7 +302,7 @@ impl LeaseStore for Reclaiming {
             let of = election.clone();
             let has_others = self.ask(move |notes| notes.has_others(&of)).await;
             self.known(election, |known| known.has_looked = true);
-            // One of the other hosts may be dead.
+            // A host that left one of these notes may be dead.
             if has_others == Some(true) {
                 return;
             }

@@ -3,10 +3,10 @@
 //! `lease.db` holds the leases and their records, `state.db` the coordinators' state, `control.db` control and steering
 //! objects, `history.db` the past terms, `modules.db` the modules, and `nodes/` the nodes' announcements.
 //!
-//! The store measures leases on the boot clock, which all processes of one boot share and nobody can set. If a lease's
-//! stamp is from another boot clock (before a reboot, or in another time namespace) or ahead of this clock, the two
-//! cannot be compared. The store then measures the lease from the moment when it first saw that stamp, by the slowest
-//! clock.
+//! The store measures leases on the boot clock, which all processes of one boot share and nobody can set. A lease's
+//! stamp is the time of its last change. If the stamp is from another boot clock (before a reboot, or in another time
+//! namespace) or ahead of this clock, it cannot be compared with this clock. The store then measures the lease from the
+//! moment when it first saw that stamp, by the slowest clock.
 
 mod announcements;
 mod batch;
@@ -61,7 +61,8 @@ const LEASES_BUSY: Duration = Duration::from_millis(100);
 /// so the error that names the lock's holder must come earlier.
 const STATES_BUSY: Duration = Duration::from_millis(1500);
 
-/// The same timeout for control and steering objects and for history. These objects have many readers and few writers.
+/// The same timeout for requests for control objects, steering objects and history. These have many readers and few
+/// writers.
 const CONTROL_BUSY: Duration = STATES_BUSY;
 
 /// The same timeout for modules: on a slow disk, another client may need this long to write a large module. Commands
@@ -90,8 +91,8 @@ impl SqliteStore {
         files_in(dir.as_ref()).next().is_some()
     }
 
-    /// Returns the missing parts of the store in the folder `dir`. Returns none if the lease database does not exist
-    /// either, because `create` creates it last.
+    /// Returns the missing parts of the store in the folder `dir`. Returns no parts if the lease database is missing as
+    /// well: `create` creates it last, so the store may not be complete yet.
     #[must_use]
     pub fn lost(dir: impl AsRef<Path>) -> Vec<PathBuf> {
         let [leases, others @ ..] = FILES.map(|name| dir.as_ref().join(name));
@@ -202,7 +203,8 @@ impl SqliteStore {
         lane: Arc<Semaphore>,
         work: impl FnOnce(&Databases) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The thread keeps the permit even if the caller gives up. A lane is never closed.
+        // The thread keeps the permit even if the caller has given up. A lane is never closed, so there is always a
+        // permit.
         let permit = lane.acquire_owned().await;
         self.blocking(move |shared| {
             let _permit = permit;
@@ -365,7 +367,7 @@ impl Databases {
         }
     }
 
-    /// True if the host that holds the lease of `election` has exited, and all its runners, too.
+    /// True if the host that holds the lease of `election` and all its runners have exited.
     fn is_abandoned(&self, db: &Connection, election: &ElectionName, row: &LeaseObject) -> rusqlite::Result<bool> {
         let Some(Witness { own, deaths }) = &self.witness else { return Ok(false) };
         let holder = row::holder(db, election, row, &self.boot.id)?;
@@ -374,7 +376,7 @@ impl Databases {
         Ok(holder.is_some_and(|place| place.is_gone(deaths.folder())))
     }
 
-    /// Removes the lock files that no host needs any more. If that fails, the files stay until another host starts.
+    /// Removes the lock files that no host needs. If that fails, the files stay until another host starts.
     fn tidy_up(&self) {
         let Some(Witness { deaths, .. }) = &self.witness else { return };
         if let Ok(named) = self.leases.transact(Intent::Read, |db| row::holders(db).map(Ok)) {
@@ -389,7 +391,7 @@ impl Databases {
         recall::highest(recorded, state.as_deref(), announced.iter().map(|content| recall::announced(content)))
     }
 
-    /// Lets `step` change an election's object, and saves the changes.
+    /// Calls `step`, which may change an election's object, and saves the changes.
     fn change<T>(
         &self,
         db: &Connection,

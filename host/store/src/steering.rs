@@ -1,9 +1,9 @@
 //! Operators' commands to an election's nodes (`ELECTION/steering`).
 //!
-//! Steering can only keep a node from leading, so no promise depends on it. A **suspension** holds for every node until
-//! it is revoked. A **request** (to step down, to transfer) is followed once: its time starts when the node first reads
-//! it, on the node's own clock. A node ignores a request that existed before the node started. The clocks of two
-//! machines are never compared: the times in this object are only for people to read.
+//! Steering can only keep a node from leading, so no safety guarantee depends on it. A **suspension** holds for every
+//! node until it is revoked. A **request** (to step down, to transfer) is followed once: its time starts when the node
+//! first reads it, on the node's own clock. A node ignores a request that existed before the node started. The clocks
+//! of two machines are never compared: the times in this object are only for people to read.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::edit::{self, Edit, Unusable, WriteOutcome};
 use crate::{ObjectStore, VersionedObject};
 use baton_base::clock::{rfc3339, wall};
 
-/// The format that this version reads and writes. A new field must raise it, since an older host would drop the field.
+/// The format that this version reads and writes. If a field is added, the format must change, because an older host
+/// would drop the new field.
 const FORMAT: u64 = 1;
 
 /// Size of the largest object to read, in bytes. Baton never writes a larger one.
@@ -170,7 +171,7 @@ impl Steering {
         serde_json::json!({ "format": FORMAT, "suspended": suspended, "request": request }).to_string().into()
     }
 
-    /// Identifies the current suspension and request.
+    /// Returns a text that identifies the current suspension and request.
     #[must_use]
     pub fn mark(&self) -> String {
         let suspended = self.suspended.as_ref().map_or("", |order| &order.id);
@@ -179,7 +180,7 @@ impl Steering {
     }
 }
 
-/// Reads an election's steering object. Empty if none has ever been written.
+/// Reads an election's steering object. Returns an empty object if none was ever written.
 ///
 /// # Errors
 /// [`EditError`] if the object cannot be read.
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(edit(&store, &job, suspend("1")).await, Ok(false));
         for (id, fault) in [("2", Fault::LoseAnswer), ("3", Fault::LoseRequest)] {
             store.fail_next(fault);
-            // The result describes the object before the edit's own write.
+            // Even if the edit reads its own write, the result describes the object before that write.
             assert_eq!(edit(&store, &job, suspend(id)).await, Ok(true));
             assert_eq!(read(&store, &job).await.unwrap().mark(), format!("{id}/"));
         }

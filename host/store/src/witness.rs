@@ -54,7 +54,7 @@ pub fn folder(store: &StoreUrl, state: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// See [`folder`]. In addition to lock files, it contains notes of leases.
+/// Name of the folder inside `state`; see [`folder`]. In addition to lock files, it contains notes of leases.
 const LEASES: &str = "leases";
 
 pub(crate) const FOLDER: &str = "holders";
@@ -119,7 +119,8 @@ impl LockFile {
             if let Some(kind) = foreign(&file).map_err(failed)? {
                 return Err(LockFileError::Foreign { folder: folder.to_owned(), kind });
             }
-            // Another host that tidies up may remove a file that is not locked yet.
+            // Check that the path still names the locked file: a host that tidies up may have removed it before it was
+            // locked.
             let is_locked = lock(file.as_fd(), libc::F_WRLCK, 0, 1).map_err(failed)?;
             if is_locked && stat(&path).is_ok_and(|named| is_same(&named, &own)) {
                 let place = LockFileId { incarnation: incarnation.to_owned(), device: own.st_dev, inode: own.st_ino };

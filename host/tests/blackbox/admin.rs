@@ -1,4 +1,4 @@
-//! The answers of a node's endpoint to probes, load balancers and scrapers, while its state changes.
+//! The answers of a node's admin endpoint to probes, load balancers and scrapers while the node's state changes.
 
 use std::collections::HashSet;
 use std::io::{self, Read as _, Write as _};
@@ -35,20 +35,20 @@ scenarios! {
     with_crashes: [each_node_reports_leader_and_readiness],
 }
 
-/// More connections than a host has descriptors for.
+/// Number of connections to open: more than a host has file descriptors for.
 const CONNECTIONS: usize = 5000;
 
 fn body_json(answer: &Answer) -> Value {
     serde_json::from_str(&answer.body).unwrap_or_else(|_| panic!("no JSON: {answer:?}"))
 }
 
-/// The name of a sample of this fleet's election, with further labels.
+/// Returns the name of a metric's sample for this fleet's election, with additional labels.
 fn series(name: &str, labels: &str) -> String {
     let comma = if labels.is_empty() { "" } else { "," };
     format!("{name}{{election=\"{ELECTION}\"{comma}{labels}}}")
 }
 
-/// Scrapes until the sample passes the test.
+/// Scrapes the metrics until the sample's value passes the test. Returns the value.
 fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     until(&format!("{name} to change"), || {
         let value = sample(&at.ask("/metrics").body, name);
@@ -56,7 +56,7 @@ fn scraped(at: Endpoint, name: &str, test: impl Fn(f64) -> bool) -> f64 {
     })
 }
 
-/// Scrapes until the sample exists and is 1.
+/// Scrapes the metrics until the sample exists and is 1.
 fn becomes_one(at: Endpoint, name: &str) {
     until(&format!("{name} to be 1"), || {
         let page = at.ask("/metrics").body;
@@ -135,7 +135,8 @@ fn outage_is_counted_and_keeps_node_ready(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// The lease is broken: its holder can no longer renew it. The next holder first recalls the highest term in the store.
+/// Breaks the lease, so that the store refuses the next renewal. To acquire the lease again, the node first recalls the
+/// highest term in the store.
 fn refused_store_requests_are_counted(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     let asked =
@@ -173,7 +174,7 @@ fn swap_gap_is_timed_and_module_is_reported(fleet: Fleet) {
     fleet.check_promises();
 }
 
-/// Each host is replaced as soon as the previous new host is ready, and all hosts stay live.
+/// Replaces the hosts one after another, each as soon as the previous new host is ready. All hosts stay live.
 #[test]
 fn rolling_update_proceeds_without_leadership() {
     let fleet = Fleet::new(Store::sqlite());
@@ -192,14 +193,14 @@ fn rolling_update_proceeds_without_leadership() {
     let last = fleet.journal.events().iter().map(|event| event.term).max().expect("terms");
     let beat = fleet.beat("one of the new nodes to lead", |event| ["delta", "epsilon", "zeta"].contains(&&*event.from));
     assert!(beat.term >= last);
-    // The leader was replaced last, so one election after the first was enough.
+    // The leader was replaced last, so there was only one election after the first one.
     let leaders: HashSet<String> =
         fleet.journal.events().into_iter().filter(|event| event.name == "elected").map(|event| event.from).collect();
     assert_eq!(leaders.len(), 2, "{leaders:?}");
     fleet.check_promises();
 }
 
-/// The order of an update with the manifests for Kubernetes.
+/// Starts and stops the hosts in the order of a rolling update with the Kubernetes manifests.
 #[test]
 fn update_takes_one_election_when_new_hosts_start_first() {
     let fleet = Fleet::new(Store::sqlite());
@@ -272,8 +273,8 @@ fn commits_are_counted_over_all_instances() {
     scraped(at, &commits, |commits| commits > after_end);
 }
 
-/// Starts a host whose coordinator has effects of all kinds, and waits until each kind has passed. Returns the host and
-/// the server that receives the requests.
+/// Starts a host whose coordinator has effects of all kinds, and waits until an effect of each kind has passed the
+/// gate. Returns the host and the server that receives the requests.
 fn start_with_effects(fleet: &Fleet) -> (Node, Server) {
     let server = Server::start(|_| Reply::Answer("200 OK".to_owned(), String::new()));
     let folder = fleet.home.path().join("data");
@@ -299,7 +300,7 @@ fn effects(kind: &str, result: &str) -> String {
     series("baton_effects_total", &format!("kind=\"{kind}\",result=\"{result}\""))
 }
 
-/// Only the gate stops the effects: the threads of host and runner that would end the instance are frozen.
+/// Freezes the threads of the host and the runner that would end the instance, so that only the gate stops the effects.
 #[test]
 fn effects_after_deadline_are_counted_as_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -394,7 +395,8 @@ fn host_is_not_live_when_control_threads_hang() {
     freeze(&beta, "control");
     let supervisor = format!("the supervisor of {ELECTION} has made no progress for ");
     let names = ["the control runtime has made no progress for ", &supervisor];
-    // Each thread is late since its own last beat, so one may be named a second before the other.
+    // The delay counts from each thread's own last beat, so the probe may name one of the two a second before the
+    // other.
     until("/livez to name both", || {
         let answer = at.ask_until("/livez", 503);
         let lines: Vec<&str> = answer.body.lines().collect();
@@ -414,7 +416,7 @@ fn host_is_not_live_when_watchdog_is_late() {
     assert!(answer.body.starts_with("the watchdog is ") && answer.body.ends_with(" s late\n"), "{answer:?}");
 }
 
-/// Threads sleep until an absolute time, so the time in which the process was stopped counts as slept.
+/// Threads sleep until an absolute time, so the time for which the process is stopped counts as sleep.
 #[test]
 fn stopped_host_is_live_again_when_it_resumes() {
     let fleet = Fleet::new(Store::sqlite());
@@ -423,7 +425,7 @@ fn stopped_host_is_live_again_when_it_resumes() {
     let at = Endpoint::of(&alpha);
     assert_eq!(at.ask("/livez").status, 200);
     alpha.pause_host();
-    // Longer than the control threads may go without progress.
+    // The pause is longer than the control threads may go without progress.
     std::thread::sleep(Duration::from_secs(22));
     alpha.resume();
     at.ask_until("/livez", 200);
@@ -438,7 +440,7 @@ fn hung_leader_is_not_reported_after_its_deadline() {
     let at = Endpoint::of(&alpha);
     let path = format!("/leader/{ELECTION}");
     at.ask_until(&path, 200);
-    // The host does not renew, so it ends itself soon after the deadline. The loop asks until then.
+    // The host cannot renew its lease, so it ends itself soon after the deadline. The loop sends requests until then.
     freeze(&alpha, "control");
     let mut last = 200;
     while let Ok(mut stream) = TcpStream::connect(at.0) {
@@ -612,7 +614,7 @@ fn tls(at: Endpoint, request: &str) -> String {
     tls_to(at, &authority, request).expect("the certificate is trusted")
 }
 
-/// Sends a request over TLS to an endpoint that the authority has certified, and returns the answer.
+/// Sends a request over TLS to an endpoint whose certificate the CA `authority` has signed. Returns the answer.
 pub fn tls_to(at: Endpoint, authority: &Path, request: &str) -> io::Result<String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
@@ -626,12 +628,13 @@ pub fn tls_to(at: Endpoint, authority: &Path, request: &str) -> io::Result<Strin
     let mut stream = StreamOwned::new(connection, TcpStream::connect(at.0).expect("the endpoint listens"));
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    // A server may end the connection without a TLS close alert.
+    // The read may fail at the end, because a server may close the connection without a TLS close alert.
     let _ = stream.read_to_end(&mut answer);
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// An address of this machine that is not a loopback address. Connecting a UDP socket sends nothing.
+/// Returns an address of this machine that is not a loopback address. Connecting a UDP socket selects such an address
+/// without sending anything.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;

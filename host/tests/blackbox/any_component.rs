@@ -1,4 +1,5 @@
-//! Components that know nothing of Baton, and core modules. Each runs as a coordinator, and gets only its grants.
+//! Components that do not use Baton's interfaces, and core modules. Each runs as a coordinator, and can use only what
+//! it was granted.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::modules;
 use crate::node::{Event, Finished, Launch, baton, finish};
 use crate::store::Store;
 
-/// A program that knows nothing of Baton, built by each toolchain.
+/// Returns the program that does not use Baton's interfaces, as a component and as a core module for WASI preview 1.
 fn programs() -> [PathBuf; 2] {
     [guests::program(), guests::program_for_preview1()]
 }
@@ -139,7 +140,7 @@ fn command_output_counts_as_progress_and_silence_as_stall() {
         .flag("--stall-after", "2s")
         .flag("--grace", "300ms")
         .start();
-    // Before that line, the program beats for longer than `--stall-after`.
+    // Before that line, the program prints lines for longer than `--stall-after`.
     let last = fleet.beat("the last line", |event| event.text("line") == "from here on, silence");
     let stopping = node.after(last.term - 1, "stopping");
     assert_eq!((stopping.text("reason"), stopping.term), ("step-down", last.term), "{stopping:?}");
@@ -165,7 +166,8 @@ fn version_is_rejected_when_its_instance_never_starts() {
     let home = fleet.home.path();
     let (file, next) = (home.join("current.wasm"), home.join("next.wasm"));
     std::fs::copy(Guest::Beats.module(), &file).expect("copied");
-    // The probation does not end before the instance has started.
+    // The next version's instance never starts. The probation does not end before the instance has started, so this
+    // version cannot pass it.
     let node = fleet.launch_from("alpha", &file, &[("--probation", "2s")]).start();
     fleet.beat_above(0);
     let never = modules::component("(func $never (loop (br 0))) (start $never)", "wasi:cli/run@0.2.0");
@@ -212,7 +214,7 @@ fn check_reports_kind_of_module() {
         let text = check(&module, &[]);
         let line = text.stdout.lines().find(|line| line.starts_with("  kind")).expect("a line with the kind");
         assert!(line.contains(kind) && line.contains(says), "{line}");
-        // The digest is that of the file, even if the module was wrapped.
+        // The digest is the file's own, even if the core module was wrapped as a component.
         let sum = std::process::Command::new("sha256sum").arg(&module).output().expect("sha256sum").stdout;
         let sum = String::from_utf8_lossy(&sum).into_owned();
         let digest = report["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:"));
@@ -292,8 +294,8 @@ fn command_fails_when_it_returns_error() {
     assert!(ended.text("message").contains("error status"), "{ended:?}");
 }
 
-/// A runner rehearses the start of an instance before its term, but does not run the module's start function then. A
-/// rehearsal that ran this start function, which never returns, would be abandoned after 2 s.
+/// A runner rehearses the start of an instance before its term, but without the module's start function. This module's
+/// start function never returns. If a rehearsal ran it, the rehearsal would be abandoned after 2 s.
 #[test]
 fn start_function_runs_only_in_a_term() {
     let text = r#"(component
@@ -325,7 +327,7 @@ fn start_function_runs_only_in_a_term() {
     assert!(quick, "the start function ran before the term");
 }
 
-/// A few bytes of a mangled C++ name can stand for a plain name of unbounded length, which would occupy the host.
+/// A short mangled C++ name can demangle to a name of unbounded length. Demangling it would keep the host busy.
 #[test]
 fn name_is_reported_mangled_when_its_demangled_form_explodes() {
     let doubled: String = (b'0'..=b'9').chain(b'A'..=b'L').map(char::from).map(|n| format!("S_IS{n}_S{n}_E")).collect();

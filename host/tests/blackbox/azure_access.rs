@@ -6,7 +6,7 @@ use crate::fleet::{ELECTION, Fleet};
 use crate::node::{Event, Finished, Node, baton, finish};
 use crate::store::Store;
 
-/// The URL of the store, by account and container.
+/// The store's URL. It names the account and the container.
 const ACCOUNT: &str = "azure://devstoreaccount1/fleet";
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// The emulator's well-known key.
@@ -32,7 +32,7 @@ fn connection_string_sets_endpoint_of_account() {
     let status = command(&fleet, &by_key, &["status", ELECTION, "--output=json"]);
     assert_eq!(status.code, Some(0), "{status:?}");
     assert_eq!((&status.json()[0]["node"], &status.json()[0]["term"]), (&"alpha".into(), &term.into()), "{status:?}");
-    // The emulator's own URL leads to the same election.
+    // The store at the emulator's own URL has the same election.
     assert_eq!(fleet.status()["term"], term);
     assert_eq!(alpha.terminate().code(), Some(0));
     fleet.check_promises();
@@ -51,7 +51,7 @@ fn enough() -> BlobSasPermissions {
     BlobSasPermissions { read: true, write: true, create: true, add: true, list: true, ..Default::default() }
 }
 
-/// Parts of the message about a container to which access is denied.
+/// Words in the message that access to the container is denied.
 const FORBIDDEN: [&str; 3] = ["AuthorizationPermissionMismatch", "container fleet", "the rights"];
 
 #[test]
@@ -70,7 +70,7 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     for word in FORBIDDEN {
         assert!(first.raw.contains(word), "no `{word}` in {first:?}");
     }
-    // Meanwhile a node that may write leads, and the first node follows, because it may read.
+    // Meanwhile, a node with write permission leads. The first node has read permission, so it follows.
     let mut beta = node(&fleet, "beta", &by_sas(enough()));
     let term = fleet.beat_above(0).term;
     alpha.event("to follow beta", |event| event.name == "standby" && event.text("reason").contains("beta"));
@@ -87,7 +87,8 @@ fn signature_without_write_is_reported_once_and_node_waits() {
     fleet.check_promises();
 }
 
-/// A node that cannot list announcements does not know whether this is the first term.
+/// A node that cannot list announcements does not know whether this is the first term. So it waits as if a previous
+/// term's lease had to expire.
 #[test]
 fn signature_without_list_waits_for_previous_lease() {
     let fleet = Fleet::new(Store::azurite());
@@ -122,7 +123,7 @@ fn signature_without_read_shows_no_status() {
         }
     };
     forbidden(status(BlobSasPermissions { read: false, ..enough() }, &[ELECTION]));
-    // The status of one election needs no list of elections.
+    // The status of a single election can be read without a list of the elections.
     let unlisted = BlobSasPermissions { list: false, ..enough() };
     forbidden(status(unlisted, &[]));
     let one = status(BlobSasPermissions { list: false, ..enough() }, &[ELECTION]);

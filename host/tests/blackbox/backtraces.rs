@@ -1,4 +1,4 @@
-//! The message of an instance that died: its backtrace, and its length.
+//! The failure message of an instance: the backtrace that it contains, and its length.
 
 use crate::fleet::Fleet;
 use crate::guests::Guest;
@@ -7,7 +7,7 @@ use crate::store::Store;
 #[test]
 fn recursive_function_is_named_once_in_backtrace() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Recurses);
-    // The compiler process does not get this variable, yet its code must be valid for this host.
+    // The host does not pass this variable to its compiler process. The compiled code must still be valid for the host.
     let node = fleet.launch("alpha").env("WASMTIME_BACKTRACE_DETAILS", "1").start();
     let ended = node.after(0, "ended");
     let message = ended.text("message");

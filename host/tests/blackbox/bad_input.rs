@@ -43,7 +43,7 @@ fn has_error(finished: &Finished, says: &[&str]) {
     }
 }
 
-/// Checks that `run` and `check` both refuse the module and say why.
+/// Checks that `run` and `check` both refuse the module, and that their errors contain all of `says`.
 #[track_caller]
 fn unfit(module: &Path, says: &[&str]) {
     refused(&run(module, &[]), says);
@@ -146,7 +146,7 @@ fn module_file_of_200_mib_is_refused() {
     unfit(&path, &["large.wasm", "limit"]);
 }
 
-/// `(component (instance) (export "acme:other/thing" (instance 0)))`, which is not a world of Baton.
+/// `(component (instance) (export "acme:other/thing" (instance 0)))`, which implements none of Baton's worlds.
 const OTHER_WORLD: &[u8] = b"\0asm\x0d\0\x01\0\x05\x03\x01\x01\0\x0b\x16\x01\0\x10acme:other/thing\x05\0\0";
 
 /// `(component (import "acme:rocket/launch" (instance (export "fly" (func)))))`.
@@ -284,7 +284,8 @@ fn wrong_account_key_is_reported_and_never_logged() {
     assert!(!log.contains(key), "a key is never logged: {log}");
 }
 
-/// A parent can pass on ignored or blocked signals: `trap '' CHLD; exec baton …`, or a supervisor.
+/// A host inherits the ignored and blocked signals of its parent, for example of a supervisor, or of a shell that runs
+/// `trap '' CHLD; exec baton …`.
 #[test]
 fn instance_end_is_noticed_when_parent_blocks_signals() {
     let fleet = Fleet::new(Store::sqlite());
@@ -326,7 +327,7 @@ fn read_only_store_folder_is_reported_and_host_stays() {
 fn full_disk_is_reported_and_host_recovers() {
     let fleet = Fleet::new(Store::sqlite());
     let folder = fleet.store.folder().display().to_string();
-    // The disk is full before the host starts. Later the test frees it from outside.
+    // The disk is full before the host starts. Later, the test frees space on it from outside the host's namespace.
     let fill =
         format!("mount -t tmpfs -o size=1M,mode=700 tmpfs {folder}\ndd if=/dev/zero of={folder}/ballast 2>&- || true");
     let mut node = fleet.launch("alpha").with_mounts(&fill).start();

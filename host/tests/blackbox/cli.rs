@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// Runs `baton` in an empty folder that is also its home, without any of our own variables.
+/// Runs `baton` in `folder`, which is also its home. It inherits no environment variables from the test.
 fn baton(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_baton"))
         .args(arguments)
@@ -147,7 +147,7 @@ fn every_command_reports_invalid_store_with_its_origin() {
         let unknown = wrong("s3://box", "it does not begin with a known scheme");
         let output = baton(folder.path(), &[("BATON_STORE", "s3://box")], command);
         assert_wrong(&output, &format!("BATON_STORE: {unknown}"));
-        // Credentials are never repeated.
+        // The error never repeats credentials.
         let arguments = [command, &["--store=azure://acct/box?sig=s3cr3t"]].concat();
         let secret = wrong("azure://acct/box?***", "credentials come from the environment, never from the URL");
         assert_wrong(&baton(folder.path(), &[], &arguments), &format!("--store: {secret}"));

@@ -109,7 +109,7 @@ fn commands_name_the_process_that_locks_the_store() {
     let pushed = fleet.command(&["push", &module, ELECTION]);
     assert_eq!(pushed.code, Some(0), "{pushed:?}");
     let (home, url, folder) = (fleet.home.path(), fleet.store.url(), fleet.store.folder());
-    // Each command waits until its timeout, so the commands run in parallel.
+    // The commands run in parallel, because each of them takes until its timeout.
     let check_holder_is_named = |locked: &[&str], commands: &[(&[&str], &str)]| {
         let locks = locked.iter().map(|name| {
             let connection = Connection::open(folder.join(name)).expect("the file");
@@ -213,7 +213,7 @@ fn host_that_compiles_its_module_shuts_down_cleanly() {
     fleet.check_promises();
 }
 
-/// The first command of a new user. Variables set what the guest and this test need.
+/// Runs the first command that a new user runs. Environment variables set what the guest and this test need.
 #[test]
 fn run_needs_only_the_module() {
     let home = tempfile::tempdir().expect("a folder");
@@ -246,7 +246,8 @@ fn sockets_of_other_processes_do_not_delay_status() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Beats);
     let _node = fleet.node("alpha");
     fleet.beat_above(0);
-    // Sockets with names like those of hosts, first in any order. Their backlogs are full, and nobody accepts.
+    // Sockets whose names look like those of hosts and sort before them. Their backlogs are full, and no process
+    // accepts connections.
     let user = rustix::process::geteuid().as_raw();
     let full: Vec<_> = (0..20)
         .map(|n| {
@@ -296,7 +297,7 @@ fn check_accepts_module_and_reports_its_contents() {
     }
     let imports = report["imports"].as_array().expect("imports");
     assert!(imports.iter().all(|import| keys(import) == "granted name needs"), "{json:?}");
-    // The text names each import and export, too.
+    // The text output also names each import and export.
     let named = imports.iter().chain(report["exports"].as_array().expect("exports"));
     for name in named.filter_map(|one| one["name"].as_str().or(one.as_str())) {
         assert!(text.stdout.contains(name), "{name} is missing: {text:?}");

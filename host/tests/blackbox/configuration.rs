@@ -1,4 +1,4 @@
-//! Configuration and secrets. Both reach the coordinator; secrets reach nothing else.
+//! Configuration and secrets. The coordinator receives both. Secrets appear nowhere else.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;

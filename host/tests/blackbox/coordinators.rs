@@ -11,22 +11,22 @@ use crate::node::{Event, Journal, Launch, baton, finish, until};
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// The number of beats that must occur while the other coordinator runs.
+/// The number of lines that a coordinator must print while the other coordinator runs.
 const BEATS: usize = 150;
 
-/// A table of the configuration file for a coordinator.
+/// Returns a coordinator's table for the configuration file.
 pub fn table(name: &str, guest: Guest) -> String {
     let env = guest.env().map(|(key, value)| format!("{key} = {value:?}")).join(", ");
     format!("[coordinators.{name}]\nmodule = {:?}\nenv = {{ {env} }}\n", guest.module())
 }
 
-/// Checks that a coordinator beats in one term while `other` runs in the same host.
+/// Checks that a coordinator keeps printing lines in one term while `other` runs in the same host.
 fn beats_beside(other: Guest) {
     beats_beside_table(&table("other", other), |launch| launch, |event| event.name == "started");
 }
 
-/// Checks that a coordinator beats in one term while a coordinator with the table `other` runs in the same host. Waits
-/// for an event of the other one that passes `did`. Returns the host's log.
+/// Checks that a coordinator keeps printing lines in one term while a coordinator with the table `other` runs in the
+/// same host. Waits for an event of the other coordinator that passes `did`. Returns the host's log.
 fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: impl Fn(&Event) -> bool) -> Journal {
     let store = Store::sqlite();
     let home = tempfile::tempdir().expect("a folder");
@@ -61,7 +61,7 @@ fn beats_beside_table(other: &str, starts: impl FnOnce(Launch) -> Launch, did: i
 #[test]
 fn coordinators_start_together_on_a_new_store() {
     const MANY: usize = 8;
-    // Without a wait, one of the coordinators reads the store too early in about every second start.
+    // If no coordinator waited for the new store, one of them would read it too early in about half of the starts.
     for _ in 0..6 {
         let store = Store::sqlite();
         let home = tempfile::tempdir().expect("a folder");
@@ -102,7 +102,7 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     let config = format!(
         "store = {:?}\nlease = \"20s\"\ngrace = \"300ms\"\nmax-memory = \"64MiB\"\n\n{}\n{}",
         store.url(),
-        // With this limit, lines are dropped only because the log is full.
+        // The flood stays below this limit, so lines are dropped only because the log is full.
         table("floods", Guest::Floods) + "max-output = 1000000\n",
         table("logs", Guest::Logs).replace(&format!("{:?}", Guest::Logs.module()), "\"store://logs\""),
     );
@@ -118,7 +118,7 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
         });
     };
     scraped("baton_output_lines_dropped_total{election=\"floods\"}", 1.0);
-    // Only now the other coordinator starts and prints nine lines.
+    // The other coordinator starts only now, and prints nine lines.
     let mut push = baton(home.path());
     push.arg("push").arg(Guest::Logs.module()).arg("logs").arg("--store").arg(store.url());
     let pushed = finish(push);
@@ -131,7 +131,7 @@ fn flood_displaces_no_lines_of_another_when_log_is_unread() {
     journal.wait("eight lines of the log", |events| (events.iter().filter(is_log).count() >= 8).then_some(()));
     journal.event("the lost lines of the flood", |event| is_event_of(event, "output_dropped", "floods"));
     assert_eq!(node.terminate().code(), Some(0));
-    // A host that exits writes lines for half a second more, so its last lines may be lost behind the flood.
+    // While it exits, a host writes lines for only half a second. The last lines wait behind the flood and may be lost.
     let is_displaced =
         |event: &Event| is_event_of(event, "output_dropped", "logs") && event.text("reason").contains("faster");
     let lost = journal.events().into_iter().find(is_displaced);
@@ -151,7 +151,8 @@ fn oom_killed_guest_does_not_disturb_another() {
     assert!(group.kills() > 0, "the system killed nothing");
 }
 
-/// A host divides a delegated control group: one group for its own processes, and one with a memory limit per runner.
+/// A host divides the control group that was delegated to it. It makes one group for its own processes, and one group
+/// with a memory limit for each runner.
 #[test]
 fn each_runner_has_memory_limit_in_delegated_control_group() {
     let Some(group) = ControlGroup::delegated() else { return };
@@ -170,7 +171,7 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
     assert_eq!(read(&group.0.join("cgroup.procs")), "", "a divided group contains no processes");
     assert!(read(&group.0.join("host/cgroup.procs")).lines().any(|pid| *pid == node.pid().to_string()));
     let runners = group.0.join("runners");
-    // The running runner and the next one, once it is ready.
+    // The groups of the current runner and, once it is ready, of the next term's runner.
     let limited = || -> Vec<PathBuf> {
         let groups = fs::read_dir(&runners).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
         let has_limit = |group: &Path| read(&group.join("memory.max")).trim().parse::<u64>().is_ok();
@@ -185,7 +186,8 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
         );
         assert_eq!(read(&group.join("cgroup.procs")).trim(), group.file_name().and_then(|name| name.to_str()).unwrap());
     }
-    // Below the current use, the kernel kills each runner, and the ended instance reports why.
+    // These limits are below the runners' memory use, so the kernel kills the runners. The event `ended` reports the
+    // cause.
     for group in limited() {
         let _ = fs::write(group.join("memory.max"), "0");
     }
@@ -202,12 +204,13 @@ fn each_runner_has_memory_limit_in_delegated_control_group() {
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Creates a group with a memory limit in bytes. Returns `None` and reports a skipped test if this process may not.
+    /// Creates a group with a memory limit in bytes. If this process may not, reports the test as skipped and returns
+    /// `None`.
     fn with_memory(bytes: u64) -> Option<Self> {
-        // Version 1, then version 2.
+        // Tries version 1 of control groups, then version 2.
         for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
             let group = Self(Path::new(root).join(format!("baton-{}", std::process::id())));
-            // A killed process with the same id may have left a group.
+            // An earlier test process with the same id may have been killed and have left its group.
             let _ = fs::remove_dir(&group.0);
             if fs::create_dir(&group.0).is_ok() {
                 // Disables swap, which would delay the kill.
@@ -224,8 +227,8 @@ impl ControlGroup {
         None
     }
 
-    /// Creates a group of version 2 that is delegated to the host in it, as systemd does. Returns `None` and reports a
-    /// skipped test if this process may not.
+    /// Creates a group of version 2 and delegates it to the host that runs in it, as systemd does. If this process may
+    /// not, reports the test as skipped and returns `None`.
     fn delegated() -> Option<Self> {
         let group = Self(Path::new("/sys/fs/cgroup").join(format!("baton-delegated-{}", std::process::id())));
         let _ = fs::remove_dir(&group.0);
@@ -257,7 +260,8 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // A process that just ended may still be in the group. The host leaves its groups for systemd to remove.
+        // A process that has just ended may still be in the group. The host leaves the groups that it has made, because
+        // systemd would remove them.
         let removed = || {
             let groups = fs::read_dir(self.0.join("runners")).into_iter().flatten().filter_map(Result::ok);
             let groups = groups.map(|group| group.path()).chain(["runners", "host"].map(|name| self.0.join(name)));

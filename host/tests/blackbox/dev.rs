@@ -34,9 +34,9 @@ impl Project {
         self.home.path().join("project").join(name)
     }
 
-    /// Changes the result of the build: with another custom section, the guest is another module.
+    /// Changes the result of the build: the guest with another custom section is another module.
     fn write(&self, version: &str) {
-        // The rename is atomic. A build from half of the file would be yet another module.
+        // A build from half of the file would make a third module. The rename is atomic, so no build reads half of it.
         let hidden = self.home.path().join("section");
         fs::write(&hidden, section(version)).expect("the file is written");
         fs::rename(hidden, self.path("section")).expect("the file is renamed");
@@ -52,7 +52,7 @@ impl Project {
         Launch::of("dev", command, &self.journal).start()
     }
 
-    /// Waits for the `count`th event of a name.
+    /// Waits for the `count`th event with this name.
     fn event(&self, name: &str, count: usize) -> Event {
         let found = |events: &[Event]| events.iter().filter(|event| event.name == name).nth(count - 1).cloned();
         self.journal.wait(&format!("event {count} called {name}"), found)
@@ -72,7 +72,7 @@ const JSON: [&str; 2] = ["--log-format", "json"];
 fn each_build_is_swapped_in_and_failed_builds_are_not() {
     let project = Project::new();
     project.write("one");
-    // The result of an earlier build is not run.
+    // The result of an earlier build exists, but `baton dev` must not run it.
     fs::write(project.path("job.wasm"), "old").unwrap();
     let mut node = project.dev(&[&JSON[..], &["--build", BUILD]].concat());
     let started = project.event("started", 1);
@@ -131,7 +131,7 @@ fn change_during_build_starts_one_more_build() {
     project.write("three");
     fs::write(control("go"), "").unwrap();
     project.event("built", 2);
-    // The version in between may be skipped, but the last one runs.
+    // Version two may be skipped, but version three runs.
     let made = fs::read(project.path("job.wasm")).unwrap();
     assert!(made.ends_with(b"three"));
     project.event("started", 1);
@@ -141,7 +141,8 @@ fn change_during_build_starts_one_more_build() {
 #[test]
 fn running_build_ends_with_dev() {
     let project = Project::new();
-    // The build closes its output, which the test would otherwise read until the end.
+    // The build closes its output. Otherwise, the test would read this output until all of the build's processes have
+    // ended.
     let build = "exec >/dev/null 2>&1; trap '' INT TERM; sleep 1000 & echo $! >.child; wait";
     let mut node = project.dev(&[&JSON[..], &["--build", build]].concat());
     let child = until("the build to begin", || {

@@ -19,7 +19,8 @@ fn finding<'a>(diagnosis: &'a Value, check: &str) -> &'a Value {
     findings.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("no {check}: {diagnosis:#}"))
 }
 
-/// Parses the JSON output, and checks the exit status. A slow store is tolerated, because the machine may be busy.
+/// Parses the JSON output, and checks the exit status. Ignores the finding that the store is slow, because the machine
+/// may be busy.
 #[track_caller]
 fn diagnosis(finished: &Finished, code: i32) -> Value {
     let diagnosis: Value =
@@ -40,7 +41,7 @@ fn doctor_tests_store_without_disturbing_election(fleet: Fleet) {
     assert_eq!(diagnosis["complete"], true, "{diagnosis:#}");
     assert_eq!(diagnosis["store"], fleet.store.url());
     assert!(diagnosis["latency"]["p99_ms"].as_f64().is_some(), "{diagnosis:#}");
-    // If the machine paused around the lease's end, doctor reports no measurement.
+    // If the machine paused around the time at which the lease expired, the doctor reports no measurement.
     let free_after = &diagnosis["free_after_ms"];
     assert!(free_after.is_null() || free_after.as_f64().is_some(), "{diagnosis:#}");
     for check in ["lease-taken-over", "lease-expired", "write-version", "removed"] {
@@ -93,7 +94,7 @@ fn interrupted_doctor_leaves_nothing_behind() {
         };
         until("the election of the doctor", listed);
         kill_process(Pid::from_child(&doctor), Signal::INT).expect("the signal is sent");
-        // The output fits into the pipe.
+        // The output fits into the pipe, so the doctor can exit before the test reads it.
         wait_for_end(&mut doctor).expect("the doctor exits");
         let output = doctor.wait_with_output().expect("the output");
         let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -129,7 +130,7 @@ fn doctor_reports_unreachable_store_and_skips_lease_checks() {
     diagnosis(&finish(command), 0);
 }
 
-/// An operator who has lost a file runs the doctor first, and may still restore the file.
+/// An operator who has lost a file of the store may run the doctor first, and restore the file afterwards.
 #[test]
 fn missing_store_file_is_reported_and_not_recreated() {
     let fleet = Fleet::new(Store::sqlite());
@@ -147,7 +148,7 @@ fn missing_store_file_is_reported_and_not_recreated() {
     assert!(!file.exists(), "the file was recreated");
     std::fs::rename(&away, &file).expect("the file is restored");
     diagnosis(&fleet.command(&["doctor", "--quick", "--output=json"]), 0);
-    // Only a host that starts recreates the file, and it reports this.
+    // Only a host that starts recreates the file. The host reports that it has done so.
     std::fs::remove_file(&file).expect("the file exists");
     let beta = fleet.node("beta");
     let lost = "control.db was missing and was created again, empty";
@@ -171,7 +172,7 @@ fn machine_problems_are_reported_with_remedies() {
         assert_eq!(lacking["level"], level, "{without:#}");
         assert!(lacking["remedy"].as_str().is_some_and(|text| text.contains(remedy)), "{without:#}");
     }
-    // In a time namespace, the clocks differ from the machine's.
+    // In a time namespace, the boot clock differs from the machine's.
     if !rustix::process::getuid().is_root() {
         return skipped("only root may create the required time namespace");
     }

@@ -1,4 +1,5 @@
-//! Logs and events at the endpoint: live, in order, and each line once, across changes of the leader.
+//! Logs and events that the endpoint serves. Clients receive them live and in order, and each line once, even when the
+//! leader changes.
 
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -66,7 +67,7 @@ fn list(answer: &Answer) -> Vec<Value> {
 struct Stream(BufReader<TcpStream>);
 
 impl Stream {
-    /// Opens a stream. Tries again, because a host with many clients may close a connection.
+    /// Opens a stream. Retries, because a host with many clients may close the connection.
     fn open(at: Endpoint, path: &str, headers: &str) -> Self {
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{headers}\r\n");
         until("a stream", || {
@@ -80,7 +81,7 @@ impl Stream {
         })
     }
 
-    /// Reads the next line. Returns `None` at the end.
+    /// Reads the next line. Returns `None` at the end of the stream.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
@@ -152,7 +153,7 @@ impl Drop for Follower {
     }
 }
 
-/// Returns a text that identifies a line.
+/// Returns a string that identifies a line.
 fn identity(line: &Value) -> String {
     format!("{} {} {} {} {}", line["ts"], line["node"], line["event"], line["term"], line["line"])
 }
@@ -178,7 +179,7 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     events.wait("the election of beta", |line| line["event"] == "elected" && line["node"] == "beta");
     for reader in [&logs, &events] {
         let says = format!("{ELECTION}: beta leads now, in term {second}");
-        // stderr and stdout are two streams.
+        // The message is on stderr and the lines are on stdout, so the message may arrive later than the lines.
         until("the message about the leader", || {
             if reader.messages().contains(&says) { Ok(()) } else { Err(reader.messages()) }
         });
@@ -198,10 +199,10 @@ fn reader_follows_leader_and_prints_no_line_twice(fleet: Fleet) {
     let (mut terms, beats) = (Vec::new(), logs.lines());
     terms.extend(beats.iter().filter_map(|line| line["term"].as_u64()));
     assert!(terms.is_sorted(), "the lines of a term are contiguous: {terms:?}");
-    // A host that shuts down serves its readers for half a second more. They may miss later lines.
+    // A host that shuts down serves its readers for half a second longer. They may miss the lines after that.
     let last = |line: &Value| line["node"] == "beta" && line["event"] == "stopping";
     events.wait("the last lines of beta", last);
-    // Events of gamma as a standby do not appear, because the reader connected when gamma led.
+    // The events of gamma's time as a standby do not appear, because the reader connected only when gamma led.
     assert!(events.lines().iter().all(|line| line["node"] != "gamma" || line["event"] != "standby"));
     // All lines that gamma has printed as the leader arrive.
     let written = fleet.beat("a later beat", |event| event.from == "gamma" && event.term == third);
@@ -221,7 +222,7 @@ fn output_is_served_only_with_token() {
         let lines = list(&ask(at, &format!("{path}?tail=1000"), &bearer()));
         if lines.len() > 8 { Ok(lines) } else { Err(lines) }
     });
-    // The first line is printed, not logged.
+    // Skips the first line, because the guest printed it instead of logging it.
     let levels: Vec<&str> = logged[1..7].iter().filter_map(|line| line["level"].as_str()).collect();
     assert_eq!(levels, ["trace", "debug", "info", "warn", "error", "critical"], "{logged:?}");
     let warnings = list(&ask(at, &format!("{path}?level=warn&tail=2"), &bearer()));
@@ -285,14 +286,14 @@ fn node_without_token_serves_no_output() {
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.stderr.contains("there is no election other"), "{unknown:?}");
     assert!(unknown.stderr.contains("the store has fleet;"), "{unknown:?}");
-    // An election whose host has exited has no events. Those of other elections are still printed.
+    // If an election's host has exited, its events cannot be read. The events of other elections are still printed.
     let mut last = fleet.launch_with("beta", &[("--election", "ended")]).start();
     last.after(0, "started");
     assert_eq!(last.terminate().code(), Some(0));
     let events = fleet.command(&["events"]);
     assert_eq!(events.code, Some(1), "{events:?}");
     assert!(events.stdout.contains("elected: leading with module"), "{events:?}");
-    // A host that exits withdraws its announcement if the store answers within a second.
+    // A host that exits withdraws its announcement if the store answers within 1 s, so there are two possible messages.
     let has_ended = |text: &str| text.contains("its host has exited") || text.contains("beta did not answer");
     assert!(events.stderr.contains("ended: ") && has_ended(&events.stderr), "{events:?}");
     let ended = fleet.command(&["events", "ended"]);
@@ -320,12 +321,13 @@ fn stream_resumes_after_last_id_and_reports_lost_lines() {
     for expected in last + 1..last + 40 {
         assert_eq!(number(&stream.entry().1), Some(expected), "each once, in order");
     }
-    // An id of another start of the host: the stream starts with the first line.
+    // The id is from another run of the host, so the stream starts with the first line.
     let mut stream = Stream::open(at, &path, &format!("{}Last-Event-ID: 0123456789abcdef-7\r\n", bearer()));
     assert_eq!(stream.entry().1["line"], "beat in term 1");
     drop(node);
 
-    // Lines that later lines displaced are lost, and the stream reports their number.
+    // A host keeps a limited number of lines. Lines that were displaced by later lines are lost, and the stream reports
+    // their number.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let file = token_file(&fleet);
     let node = fleet.launch_with("alpha", &[("--admin-token-file", &file), ("--max-output", "100000")]).start();
@@ -368,7 +370,7 @@ fn output_is_escaped_to_one_line_of_text() {
         if text.code == Some(0) { Ok(text) } else { Err(text) }
     });
     assert!(!text.stdout.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
-    // The message of an ended instance needs the token, too.
+    // Reading the message of an ended instance also requires the token.
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FailsRetryable);
     let file = token_file(&fleet);
     let node = launch(&fleet, "alpha", &file);
@@ -391,7 +393,7 @@ fn output_is_escaped_to_one_line_of_text() {
 fn unread_streams_block_no_client_and_delay_nothing() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Floods);
     let file = token_file(&fleet);
-    // The lease is long, so that a busy machine does not cost it.
+    // The lease is long, so that it is not lost on a busy machine.
     let flags = [("--admin-token-file", &*file), ("--max-output", "1000"), ("--lease", "60s")];
     let mut node = fleet.launch_with("alpha", &flags).start();
     let term = fleet.beat_above(0).term;
@@ -414,7 +416,7 @@ fn unread_streams_block_no_client_and_delay_nothing() {
     at.ask_until("/readyz", 200);
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("the host runs").count();
     assert!(descriptors < 400, "{descriptors} descriptors are open");
-    // A new client is served although idle streams use all places.
+    // The host serves a new client although idle streams have reached its limit.
     let mut stream = Stream::open(at, &logs, &bearer());
     assert_eq!(stream.entry().1["event"], "output");
     drop(held);
@@ -428,7 +430,7 @@ fn unread_streams_block_no_client_and_delay_nothing() {
     fleet.check_promises();
 }
 
-/// A host with too many connections closes the oldest one, but not a stream.
+/// A host with too many connections closes the oldest connection that is not a stream.
 #[test]
 fn stream_outlives_idle_connections() {
     let fleet = Fleet::new(Store::sqlite());
@@ -450,7 +452,7 @@ fn command_ends_when_its_reader_closes_the_pipe() {
     let node = launch(&fleet, "alpha", &file);
     node.after(0, "started");
     let mut command = fleet.baton(&["logs", ELECTION, "--follow", "--token-file", &file]);
-    // The command tries again until the endpoint is known.
+    // The command retries until it finds the endpoint of the node.
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
     let mut first = [0; 20];
     process.stdout.take().expect("piped").read_exact(&mut first).expect("a line");
@@ -520,7 +522,7 @@ fn token_is_sent_only_over_tls_to_advertised_address() {
     });
 }
 
-/// Every user can connect to an abstract socket, because it has no file permissions.
+/// Every user can connect to an abstract socket, because it has no file permissions. So the host must check the user.
 #[test]
 fn host_socket_answers_only_its_own_user() {
     if !rustix::process::geteuid().is_root() {
@@ -543,7 +545,7 @@ fn host_socket_answers_only_its_own_user() {
     let steering = ask(0, &format!("POST /v1/elections/{ELECTION}/suspend"));
     assert_eq!(steering.stdout, "b'HTTP/1.1 403'\n", "{steering:?}");
     let refused = ask(65_534, &logs);
-    // The host closes the connection before or after the request is sent.
+    // The host may close the connection before or after the client has sent the request.
     let is_closed =
         refused.stdout == "b''\n" || refused.stderr.contains("reset") || refused.stderr.contains("Broken pipe");
     assert!(is_closed, "{refused:?}");

@@ -1,4 +1,5 @@
-//! Files. A guest reaches only the granted folders, and an instance does not end while one of its calls hangs.
+//! Access to files. A guest reaches only the granted folders, and an instance does not end while one of its calls
+//! hangs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -109,7 +110,7 @@ fn file_times_are_set_only_inside_granted_folder() {
 #[test]
 fn large_folder_is_listed_completely() {
     let (fleet, folder) = (fleet(), tempfile::tempdir().expect("a folder"));
-    // More than one read returns.
+    // More names than one read returns.
     let mut names: Vec<String> = (0..1_000).map(|n| n.to_string()).collect();
     names.iter().for_each(|name| fs::write(folder.path().join(name), "").expect("a file"));
     names.sort();
@@ -189,7 +190,7 @@ fn folder_is_opened_again_for_each_term() {
     let granted = folder.path().join("granted");
     let node = start(&fleet, &granted, "/data", &["read /data/a"]);
     check_answers(&fleet, &[("read /data/a", "first")]);
-    // The folder is missing for a while.
+    // While the folder is missing, no term can start.
     fs::rename(&granted, folder.path().join("old")).expect("the folder is moved");
     fleet.store.break_lease();
     let ended =
@@ -205,7 +206,7 @@ fn folder_is_opened_again_for_each_term() {
 
 // ---- calls that hang ----
 
-/// A folder with a pipe without a reader. Opening the pipe to write blocks.
+/// Makes a folder with a named pipe that has no reader. Opening the pipe for writing blocks.
 fn folder_with_pipe() -> TempDir {
     let folder = folder();
     let made = Command::new("mkfifo").arg(folder.path().join("granted/pipe")).status().expect("mkfifo runs");
@@ -228,7 +229,7 @@ fn wait_for_blocked_call(node: &Node) {
 #[test]
 fn instance_is_killed_while_its_file_call_blocks() {
     let (fleet, folder) = (fleet(), folder_with_pipe());
-    // The lease is long, so that it does not end during the test.
+    // The lease is long, so that it does not expire during the test.
     let lease = Duration::from_secs(60);
     let mut node = start_with_lease(&fleet, lease, &folder.path().join("granted"), "/data", &["write /data/pipe x"]);
     let term = node.after(0, "started").term;
@@ -251,7 +252,8 @@ fn instance_does_not_end_while_its_write_hangs() {
     let write = fuse.hung_write();
     node.signal(Signal::TERM);
     node.after(0, "killed");
-    // Starting a standby takes far longer than an instance without a hung call takes to end.
+    // An instance without a hung call ends much faster than a standby starts. So an instance that ignored its hung call
+    // would have ended by then.
     let _standby = fleet.standby("beta", &node);
     let answered = OffsetDateTime::now_utc();
     drop(write);
@@ -269,7 +271,7 @@ fn host_exits_and_standby_leads_while_write_hangs() {
     let term = node.after(0, "started").term;
     let write = fuse.hung_write();
     let standby = fleet.standby("beta", &node);
-    // The store works, so only the host's own limit ends the renewals.
+    // The store works, so the renewals end only because the host limits how long it waits.
     node.signal(Signal::TERM);
     assert_eq!(node.wait().code(), Some(0));
     standby.after(term, "started");
@@ -294,7 +296,7 @@ fn hung_write_costs_the_lease_but_not_the_host() {
     assert!(events.iter().all(|event| event.name != "ended" && event.name != "released"), "{events:?}");
     assert_eq!(fleet.status()["term"], term);
     drop(write);
-    // No other node runs, so this node leads again.
+    // No other node runs, so this node is elected again.
     node.after(term, "started");
     assert_eq!(node.terminate().code(), Some(0));
     fleet.check_promises();
@@ -373,13 +375,14 @@ fn invalid_folder_grant_is_refused_with_remedy() {
     file("dir = [\n 'granted::/data', 'here' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:2: dir: \"here\" {form}"));
 
-    // With the same guest path, one folder would hide the other.
+    // If two folders had the same guest path, one would hide the other.
     let twice = r#"two folders have the same guest path "/data": give each its own path"#;
     refused(&run(&["--dir", "granted::/data", "--dir", "granted::/data/:ro"], &[]), &format!("--dir: {twice}"));
     file("dir = [\n 'granted::/data',\n 'here::/data' ]\n");
     refused(&run(&[], &[]), &format!("baton.toml:3: dir: {twice}"));
 
-    // Paths in the file are relative to the file. For the same guest path, the flag wins.
+    // Paths in the configuration file are relative to that file. If the file and a flag have the same guest path, the
+    // flag wins.
     fs::create_dir(folder.path().join("etc")).expect("a folder");
     fs::create_dir(folder.path().join("etc/own")).expect("a folder");
     fs::write(folder.path().join("etc/b.toml"), "dir = ['own::/own:ro', 'own::/data/']").expect("a file");

@@ -14,14 +14,14 @@ use crate::store::Store;
 pub const ELECTION: &str = "fleet";
 
 pub struct Fleet {
-    /// The store, and the means to harm it.
+    /// The store. It can simulate outages and changes by other clients.
     pub store: Store,
     /// The logs of all nodes.
     pub journal: Journal,
     /// The home and working folder of all nodes.
     pub home: TempDir,
     guest: Guest,
-    /// False if no node learns of another's death from the kernel, as between machines.
+    /// False if the kernel reports no node's death to the other nodes, as if each node ran on its own machine.
     has_witness: bool,
 }
 
@@ -39,7 +39,7 @@ impl Fleet {
         self
     }
 
-    /// True if the death of a leader ends its lease at once.
+    /// True if a successor need not wait until a dead leader's lease has expired.
     pub fn sees_deaths(&self) -> bool {
         self.has_witness && self.store.is_sqlite()
     }
@@ -55,12 +55,12 @@ impl Fleet {
         self.launch_with(name, &[])
     }
 
-    /// Prepares a node, with other values for some flags.
+    /// Prepares a node. `flags` replace the default values of these flags.
     pub fn launch_with(&self, name: &str, flags: &[(&str, &str)]) -> Launch {
         self.launch_from(name, self.guest.module(), flags)
     }
 
-    /// Prepares a node with modules from a source, and with other values for some flags.
+    /// Prepares a node with modules from `source`. `flags` replace the default values of these flags.
     pub fn launch_from(&self, name: &str, source: impl AsRef<OsStr>, flags: &[(&str, &str)]) -> Launch {
         let (store, lease) = (self.store.url(), format!("{}s", self.store.lease().as_secs()));
         let usual = [
@@ -90,7 +90,7 @@ impl Fleet {
         (node, term)
     }
 
-    /// Starts a node, and waits until it has read in the store that `leader` leads.
+    /// Starts a node, and waits until it has read from the store that `leader` leads.
     pub fn standby(&self, name: &str, leader: &Node) -> Node {
         let node = self.node(name);
         let knows = |event: &Event| event.name == "standby" && event.text("reason").contains(&leader.name);
@@ -112,7 +112,7 @@ impl Fleet {
         finish(self.baton(args))
     }
 
-    /// `baton ARGS`, with this fleet's store.
+    /// Prepares the command `baton ARGS` with this fleet's store.
     pub fn baton(&self, args: &[&str]) -> Command {
         let mut command = baton(self.home.path());
         command.args(args).arg("--store").arg(self.store.url());
@@ -138,7 +138,7 @@ impl Fleet {
         self.store.lease()
     }
 
-    /// Checks the promises that every log must keep, whatever happened. A failure names the broken one.
+    /// Checks the promises that every log must keep, whatever the test did. A failure names the broken promise.
     pub fn check_promises(&self) {
         let events = self.journal.events();
         for check in [one_at_a_time, terms_only_rise, release_last, nothing_panicked] {
@@ -152,7 +152,7 @@ impl Fleet {
     }
 }
 
-/// The row in the answer of `baton status ELECTION --output=json`, if there is exactly one.
+/// Returns the row that `baton status ELECTION --output=json` printed, if it printed exactly one.
 fn row(finished: &Finished) -> Option<Value> {
     // Status 3 means that no node leads.
     if ![Some(0), Some(3)].contains(&finished.code) {
@@ -208,7 +208,7 @@ fn release_last(events: &[Event]) -> Checked {
     Ok(())
 }
 
-/// No host panics. A guest may panic, and its output says so.
+/// No host panics. Output lines are ignored, because a guest may panic.
 fn nothing_panicked(events: &[Event]) -> Checked {
     match events.iter().find(|event| event.name != "output" && event.raw.contains("panicked")) {
         Some(event) => Err(format!("a host panicked: {event:?}")),

@@ -6,27 +6,29 @@ use std::sync::mpsc;
 
 use crate::node::{Node, until};
 
-/// Stops every thread `name` of the host, until the host's process ends.
+/// Stops every thread called `name` in the host until the host's process ends.
 pub fn freeze(node: &Node, name: &str) {
     freeze_in(node.pid(), name);
 }
 
-/// Waits until a process of a node has threads `name`, and stops them until the process ends. Stops each thread while
-/// it waits for work: in the middle of its work, a thread may hold a lock that other threads need.
+/// Waits until a process of a node has threads called `name`, and stops them until the process ends. Stops each thread
+/// while it waits for work, because a working thread may hold a lock that other threads need.
 pub fn freeze_in(process: u32, name: &str) {
     let found = || Some(threads_named(process, name)).filter(|threads| !threads.is_empty()).ok_or(process);
     let mut threads = until(&format!("a thread `{name}`"), found);
     let (ready, stopped) = mpsc::channel();
-    // All ptrace calls for a thread must come from the tracer that has stopped it. The tracer below ends with the
-    // process, which ends with its node at the latest. The caller holds the node, so it must not join the tracer.
+    // All ptrace calls for a thread must come from the tracing thread that has stopped it. The tracing thread below
+    // ends when the process ends, at the latest when the caller drops the node. A caller that joined it while it holds
+    // the node could wait forever.
     std::thread::spawn(move || {
         // An idle thread may have exited meanwhile.
         threads.retain(|&thread| seize(thread));
         until("threads that wait for work", || {
             threads.retain(|&thread| stop(thread));
             let calls: Vec<String> = threads.iter().map(|&thread| call_of(process, thread)).collect();
-            // `futex`, `epoll_wait`, `epoll_pwait`, `clock_nanosleep`, `ppoll` and `restart_syscall` on x86-64, then on
-            // AArch64, which has no `epoll_wait`. An interrupted wait with a timeout continues as `restart_syscall`.
+            // The numbers of `futex`, `epoll_wait`, `epoll_pwait`, `clock_nanosleep`, `ppoll` and `restart_syscall` on
+            // x86-64, then on AArch64, which has no `epoll_wait`. An interrupted wait with a timeout continues as
+            // `restart_syscall`.
             let waits = ["202", "232", "281", "230", "271", "219", "98", "22", "115", "73", "128"];
             if calls.iter().all(|call| waits.contains(&call.as_str())) {
                 return Ok(());
@@ -35,7 +37,7 @@ pub fn freeze_in(process: u32, name: &str) {
             Err(calls)
         });
         ready.send(()).expect("the caller waits");
-        // The tracer must reap each thread that ends, or the process never ends.
+        // The process cannot end until the tracing thread has reaped each traced thread that ends.
         for thread in threads {
             while let Some(status) = wait(thread)
                 && !libc::WIFEXITED(status)
@@ -69,18 +71,19 @@ pub fn wait_until_log_blocks(node: &Node, name: &str) {
     until("a full pipe", || {
         let calls: Vec<String> =
             threads_named(node.pid(), name).iter().map(|&thread| call_of(node.pid(), thread)).collect();
-        // `poll` and `ppoll` on x86-64, `ppoll` on AArch64. The thread waits for nothing else with these calls.
+        // The numbers of `poll` and `ppoll` on x86-64, and of `ppoll` on AArch64. The thread makes these calls only to
+        // wait for the pipe.
         if calls.iter().any(|call| ["7", "271", "73"].contains(&call.as_str())) { Ok(()) } else { Err(calls) }
     });
 }
 
-/// The number of the system call in which a thread is, or `running`.
+/// Returns the number of the system call in which a thread waits, or `running`.
 fn call_of(process: u32, thread: i32) -> String {
     let call = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall")).unwrap_or_default();
     call.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// The ids of the threads `name` of a process. Empty if the process has ended.
+/// Returns the ids of the threads called `name` in a process. The list is empty if the process has ended.
 fn threads_named(process: u32, name: &str) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task"));
     tasks

@@ -24,7 +24,7 @@ scenarios! {
     ],
 }
 
-/// Polls the history, the newest term first, until it passes the test.
+/// Polls the history until it passes the test. The newest term comes first.
 fn history(fleet: &Fleet, what: &str, test: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     until(what, || {
         let finished = fleet.command(&["history", ELECTION, "--output=json", "--limit", "2000"]);
@@ -59,7 +59,7 @@ fn could_not_record(event: &Event) -> bool {
 #[track_caller]
 fn assert_between(before: OffsetDateTime, row: &Value, field: &str, event: &Event) -> OffsetDateTime {
     let time = OffsetDateTime::parse(text(row, field), &Rfc3339).unwrap_or_else(|_| panic!("no time: {row}"));
-    // The log's time is read later than the row's, possibly much later. Both may be rounded.
+    // The host reads the time of the log line after that of the row, possibly much later. Both times may be rounded.
     let rounded = Duration::from_millis(1);
     assert!(before <= time + rounded && time <= event.ts + rounded, "{field} of {row}: {before}, {event:?}");
     time
@@ -103,7 +103,7 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
     let events = fleet.journal.events();
     let ended = events.iter().rev().find(|event| event.name == "ended").expect("the last");
     let newest = fleet.command(&["history", ELECTION, "--output=json", "--limit", "1"]).json();
-    // A next term may have begun, and ended before its instance started.
+    // Another term may have begun, and may have ended before its instance started.
     let last = newest[0]["term"].as_u64().expect("a number");
     let was_abandoned = last > ended.term && text(&newest[0], "reason").starts_with("ended cleanly");
     let is_recorded = newest[0]["ended"].is_string() || was_abandoned || events.iter().any(could_not_record);
@@ -118,7 +118,7 @@ fn history_matches_log_over_successive_terms(fleet: Fleet) {
 }
 
 fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
-    // Any node creates the store's objects.
+    // Starts a node once, because it creates the store's objects.
     drop(fleet.node("maker").after(0, "elected"));
     // Keeps the writers within a few terms of each other.
     let in_step = Arc::new(Barrier::new(2));
@@ -153,7 +153,8 @@ fn concurrent_writers_keep_the_last_thousand_terms(fleet: Fleet) {
     let kept = || History::decode(stored(&fleet).1.as_bytes()).expect("a history").terms;
     let numbers: Vec<u64> = kept().iter().map(|term| term.term).collect();
     assert_eq!(numbers, (2000..3000).collect::<Vec<u64>>());
-    // A host's new term is the last one, although its number is lower, as after a store was restored from a backup.
+    // The host's new term is the last row, although its number is lower. This happens after a store is restored from a
+    // backup.
     let alpha = fleet.node("alpha");
     let term = alpha.after(0, "elected").term;
     let last = until("the new term", || kept().pop().filter(|last| last.node == "alpha").ok_or("not recorded yet"));

@@ -1,5 +1,5 @@
 //! Guests that take as much of the host's memory and descriptors as they can get. The host stays small, and does not
-//! disturb other guests. The guest gets an error, or its end names the limiting flag.
+//! disturb other guests. The guest gets an error, or the message of its end names the flag that sets the limit.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// The guests' `--max-memory`, in bytes.
 const MEMORY: u64 = 16 << 20;
 
-/// The memory, in bytes, that a host may use for a hoarding guest in addition to that for a calm guest.
+/// The additional memory, in bytes, that a host may use for a hoarding guest compared with a calm guest.
 const MORE: u64 = MEMORY + (64 << 20);
 
 enum Outcome {
@@ -35,7 +35,8 @@ fn peak(node: &Node) -> u64 {
     runners.chain([node.pid().to_string()]).map(peak).sum()
 }
 
-/// Runs a guest that hoards. Returns the event of its end or rest, and the peak memory of the node.
+/// Runs a guest that hoards `what` and then rests. Returns the event that reports the guest's end or rest, and the
+/// node's peak memory in bytes.
 fn hoard(fleet: &Fleet, what: &str) -> (Event, u64) {
     let (node, _server) = start(fleet, what, "rest");
     let ended = node.event(what, |event| event.name == "ended" || event.text("line") == "rests");
@@ -55,14 +56,14 @@ fn start(fleet: &Fleet, what: &str, then: &str) -> (Node, Server) {
     let server = Server::start(|request| {
         let (fields, body) = match request.path() {
             "/no-body" => (90, 0),
-            // Head and body together are as much as one read returns.
+            // The head and the body together fit into one read.
             "/some" => (3, 60_000),
             _ => (90, 1 << 20),
         };
         let headers: String = (0..fields).map(|n| format!("\r\nx-{n}: {}", "v".repeat(300))).collect();
         Reply::Answer(format!("200 OK{headers}"), "x".repeat(body))
     });
-    // The lease is long, so that a busy machine does not cost it.
+    // The lease is long, so that it is not lost on a busy machine.
     let node = launch_with_lease(Duration::from_secs(20), fleet, "alpha", "hoard", &server.url())
         .flag("--env", format!("HOARD={what}"))
         .flag("--env", format!("THEN={then}"))
@@ -130,7 +131,7 @@ fn memory_freed_by_guests_does_not_stay_with_host() {
     let least = peak(&calm);
     drop(calm);
     let fleet = Fleet::new(Store::sqlite());
-    // Each term fills the host's memory with small allocations, on any thread.
+    // Each term makes many small allocations in the host, on any of its threads.
     let (node, _server) = start(&fleet, "paths", "done");
     let first = node.after(0, "ended").term;
     node.after(first + 20, "ended");

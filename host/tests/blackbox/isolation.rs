@@ -1,4 +1,5 @@
-//! Kernels that cannot confine a runner. The host reports the lack, refuses what depends on it, and otherwise runs.
+//! Kernels that lack a feature to confine runners. The host reports the missing feature and refuses the settings that
+//! need it. Otherwise, it runs.
 
 use std::fs;
 
@@ -38,7 +39,7 @@ fn folders_are_refused_without_landlock_unless_accepted() {
     fleet.beat("the file to be read", |event| event.text("line") == "read /data/a: there");
     assert_eq!(beta.terminate().code(), Some(0));
 
-    // A host that grants no folder starts without the flag.
+    // A host that grants no folder starts without `--allow-weaker-isolation`.
     let mut gamma = fleet.launch_with("gamma", &[("--env", "SCRIPT=read /data/a")]).without(Lacks::Landlock).start();
     fleet.beat("no file to be read", |event| {
         event.from == "gamma" && event.text("line").starts_with("read /data/a: error")
@@ -55,7 +56,8 @@ fn standby_waits_for_expiry_when_kernel_lacks_seccomp() {
     let term = fleet.beat_above(0).term;
     let beta = fleet.standby("beta", &alpha);
     alpha.signal(Signal::KILL);
-    // Without seccomp, a runner could have given up its lock, so no node can reclaim its lease.
+    // Without seccomp, a runner could release its lock while it runs. The lock then proves nothing, so no node reclaims
+    // the lease.
     let elected = beta.after(term, "elected");
     let settled = |event: &Event| event.from == "beta" && event.name == "reclaimed";
     assert!(!fleet.journal.events().iter().any(settled), "{elected:?}");

@@ -39,7 +39,7 @@ fn killed_leader_is_replaced(fleet: Fleet) {
 fn terminated_leader_hands_off(fleet: Fleet) {
     // A standby takes a released lease at its next poll, long before this lease would expire.
     let lease = Duration::from_secs(60);
-    // Within this grace, even a busy machine prints the guest's last line.
+    // The grace is long, so that the guest's last line is printed even on a busy machine.
     let launch = |name| fleet.launch_with(name, &[("--lease", "60s"), ("--grace", "20s")]).start();
     let mut a = launch("alpha");
     let term = fleet.beat_above(0).term;
@@ -56,7 +56,7 @@ fn terminated_leader_hands_off(fleet: Fleet) {
     let events = fleet.journal.events();
     let own = |name: &str| events.iter().position(|event| event.from == "alpha" && event.name == name);
     let last = events.iter().position(|event| event.from == "alpha" && event.text("line").starts_with("stop: "));
-    // If the host could not write the last line in time, it counts it as dropped.
+    // If the host could not write the last line in time, it reports the line as dropped.
     let last = last.or_else(|| own("output_dropped")).unwrap_or_else(|| fleet.journal.fail("the last line is lost"));
     assert!(Some(last) < own("released"), "{:?} after the release", events[last]);
     assert!(next.ts - released.ts < lease * 4 / 5, "{next:?} came when the lease of {released:?} had run out");
@@ -65,7 +65,7 @@ fn terminated_leader_hands_off(fleet: Fleet) {
 }
 
 fn paused_leader_causes_no_effect_when_it_wakes(fleet: Fleet) {
-    // The guest ignores the stop, and at the pause the host has half a line of its output.
+    // The guest ignores the request to stop. When the host is paused, it holds half a line of the guest's output.
     let fleet = fleet.with(Guest::IgnoresStop);
     let (a, term) = fleet.leader("alpha");
     let mut b = fleet.standby("beta", &a);
@@ -146,7 +146,8 @@ fn broken_lease_ends_instance_and_delays_next_leader(fleet: Fleet) {
     assert!(!lost.text("reason").is_empty(), "{lost:?}");
     let ended = a.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < broken + fleet.lease(), "{ended:?} later than D after the break at {broken}");
-    // The next leader cannot know when the instance under the broken lease ends, so it waits D.
+    // The next leader cannot know when the instance of the broken lease ends, so it waits for the duration D of a
+    // lease.
     let next = fleet.beat_above(term);
     assert!(next.ts > before + fleet.lease(), "{next:?} earlier than D after the break at {before}");
     fleet.check_promises();
@@ -165,7 +166,7 @@ fn new_node_waits_for_leader_whose_record_is_deleted(fleet: Fleet) {
         |event: &Event| event.from == "beta" && event.name == "elected" && event.ts < settling.ts + fleet.lease();
     let early = fleet.journal.events().into_iter().find(is_early);
     assert!(early.is_none(), "{early:?}");
-    // Long before beta leads, the term in its announcement is no lower.
+    // Long before beta leads, it announces a term that is at least as high.
     announced(&fleet, "beta", |announcement| announcement.term >= term);
     a.resume();
     a.event("ended", |event| event.name == "ended" && event.term == term);

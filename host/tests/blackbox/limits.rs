@@ -1,5 +1,5 @@
-//! Limits of a coordinator's resources. A failure names the limit and the flag that raises it, `near_limit` warns
-//! before, and the event `ended` reports the usage.
+//! Limits on a coordinator's resources. The event `near_limit` warns before a limit is reached. The failure then names
+//! the limit and the flag that raises it. The event `ended` reports the usage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn failed_with(ended: &Event, text: &str) {
     assert!(ended.text("message").contains(text), "the message does not contain `{text}`: {ended:?}");
 }
 
-/// Returns the instance's usage of a resource, as its end reports it.
+/// Returns the instance's usage of a resource, as the event `ended` reports it.
 #[track_caller]
 fn used(ended: &Event, resource: &str) -> u64 {
     ended.fields["usage"][resource].as_u64().unwrap_or_else(|| panic!("no number `{resource}`: {ended:?}"))
@@ -48,7 +48,8 @@ fn was_near(fleet: &Fleet, term: u64, limit: &str, of: u64, flag: &str) {
     assert!(near.fields["max"] == of && (of / 5 * 4..=of).contains(&used), "{near:?}");
 }
 
-/// Writes a command for WASI preview 1 that grows 2 tables to this number of elements in all, then exits with 0.
+/// Writes a command for WASI preview 1 that grows its 2 tables to `elements` elements in total, and then succeeds.
+/// Returns the path of its module.
 fn grows_a_table(folder: &Path, elements: u32) -> PathBuf {
     let module = folder.join("table.wat.wasm");
     let text = format!(
@@ -73,7 +74,8 @@ fn memory_limit_fails_the_instance_that_exceeds_it() {
     fleet.check_promises();
 }
 
-/// Writes a command whose component has two inner components of this many core instances each, and one more.
+/// Writes a command with 2 inner components of `number` core instances each, and with one more core instance of its
+/// own. Returns the path of its module.
 fn has_instances(folder: &Path, number: usize) -> PathBuf {
     let module = folder.join("instances.wasm");
     let instances = "(core instance (instantiate $empty))".repeat(number);
@@ -126,7 +128,7 @@ fn core_instances_are_limited_to_1000() {
     }
 }
 
-/// Writes a command whose component makes this number of handles to its own resources.
+/// Writes a command that makes `number` handles to its own resources. Returns the path of its module.
 fn makes_handles(folder: &Path, number: u32) -> PathBuf {
     let module = folder.join("own.wasm");
     let text = r#"(component

@@ -1,5 +1,5 @@
-//! Links between the nodes of one machine. Hints replace reads of the store, and a standby need not wait for its next
-//! poll. No peer can break a promise or delay a renewal, whatever it sends.
+//! Links between the nodes of one machine. Hints replace most reads of the store, and with a hint, a standby acts
+//! before its next poll. No peer can break a promise or delay a renewal, whatever it sends.
 #![allow(clippy::disallowed_methods, reason = "no machine sleeps in the seconds of these tests")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,7 +24,7 @@ use crate::store::Store;
 /// A lease that is renewed every 10 s.
 const MINUTE: (&str, &str) = ("--lease", "60s");
 
-/// A lease that a busy machine does not lose.
+/// A lease that is long enough not to be lost on a busy machine.
 const LONGER: (&str, &str) = ("--lease", "15s");
 
 fn folder(fleet: &Fleet) -> PathBuf {
@@ -40,7 +40,7 @@ fn linked(fleet: &Fleet, name: &str, flags: &[(&str, &str)]) -> Launch {
     fleet.launch_with(name, flags).arg("--links=true")
 }
 
-/// Starts a [`pair`] as `launch` prepares each node.
+/// Starts a [`pair`] of nodes that `launch` prepares.
 fn pair_of(fleet: &Fleet, launch: impl Fn(&str) -> Launch) -> (Node, Node, u64) {
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
@@ -71,7 +71,7 @@ pub fn hello(election: &str, to: &str, node: &str, incarnation: &str) -> String 
     format!("{{\"hello\":{{\"election\":\"{election}\",{names}}}}}\n")
 }
 
-/// Waits for more output in that term, and checks that the node had no trouble.
+/// Waits for more output in that term. Checks that the node has reported no error, no stop and no loss of the lease.
 pub fn keeps_leading(fleet: &Fleet, node: &Node, term: u64) {
     let beats = |above: usize| {
         fleet.journal.wait("another beat", |events| {
@@ -95,14 +95,14 @@ pub fn rarely_reads(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, re
     let number = |name: &str| sample(&at.ask("/metrics").body, name);
     let hints = metric("baton_link_hints_total", "");
     let reads = metric("baton_store_requests_total", "operation=\"read\",result=\"ok\"");
-    // On a busy machine, hints may be late, and the node reads the lease meanwhile.
+    // On a busy machine, a hint may be late, and the node reads the lease in the meantime. So this tries again.
     until(&format!("{renewals} renewals in which it reads {readings} times at the most"), || {
         let (received, read) = (number(&hints), number(&reads));
         until("hints about renewals", || (number(&hints) >= received + renewals).then_some(()).ok_or(()));
         let recent = number(&reads) - read;
         if recent <= readings { Ok(()) } else { Err(recent) }
     });
-    // If the link was just cut and made again, its announcement follows a moment later.
+    // If the link was just cut and made again, the node announces it a moment later.
     until("the link to be reported", || {
         let nodes = fleet.command(&["nodes", ELECTION, "--output=json"]).json();
         let row = nodes.as_array().expect("a list").iter().find(|row| row["node"] == *node.name).expect("the node");
@@ -116,7 +116,8 @@ pub fn rarely_reads(fleet: &Fleet, node: &Node, leader: &Node, renewals: f64, re
     });
 }
 
-/// Terminates the leader. Checks that the node takes over after the end of its instance, and received a hint.
+/// Terminates the leader. Checks that the node takes over after the leader's instance has ended, and that the node
+/// received a hint.
 pub fn takes_over_at_hand_off(node: &Node, leader: &mut Node, term: u64) {
     let hints = || sample(&Endpoint::of(node).ask("/metrics").body, &metric("baton_link_hints_total", ""));
     let before = hints();
@@ -134,8 +135,8 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     // This lease is renewed every 2.5 s.
     rarely_reads(&fleet, &beta, &alpha, 3.0, 2.0);
     takes_over_at_hand_off(&beta, &mut alpha, term);
-    // Each acquire needs a survey or a recall. If the node was reading when the hint arrived, it recalls instead of
-    // surveying. If it asked before the release, it asks again.
+    // Before each attempt to acquire the lease, the node makes a survey or a recall. It makes a recall if it was
+    // reading the record when the hint arrived. If its first attempt came before the release, the node tries again.
     let page = Endpoint::of(&beta).ask("/metrics").body;
     let requests = |operation: &str, result: &str| {
         let labels = format!("operation=\"{operation}\",result=\"{result}\"");
@@ -147,7 +148,8 @@ fn linked_standby_rarely_reads_and_takes_over_at_hand_off() {
     fleet.check_promises();
 }
 
-/// A leader without listeners sends nothing. It renews every 10 s here.
+/// The leader has sent no hints before the listener connects, because it had no listeners. Its next renewal may be up
+/// to 10 s away.
 #[test]
 fn new_listener_learns_of_last_renewal_at_once() {
     let fleet = Fleet::new(Store::sqlite());
@@ -160,7 +162,7 @@ fn new_listener_learns_of_last_renewal_at_once() {
         if listeners == 0.0 { Ok(()) } else { Err(listeners) }
     };
     for _ in 0..2 {
-        // If the leader renews just after the connection, this tries again.
+        // If the leader renews just after the test has connected, the test tries again.
         until("the report of a renewal that is older than the link", || {
             until("no listener to be left", has_no_listeners);
             let mut late = UnixStream::connect(&socket)?;
@@ -183,7 +185,7 @@ fn new_listener_learns_of_last_renewal_at_once() {
     fleet.check_promises();
 }
 
-/// While no node leads, no link exists, so hosts cannot pass on the hint that a suspension is over.
+/// While no node leads, there are no links, so no host can pass on the hint that a suspension is over.
 #[test]
 fn command_sends_a_hint_to_every_host_of_its_machine() {
     let fleet = Fleet::new(Store::sqlite());
@@ -221,7 +223,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     let hello = |election: &str, to: &str| hello(election, to, "mallory", "ee");
-    // Silent connections, more than the host accepts, which stay until the host closes them.
+    // Silent connections that stay open until the host closes them. There are more of them than the host accepts.
     let loiterers: Vec<_> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -250,7 +252,7 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     ];
     for message in garbage {
         let mut patience = Patience::default();
-        // For a while, the loiterers leave no room.
+        // Until the host closes the silent connections, it has no room for this one.
         while patience.lasts() {
             let Ok(mut peer) = UnixStream::connect(&socket) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -276,7 +278,8 @@ fn floods_loiterers_and_garbage_disturb_no_node() {
     fleet.check_promises();
 }
 
-/// The liars claim to be ready with the highest priority. They get all the first places in line, but take nothing.
+/// The liars claim to be ready, with the highest priority. The leader gives them the first places in its line of
+/// successors, but they never acquire the lease.
 #[test]
 fn false_claims_of_readiness_prevent_no_takeover() {
     let fleet = Fleet::new(Store::sqlite());
@@ -303,7 +306,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
         let count = sample(&Endpoint::of(&alpha).ask("/metrics").body, &listeners);
         if count >= 41.0 { Ok(()) } else { Err(count) }
     });
-    // The leader learns from the store, not from links, which node it prefers.
+    // The leader decides which node to prefer by what it reads in the store, not by what it receives over links.
     keeps_leading(&fleet, &alpha, term);
     let moved = |event: &Event| event.from == "alpha" && event.is_ineligible("transferring");
     assert!(!fleet.journal.events().iter().any(moved), "{:?}", fleet.journal.events());
@@ -312,7 +315,7 @@ fn false_claims_of_readiness_prevent_no_takeover() {
     fleet.check_promises();
 }
 
-/// A host checks the user of each peer. The folder's permissions do not matter.
+/// A host checks which user each peer runs as, whatever the permissions of the folder are.
 #[test]
 fn peer_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
@@ -334,7 +337,7 @@ fn peer_of_another_user_is_refused() {
         client.args(["-c", SCRIPT, socket.to_str().expect("a path"), &hello]).uid(user);
         finish(client)
     };
-    // On a busy machine, the client may be silent for 1 s, and then the host hangs up.
+    // On a busy machine, the client may take longer than 1 s to send its message. In that case, the host hangs up.
     until("this user to be greeted", || {
         let answer = answer_to(0);
         if answer.stdout == "b'{'\n" { Ok(()) } else { Err(answer) }
@@ -392,7 +395,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     let launch = |name| linked(&fleet, name, &[LONGER]).arg("--reclaim=false");
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
-    // The liar takes over the leader's socket.
+    // The liar listens at the path of the leader's socket instead of the leader.
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     std::fs::remove_file(&socket).expect("the socket");
@@ -428,7 +431,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // If alpha dies, beta still takes over, in a term that no lie has raised.
+    // If alpha dies, beta still takes over. The lies have not raised the number of its term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

@@ -137,7 +137,7 @@ impl Metadata {
     }
 
     fn used_by(&self, launch: Launch) -> Launch {
-        // The host must not use the proxy: a proxy would not lead to the machine's own metadata.
+        // The host must not use the proxy: through a proxy, it would not reach its own machine's metadata service.
         launch.flag("--scheduled-events", format!("http://{}", self.address)).env("http_proxy", "http://127.0.0.1:1")
     }
 }
@@ -165,7 +165,7 @@ fn node_steps_down_before_its_machine_is_frozen(fleet: Fleet) {
     assert!(acknowledged[0].0 == "freeze-1" && acknowledged[0].1 >= released.ts, "{acknowledged:?} {released:?}");
     let beat = fleet.beat_above(term);
     assert_eq!(beat.from, "beta");
-    // While the maintenance is in progress, alpha does not acquire the lease, although it is free.
+    // While the maintenance is in progress, alpha does not acquire the lease, although the lease is free.
     assert_eq!(beta.terminate().code(), Some(0));
     metadata.wait_for_requests(4);
     let elected = || fleet.journal.events().iter().filter(|e| e.name == "elected" && e.from == "alpha").count();
@@ -194,7 +194,7 @@ fn node_steps_down_at_once_when_a_freeze_has_started() {
     fleet.check_promises();
 }
 
-/// An acknowledgement would start the event for the other machines, too, which may not have stepped down.
+/// An acknowledgement would start the event for the other machines, too. Their nodes may not have stepped down yet.
 #[test]
 fn event_that_affects_other_machines_is_not_acknowledged() {
     let fleet = Fleet::new(Store::sqlite());
@@ -228,8 +228,8 @@ fn node_steps_down_and_acknowledges_each_kind_of_event() {
     fleet.check_promises();
 }
 
-/// Runs in its own network namespace, where the stand-in has Azure's address. The machine's chassis has Azure's tag or
-/// another.
+/// Runs in its own network namespace, where the stand-in has the address of Azure's metadata service. One host sees a
+/// chassis with Azure's tag, and another host sees a chassis with a different tag.
 #[test]
 fn azure_machine_is_detected_by_its_chassis_tag() {
     // Only this thread, and the processes that it starts, enter the new network namespace.

@@ -27,13 +27,13 @@ fn fleet(guest: Guest) -> Fleet {
 }
 
 /// Checks that a guest that ignores a stop request is ended in time when the store is cut off, when the lease is broken
-/// and when the host shuts down. The host survives the first two.
+/// and when the host shuts down. The host survives the outage and the broken lease.
 fn ends_in_time(fleet: &Fleet) {
     let mut node = fleet.node("alpha");
     let first = node.after(0, "started");
 
     let outage = fleet.store.cut();
-    // A renewal may have succeeded until here.
+    // A renewal may have succeeded until now.
     ends_within_d(fleet, first.term, OffsetDateTime::now_utc());
     drop(outage);
 
@@ -48,8 +48,8 @@ fn ends_in_time(fleet: &Fleet) {
     fleet.check_promises();
 }
 
-/// Waits until a term's instance has ended, and checks that this took less than D from `safe`, a moment at which the
-/// lease was still safe.
+/// Waits until a term's instance has ended. Checks that it ended less than D after `safe`, a time until which the lease
+/// may have been renewed.
 fn ends_within_d(fleet: &Fleet, term: u64, safe: OffsetDateTime) {
     let ended = fleet.journal.event("ended", |event| event.name == "ended" && event.term == term);
     assert!(ended.ts < safe + fleet.lease(), "{ended:?} is not within D after {safe}");
@@ -82,7 +82,8 @@ fn dropped_lines_are_reported_once_a_second() {
         events.iter().filter(is_count).cloned().collect()
     };
     let counts = fleet.journal.wait("eight counts", |events| Some(dropped(events)).filter(|counts| counts.len() >= 8));
-    // The flood began after the election, and the first count is reported at once.
+    // The flood began after the election, and the first count is reported at once. So 8 counts take at least 7 s, less
+    // some tolerance.
     let seconds = (counts[7].ts - node.after(0, "elected").ts).whole_seconds();
     assert!(seconds + 2 >= 8, "8 counts within {seconds} s: {counts:?}");
     assert!(counts.iter().all(|event| event.fields["lines"].as_u64() > Some(0)), "{counts:?}");
@@ -134,7 +135,7 @@ fn stepping_down_guest_hands_off() {
     let a = fleet.node("alpha");
     let first = fleet.beat_above(0);
     let b = fleet.node("beta");
-    // If beta starts slowly, alpha leads again in between, because the lease is still free.
+    // If beta starts slowly, alpha may lead again before beta does, because the lease is still free.
     let next = b.after(first.term, "elected");
     a.event("a hand-off", |event| event.name == "released" && event.term < next.term);
     let stopping = fleet.journal.event("stopping", |event| event.name == "stopping");
@@ -154,7 +155,7 @@ fn fatal_failure_costs_node_the_leadership() {
 
 fn unread_log_costs_only_lines(fleet: Fleet) {
     let fleet = fleet.with(Guest::Floods);
-    // The test chooses the endpoint's address, because it does not read the log, which would report the address.
+    // The test does not read the log, which reports the address of the endpoint. So it chooses the address itself.
     let endpoint = Endpoint::free();
     let admin = endpoint.0.to_string();
     let mut a = fleet.launch_with("alpha", &[("--admin", &admin), ("--lease", "60s")]).start_unread();
@@ -169,7 +170,7 @@ fn unread_log_costs_only_lines(fleet: Fleet) {
     let status = fleet.status();
     let expected = (&"held".into(), &"alpha".into(), &term.into());
     assert_eq!((&status["lease"], &status["node"], &status["term"]), expected, "{status}");
-    // The pipe is full. A clean shutdown does not wait for a reader.
+    // The pipe is full, but a clean shutdown does not wait for a reader.
     assert_eq!(a.terminate().code(), Some(0));
     assert_eq!(b.after(term, "started").from, "beta");
 }
@@ -178,7 +179,7 @@ fn unread_log_costs_only_lines(fleet: Fleet) {
 /// have killed its instance by 0.93 D, and would end itself.
 fn unread_log_does_not_delay_kill(fleet: Fleet) {
     let fleet = fleet.with(Guest::FloodsThenLoops);
-    // The test chooses the endpoint's address, because it does not read the log, which would report the address.
+    // The test does not read the log, which reports the address of the endpoint. So it chooses the address itself.
     let endpoint = Endpoint::free();
     let admin = endpoint.0.to_string();
     let mut node = fleet.launch_with("alpha", &[("--admin", &admin)]).start_unread();

@@ -1,4 +1,4 @@
-//! `baton new` and its users' next steps. The tests read the commands from its output, and run them.
+//! `baton new` and the commands that it recommends next. The tests read these commands from its output and run them.
 //!
 //! For faster runs, npm and pip keep their downloads in `.cache`, and cargo keeps its builds in the target folder.
 
@@ -17,7 +17,7 @@ fn rust_project_tests_builds_and_runs() {
     let project = Project::new("fn", &["--lang", "rust"]);
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     fs::create_dir_all(&built).unwrap();
-    // Without the old module, this run must build it, at the path that the settings name.
+    // Removes the module of an earlier run, so that this run must build it, at the path in the settings.
     let _ = fs::remove_file(built.join("wasm32-wasip2/release/coordinator.wasm"));
     std::os::unix::fs::symlink(&built, project.folder().join("target")).unwrap();
     let output = project.tests_builds_and_runs();
@@ -92,7 +92,7 @@ fn existing_files_are_not_overwritten() {
         assert_eq!(again.code, Some(1));
         assert!(again.stderr.contains("already exists, so nothing was written: choose another name"), "{again:?}");
 
-        // A single file of the same name is enough, even a dangling link.
+        // A single file with the name of a new one is enough for a refusal, even if it is a dangling link.
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("job")).unwrap();
         std::os::unix::fs::symlink("nowhere", home.path().join("job/baton.toml")).unwrap();
@@ -122,7 +122,7 @@ fn wrong_arguments_are_refused_with_the_fix() {
 fn file_that_cannot_be_written_is_named() {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("job")).unwrap();
-    // Root may write to any folder, so a file instead of a folder makes the write fail.
+    // Root may write to any folder, so the test makes the write fail with a file in place of a folder.
     fs::write(home.path().join("job/src"), "mine").unwrap();
     let refused = run(home.path(), &["new", "job"]);
     assert_eq!(refused.code, Some(1));
@@ -157,7 +157,7 @@ impl Project {
         run(self.home.path(), arguments)
     }
 
-    /// Runs the printed commands, line by line. Returns the output of those before `baton run`.
+    /// Runs the printed commands, line by line. Returns the output of the commands before `baton run`.
     fn tests_builds_and_runs(&self) -> String {
         let commands: Vec<&str> = self.instructions.lines().filter_map(|line| line.strip_prefix("  ")).collect();
         let [change, build @ .., run] = commands.as_slice() else { panic!("no commands:\n{}", self.instructions) };
@@ -181,8 +181,8 @@ impl Project {
         output
     }
 
-    /// Checks that the coordinator fetches JSON with the settings for HTTP, and fails without the grant. Returns that
-    /// failure's message and its expected end: the place of `call` in `source`.
+    /// Checks that the coordinator fetches JSON with the settings for HTTP, and fails without the grant. Returns the
+    /// message of that failure, and the text that it should end with: the position of `call` in `source`.
     fn fetches_json(&self, source: &str, call: &str) -> (String, String) {
         let server = Server::start(|_| Reply::ok("{\"stock\": 7}"));
         let file = self.folder().join("baton.toml");
@@ -203,8 +203,8 @@ impl Project {
         (ended.text("message").to_owned(), format!(" ({source}:{line})"))
     }
 
-    /// Checks that `baton dev` builds and runs the project. After a change, it swaps in the new version, which
-    /// continues the count.
+    /// Checks that `baton dev` builds and runs the project. After a change, `baton dev` must swap in the new version,
+    /// which continues the count.
     fn is_developed(&self) {
         let mut shell = self.shell("exec baton dev");
         shell.env("BATON_LOG_FORMAT", "json");
@@ -228,7 +228,7 @@ impl Project {
         self.runs_until(command, journal, |event| event.name == "output" && says(event))
     }
 
-    /// Runs the host until an event, and terminates it. Returns the event.
+    /// Runs the host until it logs an event that passes the test. Terminates the host and returns the event.
     fn runs_until(&self, command: &str, journal: &Journal, is_it: impl Fn(&Event) -> bool) -> Event {
         let mut shell = self.shell(&format!("exec {command}"));
         let store = format!("sqlite:{}", self.home.path().join("store").display());

@@ -28,7 +28,7 @@ fn leader_keeps_its_term_when_outage_is_short(fleet: Fleet) {
     let renewals = || sample(&at.ask("/metrics").body, name);
     let before = renewals();
     drop(outage);
-    // After two renewals, the instance's deadline no longer depends on those before the outage.
+    // After two renewals, the instance's deadline no longer depends on renewals from before the outage.
     until("two renewals", || Some(renewals()).filter(|now| *now >= before + 2.0).ok_or(before));
     let renewed = OffsetDateTime::now_utc();
     let beat = fleet.beat("a beat after two renewals", |event| event.ts > renewed);
@@ -64,7 +64,7 @@ fn host_leads_again_when_its_deleted_store_is_recreated(fleet: Fleet) {
     node.event("the report", |event| event.name == "misconfigured" && event.ts > ended.ts);
     assert!(node.is_running(), "a host survives the loss of its store");
     fleet.store.make_anew();
-    // Only the host's memory has the earlier terms.
+    // The earlier terms exist only in the host's memory.
     fleet.beat_above(term);
     assert!(node.is_running());
     fleet.check_promises();

@@ -32,7 +32,7 @@ fn log_lines_have_level_context_and_term() {
         assert_eq!(event.text("line").to_lowercase(), format!("this is level::{level}"), "{event:?}");
     }
     assert!(logged[6].fields.get("context").is_none() && logged[6].text("line") == "no context", "{:?}", logged[6]);
-    // A message with line breaks is one line, and no longer than a printed line may be.
+    // A message with line breaks becomes a single log line. It is shortened to the maximum length of a printed line.
     let (line, context) = (logged[7].text("line"), logged[7].text("context"));
     assert!(line.starts_with("two\nlines and xxx") && line.ends_with(" bytes more"), "{line}");
     assert!(line.len() < 8300 && context.starts_with("ccc") && context.len() < 300, "{} {context}", line.len());

@@ -25,14 +25,15 @@ fn next_leader_waits_when_a_write_frees_a_broken_lease(fleet: Fleet) {
 
 fn next_leader_waits_when_an_outside_client_held_the_lease(fleet: Fleet) {
     is_waited_out(&fleet, |standby| {
-        // The standby is paused, so it only sees a free lease and an unchanged record.
+        // The standby is paused meanwhile, so it sees only the result: a free lease and an unchanged record.
         standby.pause();
         fleet.store.take_and_release();
         standby.resume();
     });
 }
 
-/// Calls `free` to free the lease under a running instance. Checks that the next leader waits for that instance's end.
+/// Calls `free` to free the lease while its holder's instance runs. Checks that the next leader waits until that
+/// instance has ended.
 fn is_waited_out(fleet: &Fleet, free: impl FnOnce(&Node)) {
     let (a, term) = fleet.leader("alpha");
     let b = fleet.standby("beta", &a);

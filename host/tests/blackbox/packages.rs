@@ -76,7 +76,7 @@ fn install(package: &Path, root: &Path) {
     }
     fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
     fs::create_dir(root.join("etc")).expect("a folder");
-    // The root folder lacks the package's dependencies, and programs to run its scripts.
+    // The root folder contains neither the package's dependencies nor the programs that its scripts need.
     let mut dpkg = Command::new("dpkg");
     dpkg.arg("--root").arg(root).args(["--force-depends", "--force-script-chrootless", "--install"]).arg(package);
     run(&mut dpkg);

@@ -1,5 +1,5 @@
-//! The page at the admin address, in a real browser, against real hosts. It shows the current leader, its buttons
-//! steer, and a coordinator's output cannot inject markup.
+//! The page at the admin address, tested in a real browser with real hosts. It shows the current leader, its buttons
+//! steer the election, and a coordinator's output cannot inject markup.
 
 use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,7 +19,7 @@ use crate::patience::Patience;
 use crate::skipped::skipped;
 use crate::store::Store;
 
-/// The variable with a file for a screenshot of the page, relative to the repository.
+/// The environment variable with the file for a screenshot of the page. The path is relative to the repository.
 const PICTURE: &str = "BATON_PAGE_PICTURE";
 
 const TOKEN: &str = "0123456789abcdef";
@@ -178,7 +178,7 @@ fn token(fleet: &Fleet) -> String {
 fn page_shows_each_change_of_the_leader() {
     let fleet = Fleet::new(Store::sqlite());
     let Some(browser) = Browser::start() else { return };
-    // Pushed to the store, so that the screenshot shows no path of this machine.
+    // Pushes the module to the store, so that the screenshot shows no path of this machine.
     let module = fleet.home.path().join("beats.wasm");
     std::fs::write(&module, Guest::Beats.build(1)).expect("written");
     let pushed = fleet.command(&["push", module.to_str().expect("a path"), ELECTION]);
@@ -195,7 +195,7 @@ fn page_shows_each_change_of_the_leader() {
     for page in &pages {
         page.wait("#detail-leader", |leader| leader == "alpha");
         let since = page.wait("#detail-since", |since| since.starts_with("leads since "));
-        // A node that joined later only knows that the term began before that.
+        // A node that joined during the term knows only that the term began before it joined.
         let time = since["leads since ".len()..].trim_start_matches("before ");
         let time: Vec<char> = time.chars().take(19).collect();
         let shape: String = time.iter().map(|one| if one.is_ascii_digit() { '0' } else { *one }).collect();
@@ -233,8 +233,8 @@ fn page_shows_each_change_of_the_leader() {
     until("the deadline", || if leads.is_shown("#deadline") { Ok(()) } else { Err(leads.console()) });
     of_alpha.wait("#live-text", |live| live == "stale");
     assert!(of_alpha.text("#banner").contains("has not answered"), "{}", of_alpha.text("#banner"));
-    // The timeline shows the term of the killed node, the time without a leader, and the current term. The reason of an
-    // end needs the token, because it may contain the coordinator's output.
+    // The timeline shows the term of the killed node, the time without a leader, and the current term. The page shows
+    // why a term ended only with the token, because the reason may contain the coordinator's output.
     leads.enter_token();
     let [died, runs] = ["bad", "open"].map(|end| format!("#timeline button[data-end=\"{end}\"]"));
     let why = leads.wait_for(&died, "aria-label", |label| label.contains("was not heard from again"));
@@ -299,7 +299,7 @@ fn page_fits_phones_and_large_screens_in_light_and_dark() {
     fleet.check_promises();
 }
 
-/// Script that returns the texts with too little contrast to their background, by the formula of WCAG 2.2.
+/// A script that returns the texts with too little contrast against their background, by the formula of WCAG 2.2.
 const CONTRASTS: &str = "(() => {
   const parts = (color) => color.match(/[\\d.]+/g).map((part, at) => part * (color.startsWith('color(') && at < 3 ? 255 : 1));
   const light = (color) => {
@@ -477,7 +477,7 @@ fn wrong_token_is_reported_before_the_dialog_closes() {
     page.wait("#unlock", |text| text == "Forget the token");
     page.wait("#logs", |lines| lines.contains("beat"));
     assert!(!page.is_shown("#ask") && !page.is_shown("#banner"), "the token is accepted");
-    // If the node's token changes, the page forgets the old token, and reports it.
+    // If the node's token changes, the page forgets the old token and reports that it is wrong.
     std::fs::write(fleet.home.path().join("token"), "a-token-that-is-newer").expect("written");
     page.wait("#banner", |banner| banner.contains("token is wrong"));
     page.wait("#unlock", |text| text == "Token…");
@@ -514,7 +514,8 @@ fn rollback_lists_versions_to_choose_from() {
         let options = browser.run(&page.command("evaluate", json!({ "script": script })));
         if options.as_array().is_some_and(|options| options.len() == 3) { Ok(options) } else { Err(options) }
     });
-    // The first option is the default, which names the version that it selects. The versions follow, newest first.
+    // The first option is the default. Its text contains the version that it selects. The other options are the
+    // versions, newest first.
     let digits = |digest: &str| digest.trim_start_matches("sha256:")[..12].to_owned();
     let text = |at: usize| options[at][2].as_str().unwrap_or_default();
     assert_eq!((&options[0][0], &options[0][1]), (&json!(""), &json!(false)), "{options}");

@@ -1,4 +1,4 @@
-//! Links between nodes of different machines. They do what links do on one machine. No peer can break a promise or
+//! Links between nodes on different machines. They work like the links on one machine. No peer can break a promise or
 //! delay a renewal, whatever its certificate.
 
 use std::io::{self, Read as _, Write as _};
@@ -28,7 +28,7 @@ use crate::node::{Event, Launch, Node, until};
 use crate::patience::Patience;
 use crate::store::Store;
 
-/// Number of connections that the false leader closes right after its greeting.
+/// Number of connections that the false leader closes right after it has sent its greeting.
 const HANGS_UP: u32 = 6;
 
 fn launch(fleet: &Fleet, name: &str) -> Launch {
@@ -135,7 +135,8 @@ impl ServerCertVerifier for AcceptAny {
     }
 }
 
-/// The identities whose certificate is presented, and whose key signs, if any.
+/// The identity whose certificate the client presents, and the identity whose key signs. `None` if the client presents
+/// no certificate.
 type Credentials<'a> = Option<(&'a Identity, &'a Identity)>;
 
 fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::Read + io::Write + use<>> {
@@ -158,8 +159,8 @@ fn connect(to: SocketAddr, credentials: Credentials<'_>) -> io::Result<impl io::
     Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), name).expect("a client"), stream))
 }
 
-/// Sends a message. Returns the first answer, which is empty if the host closes the connection at once, and true if the
-/// host closes the connection afterwards.
+/// Sends a message. Returns the host's first answer, and true if the host then closes the connection. The answer is
+/// empty if the host closes the connection at once.
 fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, bool) {
     let _ = peer.write_all(message.as_bytes());
     let _ = peer.flush();
@@ -167,7 +168,7 @@ fn answer_to(mut peer: impl io::Read + io::Write, message: &str) -> (String, boo
     let mut next =
         || peer.read(&mut some).map_or_else(|_| String::new(), |read| String::from_utf8_lossy(&some[..read]).into());
     let first = next();
-    // A peer that stays linked receives each renewal.
+    // While a peer is linked, it receives a message about each renewal.
     (first, (0..20).any(|_| next().is_empty()))
 }
 
@@ -204,7 +205,7 @@ fn network_peers_disturb_no_node() {
     let mut first = greeted(&mallory, &own);
     let second = greeted(&namesake, &hello(ELECTION, &to, "namesake", "ee"));
     let receives = |peer: &mut dyn io::Read| peer.read(&mut [0; 1024]).is_ok_and(|read| read > 0);
-    // The first message may have been on its way. The later ones report renewals.
+    // The first message may have been sent before the other node's hello. The later messages report renewals.
     assert!((0..3).all(|_| receives(&mut first)), "another node's hello ended the link");
     drop((first, second));
     let refused: [(&str, Credentials<'_>, String); 8] = [
@@ -225,7 +226,7 @@ fn network_peers_disturb_no_node() {
         let (answer, _) = connect(at, credentials).map(|peer| answer_to(peer, &message)).unwrap_or_default();
         assert_eq!(answer, "", "{what}");
     }
-    // Peers that are silent, that do not speak TLS, and that flood.
+    // Peers that stay silent, that do not speak TLS, and that flood the host.
     let loiterers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(at).ok()).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let floods = std::thread::spawn({
@@ -256,13 +257,15 @@ fn network_peers_disturb_no_node() {
     floods.join().expect("no panic");
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // A node that starts afterwards is linked, over the network because the leader's socket is removed.
+    // A node that starts afterwards establishes a link. The link uses the network, because the leader's socket is
+    // removed.
     std::fs::remove_file(socket(&fleet)).expect("the socket");
     is_linked(&launch("beta").start(), "alpha");
     fleet.check_promises();
 }
 
-/// If a coordinator may connect to the address at which its host listens for peers, it is a peer without announcement.
+/// A coordinator may be allowed to connect to the address at which its host listens for peers. The host treats it like
+/// any peer without an announcement.
 #[test]
 fn coordinator_that_connects_to_the_peer_port_is_refused() {
     let fleet = Fleet::new(Store::sqlite());
@@ -337,7 +340,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     });
     let beta = launch(&fleet, "beta").arg("--reclaim=false").start();
     until("40 lies", || {
-        // The leader replaces its announcement once a minute.
+        // The leader replaces its announcement once a minute, so the liar announces itself again.
         liars.announce(&fleet, "alpha", &incarnation, lies_at);
         (count.load(Ordering::Relaxed) > 40).then_some(()).ok_or(())
     });
@@ -347,7 +350,7 @@ fn false_leader_in_the_store_causes_reads_and_no_takeover() {
     keeps_leading(&fleet, &alpha, term);
     let status = fleet.status();
     assert_eq!((status["term"].as_u64(), status["lease"].as_str()), (Some(term), Some("held")), "{status}");
-    // If alpha dies, beta still takes over, in a term that no lie has raised.
+    // If alpha dies, beta still takes over. The lies have not raised the number of its term.
     alpha.signal(Signal::KILL);
     let next = beta.after(term, "elected").term;
     assert!(next > term && next < 1 << 40, "no lie has raised {next}");

@@ -25,7 +25,7 @@ fn home() -> TempDir {
     home
 }
 
-/// Runs `baton run` with these settings, and with usual values for the others that it needs.
+/// Runs `baton run` with these settings, and with usual values for the other required settings.
 fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     let mut command = baton(home);
     command.arg("run").arg(Guest::UsesFiles.module()).args(["--election", "job"]);
@@ -40,8 +40,8 @@ fn run(home: &Path, settings: &[(&str, &str)]) -> Finished {
     finish(command)
 }
 
-/// Checks that the host refused the setting `place`. The error names the path of `what`, the writable folder `through`
-/// which it passes, and the grant of that folder.
+/// Checks that the host refused the setting `place`. The error states whose path it is (`what`), the writable folder in
+/// that path (`through`), and the grant of that folder.
 #[track_caller]
 fn refused(finished: &Finished, place: &str, what: &str, through: &Path, granted: &str) {
     let Finished { code, stderr, .. } = finished;
@@ -125,7 +125,8 @@ fn host_refuses_paths_that_a_coordinator_can_change() {
 fn folders_may_be_shared_and_overlap_read_only_folders() {
     let home = home();
     let base = home.path().canonicalize().expect("a path");
-    // If the folders are accepted, the host fails at the module, which is missing. Otherwise, this returns the error.
+    // Grants these folders, one list for each coordinator. Returns the error if the host refuses them. If the host
+    // accepts them, it fails later, because the module is missing.
     let granted = |folders: &[&str]| {
         let mut tables = "store = 'sqlite:store'\ncache = 'off'\nnode = 'a'\n".to_owned();
         for (number, folder) in folders.iter().enumerate() {
@@ -248,10 +249,11 @@ fn later_term_does_not_follow_a_planted_link() {
     fs::remove_file(data.join("in")).expect("a link is there");
     fs::create_dir(data.join("in")).expect("a folder");
     fs::write(data.join("in/token"), "outside").expect("a file");
-    // A term may have begun just before the change.
+    // Skips one more term, because it may have begun just before the change.
     let begun = fleet.journal.events().iter().map(|event| event.term).max().unwrap_or(term);
     let term = fails(begun + 1, "was replaced after the host started");
-    // The runner for the next term looks for the folder before it creates threads, so it starts without the folder.
+    // The runner for the next term looks for the folder before it creates threads. Once it has threads, it has started
+    // without the folder.
     until("a runner for the next term", || {
         let threads = |pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
         let threads: Vec<_> = node.runners().into_iter().map(threads).collect();
@@ -277,7 +279,7 @@ const TAG: usize = 32;
 /// Length of the checksum at an entry's end, in bytes.
 const CHECKSUM: usize = 32;
 
-/// Returns an entry's artifact, with a text in its code replaced, and with the checksum of the changed code.
+/// Returns an entry's artifact, with one text in its code replaced by another and with a new checksum.
 fn patched(entry: &Path, from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut artifact = fs::read(entry).expect("the entry").split_off(TAG);
     artifact.truncate(artifact.len() - CHECKSUM);

@@ -10,7 +10,7 @@ pub enum Mode {
     Through,
     /// The proxy closes all connections, including new ones.
     Cut,
-    /// Connections stay open and no data passes until the mode changes, as if the server hangs.
+    /// Connections stay open and no data passes until the mode changes, as if the server hung.
     Hang,
     Ended,
 }

@@ -1,4 +1,5 @@
-//! Publishing modules, as operators and their pipelines do: concurrently, and killed at any moment.
+//! Modules that are published as operators and their pipelines do it: concurrently, and with pushes that are killed at
+//! any moment.
 
 #![allow(clippy::disallowed_methods, reason = "the duration of a push only spreads the moments at which it is killed")]
 
@@ -186,7 +187,7 @@ fn killed_push_lists_no_version_without_bytes(fleet: Fleet) {
         kill_process(pid, Signal::KILL).expect("a child that is not reaped");
         let status = pusher.wait().expect("a child");
         killed += u32::from(!status.success());
-        // Adapts the estimate, so that the kill hits about every other push before its end.
+        // Adapts the estimate of a push's duration, so that about half of the pushes are killed before they end.
         whole = whole.mul_f64(if status.success() { 0.85 } else { 1.15 });
         let newest = check_listed_modules(&fleet);
         // The previous push's last request may have arrived late.
@@ -340,7 +341,8 @@ fn prune_removes_old_versions(fleet: Fleet) {
     let left: Vec<Digest> = listed(&fleet).iter().map(|(digest, _)| *digest).collect();
     assert_eq!(left, [5, 4, 3, 1].map(|n: usize| versions[n].digest));
 
-    // After an hour, `prune` also removes their bytes. Only SQLite's times can be set back.
+    // After an hour, `prune` also removes the bytes of these versions. Only in SQLite can the test set time stamps
+    // back.
     let Store::Sqlite(folder) = &fleet.store else { return };
     let db = rusqlite::Connection::open(folder.path().join("modules.db")).expect("the file");
     db.execute("UPDATE module SET stored = stored - 3601", []).expect("an hour");
@@ -386,7 +388,7 @@ fn modules_of_election_without_pushes_are_listed_as_unpushed() {
     assert!(rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["pushed"] == false)), "{listed:?}");
 }
 
-/// A component with a digest of its own.
+/// A component whose digest is unique.
 struct Version<'a> {
     fleet: &'a Fleet,
     path: PathBuf,
@@ -445,7 +447,7 @@ fn rows(fleet: &Fleet) -> Vec<Value> {
     })
 }
 
-/// Returns the digests, newest first, each with true if it is current.
+/// Returns the digests of the versions, newest first. Each comes with true if that version is current.
 fn listed(fleet: &Fleet) -> Vec<(Digest, bool)> {
     let digest = |row: &Value| row["digest"].as_str().expect("text").parse().expect("a digest");
     rows(fleet).iter().map(|row| (digest(row), row["current"] == true)).collect()

@@ -32,7 +32,7 @@ fn restarted_host_reclaims_at_once_but_not_repeatedly() {
     let killed = OffsetDateTime::now_utc();
     alpha.signal(Signal::KILL);
     alpha.wait();
-    // Both find the same note, and one of them reclaims the lease.
+    // Both hosts find the same note, and one of them reclaims the lease.
     let mut again = ["beta", "gamma"].map(|name| fleet.launch_with(name, &MINUTE).start());
     let next = fleet.beat_above(term);
     assert!(next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
@@ -69,11 +69,11 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     let fleet = Fleet::new(Store::azurite());
     let (mut alpha, term, note, incarnation) = leader(&fleet);
     let lock_file = note.with_file_name(incarnation);
-    // A stopped host may continue, so its lease is not reclaimed.
+    // A stopped host may continue later, so its lease is not reclaimed.
     alpha.signal(Signal::STOP);
     let beta = fleet.launch_with("beta", &MINUTE).start();
     follows(&beta, "alpha");
-    // Holds the runner's lock, as a runner does that a debugger keeps from exiting.
+    // Holds the runner's lock, like a runner that a debugger keeps from exiting.
     let holds = fs::File::options().write(true).open(&lock_file).expect("the lock file");
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
     // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
@@ -85,7 +85,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     follows(&gamma, "alpha");
     let kept = fs::read(&note).expect("its note");
     drop((beta, gamma));
-    // With a pipe instead of the note, a host starts and follows the leader.
+    // Replaces the note with a named pipe. A host must still start and follow the leader.
     fs::remove_file(&note).expect("the note");
     mknodat(CWD, &note, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     drop(holds);
@@ -105,7 +105,7 @@ fn lease_is_not_reclaimed_while_its_holder_may_still_act() {
     fleet.check_promises();
 }
 
-/// A machine is cloned with its boot id and its state folder, so each side treats the other as dead.
+/// A machine is cloned with its boot id and its state folder, so each copy treats the other as dead.
 #[test]
 fn live_leader_is_fenced_off_when_its_clone_reclaims() {
     let fleet = Fleet::new(Store::azurite());
@@ -146,8 +146,8 @@ fn follows(node: &Node, leader: &str) {
     node.event(&format!("to follow {leader}"), |event| event.name == "standby" && event.text("leader") == leader);
 }
 
-/// Starts a leader. Returns it with its term, its note and its incarnation. If its disk is too slow, a host leads
-/// without a note, so this tries again.
+/// Starts a leader. Returns the node, its term, the path of its note, and its incarnation. On a slow disk, a host may
+/// lead without a note. In that case, this tries again.
 fn leader(fleet: &Fleet) -> (Node, u64, PathBuf, String) {
     let mut last = 0;
     until("a leader with a note", || {

@@ -1,4 +1,5 @@
-//! `baton rerun` in each state of a finished election's lease. The next instance must not run while the last one might.
+//! `baton rerun` in each state of a finished election's lease. The next instance must not run while the last one may
+//! still run.
 
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ fn rerun_succeeds_when_lease_is_free(fleet: Fleet) {
 
 fn rerun_succeeds_when_lease_is_expired(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
-    // Azure's shortest lease is D.
+    // Azure supports no lease that is shorter than D.
     fleet.store.hold(if fleet.store.is_sqlite() { Duration::from_secs(2) } else { fleet.lease() });
     fleet.status_until("an expired lease", |status| status["lease"] == "expired");
     runs_again(&fleet, &mut alpha, term);
@@ -98,7 +99,7 @@ fn rerun_is_refused_when_lease_is_breaking(fleet: Fleet) {
     is_refused(&fleet, "breaking", &["is being broken"]);
 }
 
-/// No other node acquires the lease of a finished election, so no instance can be running.
+/// No node acquires the lease of a finished election, so no instance can be running when the lease is broken.
 fn rerun_succeeds_when_lease_is_broken(fleet: Fleet) {
     let (fleet, mut alpha, term) = finished(fleet);
     fleet.store.hold(Duration::from_secs(60));

@@ -1,5 +1,5 @@
-//! The SDK's async API on the real host: its example `watch` waits for an answer, a timer and the stop at once. The
-//! guests of the other tests cover the sync API.
+//! The SDK's async API on the real host: the SDK's example `watch` waits for an answer, a timer and the request to stop
+//! at the same time. The guests of the other tests cover the sync API.
 
 use baton_test_support::node;
 use std::io::{BufRead, BufReader, Write};
@@ -28,7 +28,7 @@ fn async_coordinator_waits_for_answer_timer_and_stop_at_once() {
         let line = format!("{url} {line}");
         node.event(&line, |event| event.name == "output" && event.text("line") == line);
     }
-    // The third request hangs for longer than the grace, so only the stop can end it.
+    // The third request hangs for longer than the grace, so only the request to stop can end it.
     for request in requests.iter().take(3) {
         assert!(request.lines().any(|line| line.eq_ignore_ascii_case("baton-term: 1")), "{request}");
     }
@@ -48,7 +48,7 @@ enum Answer {
     None,
 }
 
-/// Starts a service that gives these answers, one for each connection. Returns its address and the requests.
+/// Starts a service that gives one of these answers on each connection. Returns its address and the requests.
 fn service(answers: &'static [Answer]) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -45,8 +45,8 @@ fn last_words(fleet: &Fleet) -> Event {
     events.into_iter().find(|event| event.name == "aborting").expect("the event `aborting`")
 }
 
-/// Starts a leader whose instance cannot be reaped. Returns it, its term, and a handle that releases the instance when
-/// dropped.
+/// Starts a leader whose instance cannot be reaped. Returns the node, its term, and a handle that releases the instance
+/// when dropped.
 fn held(fleet: &Fleet) -> (Node, u64, mpsc::Sender<()>) {
     let node = launch(fleet).start();
     let term = node.after(0, "started").term;
@@ -70,7 +70,7 @@ fn host_survives_when_kernel_does_not_end_killed_instance() {
     let outage = fleet.store.cut();
     let killed = node.after(0, "killed");
     let left = leaves_its_lease(&node);
-    // The host kills soon after 0.7 D, and gives up at 0.93 D.
+    // The host kills the instance soon after 0.7 D, and gives up leadership at 0.93 D.
     assert!(left.ts > cut + LEASE * 8 / 10, "the host gave up before 0.93 D: {left:?} {killed:?}");
     drop(outage);
     is_not_released(&fleet, term);
@@ -78,7 +78,7 @@ fn host_survives_when_kernel_does_not_end_killed_instance() {
     let next = beta.after(term, "started").term;
     let is_end = |event: &Event| event.from == "alpha" && event.name == "ended";
     assert!(!fleet.journal.events().iter().any(is_end), "the instance is still held");
-    // Once the instance has ended, the node takes part again.
+    // Once the instance has ended, the node takes part in the election again.
     drop(held);
     node.after(0, "ended");
     node.event("to follow beta", |event| event.name == "standby" && event.text("leader") == "beta");
@@ -119,7 +119,7 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
     let mut node = launch(&fleet).start();
     let term = node.after(0, "started").term;
     stop_runners(&node);
-    // Without the control threads, the host no longer renews, stops or kills.
+    // Without the control threads, the host does not renew its lease, and neither stops nor kills its instance.
     freeze(&node, "control");
     let safe = OffsetDateTime::now_utc();
     ends_itself(&mut node);
@@ -134,7 +134,7 @@ fn watchdog_ends_host_when_its_supervisor_is_stopped() {
 #[test]
 fn unread_log_does_not_delay_self_abort() {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::FloodsThenLoops);
-    // The host ends itself at 0.93 D, about 4 s before D.
+    // The host ends itself at 0.93 D, which is about 4 s before the lease expires.
     let lease = Duration::from_secs(60);
     let mut node = fleet.launch_with("alpha", &[("--lease", "60s")]).start_unread();
     let held = fleet.status_until("a leader", |status| status["lease"] == "held" && status["node"] == "alpha");
@@ -160,7 +160,7 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
     let node = launch(&fleet).start();
     let term = node.after(0, "started").term;
     let _standby = fleet.standby("beta", &node);
-    // The second runner waits for the next term.
+    // One runner runs the instance. The other one waits for the next term.
     let runners = until("a runner for the next term", || {
         let runners = node.runners();
         if runners.len() == 2 { Ok(runners) } else { Err(runners) }
@@ -174,14 +174,14 @@ fn ends_at_its_deadline(stop: impl FnOnce(&Node)) {
     fleet.check_promises();
 }
 
-/// Stops a host that has reported the time left to its deadline. Returns the time from that deadline to the end of its
-/// runner. The request for the report may make it longer, but not shorter.
+/// Reads the time left until a host's deadline, and stops the host. Returns the time from that deadline to the end of
+/// the runner. The result may be too long by the duration of the request, but never too short.
 fn ends_late_by() -> time::Duration {
     let fleet = Fleet::new(Store::sqlite()).with(Guest::Loops);
     let mut node = fleet.launch_with("alpha", &[("--lease", "4s")]).start();
     node.after(0, "started");
     let (at, runners) = (Endpoint::of(&node), node.runners());
-    // The host computes the time left later than this.
+    // The host computes the time left after this moment.
     let before = OffsetDateTime::now_utc();
     let left = sample(&at.ask("/metrics").body, &format!("baton_lease_remaining_seconds{{election=\"{ELECTION}\"}}"));
     node.signal(Signal::STOP);
@@ -197,7 +197,7 @@ fn ends_late_by() -> time::Duration {
 #[test]
 fn runner_ends_within_50_ms_of_deadline_when_host_is_stopped() {
     const BAR: time::Duration = time::Duration::milliseconds(50);
-    // The wall clock may be slewed, and the host counts by its fastest clock.
+    // The wall clock may be slewed, and the host uses the fastest of its clocks. So the end may seem slightly early.
     const EARLY: time::Duration = time::Duration::milliseconds(-20);
     // A single try may be late, because the machine is busy or a renewal moves the deadline after the report. A runner
     // with a coarser timer would miss the bar each time.

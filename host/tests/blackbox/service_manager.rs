@@ -1,4 +1,5 @@
-//! Notifications to the service manager, for which a socket stands in, and reloads of files on SIGHUP.
+//! Notifications to the service manager, and reloads of files on SIGHUP. The test's own socket stands in for the
+//! service manager.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -112,7 +113,7 @@ fn watchdog_notifications_stop_when_control_threads_hang() {
     manager.wait(2, |line| line == "WATCHDOG=1");
     freeze(&beta, "control");
     let is_stuck = |line: &str| line.starts_with("STATUS=the control runtime has made no progress for ");
-    // Each time that the host sent such a line, it would also have sent `WATCHDOG=1` if it were alive.
+    // A live host would also have sent `WATCHDOG=1` with each of these lines.
     let lines = manager.wait(5, is_stuck);
     let since = lines.iter().position(|line| is_stuck(line)).expect("such a line");
     assert!(!lines[since..].iter().any(|line| line == "WATCHDOG=1"), "{lines:?}");
@@ -145,7 +146,7 @@ fn certificate_is_reloaded_on_sighup() {
     };
     assert!(is_certified_by(&first) && !is_certified_by(&second));
 
-    // If only half of a pair is replaced, nothing changes.
+    // If only the certificate is replaced and not its key, the host keeps the old pair.
     put(&second, &["cert.pem"]);
     node.signal(Signal::HUP);
     let refused = node.event("the refusal", |event| event.name == "reload" && !event.text("error").is_empty());
@@ -231,7 +232,7 @@ fn host_shuts_down_cleanly_when_its_terminal_closes() {
     fleet.check_promises();
 }
 
-/// Opens a terminal. Returns the person's end and the programs' end. The terminal closes with the person's end.
+/// Opens a pseudoterminal. Returns the user's end and the programs' end. Dropping the user's end closes the terminal.
 fn terminal() -> (File, File) {
     let open = |path: &str| File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path);
     let person = open("/dev/ptmx").expect("a terminal");

@@ -27,17 +27,18 @@ scenarios! {
     ],
 }
 
-/// Kills the leader at arbitrary moments until 10,000 commits were made. Checks that no acknowledged commit is lost.
+/// Kills the leader at arbitrary moments until 10,000 commits have been made. Checks that no acknowledged commit is
+/// lost.
 fn commits_outlive_sigkill(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
-    // Without a witness, a takeover takes 15 s and more.
+    // If successors wait for leases to expire, each takeover takes at least 15 s.
     let (enough, kills) = (10_000, if fleet.sees_deaths() { 8 } else { 2 });
     let mut nodes: Vec<_> = ["alpha", "beta"].map(|name| fleet.node(name)).into_iter().collect();
     let mut term = 0;
     for kill in 1..=kills {
         let first = fleet.beat("a commit of a new term", |event| event.term > term && saved(event).is_some());
         let goal = enough * kill / kills;
-        // On a busy machine, the term may also end without a kill.
+        // On a busy machine, the term may also end for another reason than the kill.
         let is_enough = |count| count >= goal || count > saved_count(&first) + enough / kills;
         let last = fleet.journal.wait_for_the_last("enough commits of this term or the next ones", |events| {
             let mut lines = events.iter().filter(|event| event.term >= first.term && event.name == "output");
@@ -68,7 +69,7 @@ fn history_is_kept_when_leader_loses_the_store_in_a_commit(fleet: Fleet) {
     let fleet = fleet.with(Guest::KeepsHistory);
     let mut alpha = fleet.node("alpha");
     let term = fleet.beat("commits", |event| saved(event).is_some_and(|count| count >= 20)).term;
-    // Beta avoids the outage on Azurite. The embedded store is away for both nodes.
+    // On Azurite, beta's URL avoids the outage. The embedded store is unavailable to both nodes.
     let around = fleet.store.url_around_the_proxy();
     let mut beta = fleet.launch_with("beta", &[("--store", &around)]).start();
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("reason").contains("alpha"));
@@ -129,7 +130,7 @@ fn operator_reads_and_changes_the_state(fleet: Fleet) {
     let whole = state(&["export", ELECTION]);
     assert_eq!(whole.json()["entries"]["bytes"]["base64"], "AP8K");
 
-    // An import restores all entries, including binary ones, and removes others.
+    // An import restores all entries, including binary ones, and removes entries that are not in it.
     assert_eq!(state(&["put", ELECTION, "later", "x"]).code, Some(0));
     let import = finish_with_input(fleet.baton(&["state", "import", ELECTION]), whole.stdout.as_bytes());
     assert_eq!(import.code, Some(0), "{import:?}");
@@ -160,7 +161,7 @@ fn values_are_escaped_on_a_terminal_only() {
     let entries = serde_json::json!({ "key": value, "key\u{1b}]0;x\u{7}\u{9b}": "x" });
     let import = serde_json::json!({ "format": "baton state 1", "election": ELECTION, "term": 1, "entries": entries })
         .to_string();
-    // A first node creates the store.
+    // Starts a node once, because it creates the store.
     let mut node = fleet.node("alpha");
     node.after(0, "elected");
     assert!(node.terminate().success());
@@ -261,7 +262,7 @@ fn one_history(fleet: &Fleet) {
     assert_eq!(next, count + 1, "the count is not the sum of the terms: {parts:?}");
     for event in fleet.journal.events() {
         if let Some(commit) = saved(&event).filter(|commit| *commit > 0) {
-            // A term that ended before its first commit reports the count that it found.
+            // An instance that ended before its first commit prints the count that it found at its start.
             let is_its_own = parts.get(&event.term).is_none_or(|part| part.contains(&commit) || commit < *part.start());
             assert!(is_its_own, "{event:?} is not in {parts:?}");
             assert!(commit <= count, "{event:?} was lost: the count is {count}");

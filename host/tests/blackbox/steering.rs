@@ -1,5 +1,5 @@
-//! Steering of a fleet by commands: its leader is alive, hangs or is cut off, and its nodes hang, are older or share an
-//! id. `in_process/nodes` has the scenarios that need no process.
+//! Steering of a fleet by commands. The leader is alive, hangs or is cut off from the store. Other nodes hang, run an
+//! older version or share an id. The scenarios that need no processes are in `in_process/nodes`.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -184,7 +184,7 @@ fn transfer_waits_for_expiry_when_leader_hangs(fleet: Fleet) {
 fn request_stays_in_force_when_store_goes_away(fleet: Fleet) {
     let (alpha, term) = fleet.leader("alpha");
     listed(&fleet, "alpha", |row| row["role"] == "leader");
-    // If the command cannot write the request, it does not claim that the request stays in force.
+    // A command that could not write its request must not claim that the request stays in force.
     let outage = fleet.store.cut();
     let away = steer(&fleet, &["suspend", "--timeout", "1s"]);
     drop(outage);
@@ -230,7 +230,7 @@ fn commands_wait_for_expiry_when_leader_is_cut_off() {
     drop(outage);
     assert_eq!(ineligible(&alpha, "suspended").text("reason"), "while it is away");
     ineligible(&beta, "suspended");
-    // The reverse case, with a step-down: alpha leads, and loses the store while beta is ready.
+    // The same case with a step-down instead of a transfer: alpha leads, and loses the store while beta is ready.
     assert!(beta.terminate().success());
     done(&steer(&["resume", ELECTION]), &["is resumed: alpha leads"]);
     let term = fleet.beat_above(elected(&fleet, "beta")[0]).term;
@@ -299,7 +299,7 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     let one = fleet.standby("beta", &alpha);
     let other = fleet.node("beta");
     listed(&fleet, "beta", is_ready);
-    // Each host then writes its announcement, and finds the other's.
+    // Each command makes both hosts write their announcements again. One of them then finds the other's announcement.
     let row = until("one of them to notice the other", || {
         done(&steer(&fleet, &["suspend"]), &[]);
         done(&steer(&fleet, &["resume"]), &[]);
@@ -317,7 +317,7 @@ fn node_id_of_two_hosts_is_refused(fleet: Fleet) {
     refused(&transfer, &[incarnation, duplicate, "--node"]);
     drop((one, other));
     // With the token, `events` uses the announced endpoint, which is ambiguous if two hosts have the leader's id.
-    // Without it, `events` uses the leader's socket.
+    // Without the token, `events` uses the leader's socket.
     let token = fleet.home.path().join("token");
     std::fs::write(&token, "0123456789abcdef\n").expect("written");
     let token = token.to_str().expect("text");

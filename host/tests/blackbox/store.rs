@@ -35,7 +35,7 @@ pub enum Store {
 pub enum Outage<'a> {
     /// An exclusive lock on the embedded store.
     Lock(Connection),
-    /// A proxy that lets no data pass.
+    /// A proxy that passes no data.
     Network(&'a Proxy),
 }
 
@@ -99,7 +99,7 @@ impl Store {
         until("a renewal", || if changes() > before { Ok(()) } else { Err(before) });
     }
 
-    /// Leaves all requests unanswered until the outage is dropped.
+    /// Leaves all requests unanswered, or locks the embedded store, until the outage is dropped.
     pub fn hang(&self) -> Outage<'_> {
         self.take_away(Mode::Hang)
     }
@@ -112,7 +112,7 @@ impl Store {
         }
     }
 
-    /// Like [`Self::cut`], but also for the coordinators' state.
+    /// Like [`Self::cut`], but also cuts off the coordinators' state.
     pub fn cut_all(&self) -> Vec<Outage<'_>> {
         match self {
             Self::Sqlite(folder) => {
@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Closes all connections until the outage is dropped.
+    /// Closes all connections, or locks the embedded store, until the outage is dropped.
     pub fn cut(&self) -> Outage<'_> {
         self.take_away(Mode::Cut)
     }
@@ -277,7 +277,7 @@ impl Store {
         }
     }
 
-    /// Acquires a lease without a time limit, unlike Baton.
+    /// Acquires a lease without a time limit, which Baton never does.
     pub fn hold_for_ever(&self) {
         match self {
             Self::Sqlite(_) => {
@@ -306,14 +306,14 @@ impl Store {
         self.azure(async |container, _| container.create().await.expect("the container is created"));
     }
 
-    /// Opens a connection to the leases that waits for the hosts' short locks.
+    /// Opens a connection to the file of the leases. The connection waits while a host locks the file.
     fn open(&self) -> Connection {
         Self::connection(&self.lease_file())
     }
 
     fn connection(file: &Path) -> Connection {
         let mut connection = Connection::open(file).expect("a file of the store");
-        // SQLite's own waits grow and miss the short gaps between the hosts' locks.
+        // SQLite's own waits become longer and longer, and miss the short gaps between the hosts' locks.
         let retry = |_| {
             std::thread::sleep(Duration::from_millis(1));
             true

@@ -15,7 +15,7 @@ fn template(node: &Node) -> Pid {
     until("a template", || <[Pid; 1]>::try_from(node.templates()).map(|[pid]| pid))
 }
 
-/// Waits for the instance's runner and the one for the next term.
+/// Waits for the runner of the instance and the runner for the next term.
 fn both_runners(node: &Node) -> [Pid; 2] {
     until("a runner for the next term", || <[Pid; 2]>::try_from(node.runners()))
 }
@@ -49,7 +49,7 @@ fn instance_keeps_running_when_its_template_dies() {
     kill(first);
     let killed = OffsetDateTime::now_utc();
     assert_eq!(fleet.beat("the instance to continue", |event| event.ts > killed).term, term);
-    // The next term uses the waiting runner. The term after it needs a new template.
+    // Kills the runner of the instance and the waiting runner, so that a later term needs a new template.
     for runner in runners {
         kill(runner);
     }
@@ -62,7 +62,7 @@ fn instance_keeps_running_when_its_template_dies() {
 #[test]
 fn template_that_does_not_answer_is_replaced() {
     let fleet = Fleet::new(Store::sqlite());
-    // With this lease, a wait for the template does not lose the lease.
+    // The lease is long, so that it is not lost while the host waits for the template.
     let node = fleet.launch_with("alpha", &[("--lease", "30s")]).start();
     let term = node.after(0, "started").term;
     let (first, runners) = (template(&node), both_runners(&node));

@@ -1,4 +1,5 @@
-//! Trusted keys, pinned digests and the cache: a host refuses everything else.
+//! Trusted keys, pinned digests and the cache. A host refuses modules that are not trusted, and caches to which other
+//! users can write.
 
 use std::path::Path;
 
@@ -51,7 +52,7 @@ fn untrusted_module_neither_runs_nor_stops_another() {
         (flipped, Some(of_whole.clone()), "does not match the module"),
         (half, Some(of_whole), "does not match the module"),
         (Guest::Beats.build(6), Some("signed: me\n".to_owned()), "signature is invalid"),
-        // A signature does not make a text a module.
+        // A valid signature does not turn a text into a module.
         (b"a text".to_vec(), Some(signer.sign(b"a text")), "not WebAssembly"),
     ] {
         let digest = offer(&module, text);

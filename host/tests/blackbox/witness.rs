@@ -1,5 +1,5 @@
-//! Hosts of one machine that die. The kernel reports the death, so a successor need not wait for the lease to expire.
-//! With a lease of 60 s, a node that leads within 45 s has not waited.
+//! Hosts that die, with a successor on the same machine. The kernel reports the death, so the successor need not wait
+//! for the lease to expire. With a lease of 60 s, a node that leads within 45 s has not waited.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -40,7 +40,7 @@ fn standby_takes_over_at_once_when_host_is_killed() {
     alpha.signal(Signal::KILL);
     let next = fleet.beat_above(term);
     assert!(next.from == "beta" && next.ts < killed + Duration::from_secs(45), "{next:?} after {killed}");
-    // After a second failure, successors back off for a moment, but not until the lease expires.
+    // After a second failure, successors wait for a moment, but not until the lease expires.
     let _gamma = {
         let gamma = fleet.launch_with("gamma", &MINUTE).start();
         gamma.event("to follow beta", |event| event.name == "standby" && event.text("leader") == "beta");
@@ -74,7 +74,7 @@ fn standby_waits_while_a_process_holds_the_lock() {
     let (mut alpha, beta, term) = pair(&fleet, &MINUTE);
     let lock_file = lock_file_of(&fleet);
     let holds = File::options().write(true).open(&lock_file).expect("the lock file");
-    // Holds the runner's lock, as a runner does that a debugger keeps from exiting.
+    // Holds the runner's lock, like a runner that a debugger keeps from exiting.
     let wanted = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 1 << 40, l_len: 1, l_pid: 0 };
     // SAFETY: `holds` keeps the descriptor open, and `wanted` is a valid `flock` that outlives the call. The call only
     // reads it.
@@ -113,7 +113,8 @@ fn standby_waits_when_an_older_host_has_written_since() {
     });
 }
 
-/// Kills a leader with some arguments. Checks that a standby with other arguments waits until the lease expires.
+/// Starts a leader and a standby with these arguments, and kills the leader. Checks that the standby waits until the
+/// lease expires.
 fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet)) {
     let fleet = Fleet::new(Store::sqlite());
     let lease = format!("{}s", SHORT_LEASE.as_secs());
@@ -125,7 +126,7 @@ fn successor_waits(leader: &[&str], standby: &[&str], before: impl FnOnce(&Fleet
     let term = fleet.beat_above(0).term;
     let beta = start("beta", standby);
     beta.event("to follow alpha", |event| event.name == "standby" && event.text("leader") == "alpha");
-    // Starts right after a renewal, because on a busy machine the next one may be late.
+    // Begins the test right after a renewal, because the next renewal may be late on a busy machine.
     fleet.store.renewed();
     before(&fleet);
     let killed = OffsetDateTime::now_utc();

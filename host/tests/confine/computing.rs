@@ -1,4 +1,5 @@
-//! The attempts of all confined processes. In a process that only computes, all of [`OUTSIDE`] fail; in a runner, most.
+//! The attempts that all confined processes make. In a process that only computes, all attempts of [`OUTSIDE`] fail,
+//! except for [`LOADS`] if the process may load code. In a runner, most of them fail.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -15,7 +16,7 @@ use rustix::process::{
 
 use super::{Attempt, INHERITED};
 
-// Names of attempts of `OUTSIDE` that succeed in some confined processes.
+// Names of attempts that succeed in some confined processes and fail in others.
 pub const LOADS: &str = "makes memory run";
 pub const LOOKS: &str = "looks at a file";
 pub const CONNECTS: &str = "connects by TCP";
@@ -24,7 +25,7 @@ pub const KEEPS_IN_MEMORY: &str = "makes a file in memory";
 pub const INHERITS: &str = "uses a descriptor that it inherited by mistake";
 pub const HAS_THREADS: &str = "has threads";
 
-/// Attempts that succeed in an unconfined process only, except for those named above.
+/// Attempts that succeed only in an unconfined process, except for those whose names are defined above.
 pub const OUTSIDE: &[Attempt] = &[
     ("reads a file", |_| File::open("/etc/passwd").map(drop)),
     (LOOKS, |_| fs::metadata("/etc/passwd").map(drop)),
@@ -60,7 +61,7 @@ pub const OUTSIDE: &[Attempt] = &[
     }),
 ];
 
-/// Attempts that succeed in a confined process, too.
+/// Attempts that also succeed in a confined process. Only [`HAS_THREADS`] fails after a runner's last confinement.
 pub const INSIDE: &[Attempt] = &[
     (HAS_THREADS, |_| {
         let start = |n| std::thread::Builder::new().spawn(move || n);

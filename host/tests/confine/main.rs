@@ -25,7 +25,8 @@ use running::{ALWAYS, FILES, LOADING, Made, NETWORK, NEVER, RUNS, UNKNOWN};
 
 /// The variable that names the [`Confinement`] in which a child process is confined.
 const AS: &str = "CONFINE_TEST_AS";
-/// The variable that says what a child process does then. Without it, the process makes all attempts.
+/// The variable that selects what a child process does once it is confined. If it is not set, the process makes all
+/// attempts.
 const DOES: &str = "CONFINE_TEST_DOES";
 
 /// Descriptors that a child process inherits by mistake: the reading end of a pipe, and a socket.
@@ -40,7 +41,7 @@ struct Targets {
     address: TcpAddr,
     /// The name of an abstract socket that accepts connections.
     name: String,
-    /// A folder that the user may write, but no runner.
+    /// A folder that the user may write, but that no runner may write.
     folder: PathBuf,
     /// Folders that some runners may write.
     granted: PathBuf,
@@ -51,7 +52,7 @@ struct Targets {
     made: Option<Made>,
 }
 
-/// The name of an attempt, and the attempt.
+/// The name of an attempt, and the function that makes it.
 type Attempt = (&'static str, fn(&Targets) -> io::Result<()>);
 
 /// The confinement of a process.
@@ -75,7 +76,7 @@ const WAYS: &[(&str, Confinement)] = &[
 ];
 
 impl Confinement {
-    /// True if guests run in such processes.
+    /// True if a process with this confinement runs a guest.
     fn has_a_guest(self) -> bool {
         !matches!(self, Self::Computing(_))
     }
@@ -84,7 +85,7 @@ impl Confinement {
         matches!(self, Self::Loading { .. } | Self::Running { .. })
     }
 
-    /// The attempts of such a process, except for system calls and [`RUNS`].
+    /// The attempts that a process with this confinement makes, except for system calls and [`RUNS`].
     fn tables(self) -> &'static [&'static [Attempt]] {
         const ALL: &[&[Attempt]] = &[OUTSIDE, INSIDE, LOADING, ALWAYS, FILES, NETWORK, NEVER];
         if self.has_a_guest() { ALL } else { &ALL[..2] }
@@ -313,7 +314,7 @@ fn command(way: &str, does: &str, targets: &[String]) -> Command {
     command
 }
 
-/// Copies a descriptor to this number. Child processes inherit the copy.
+/// Copies a descriptor to the descriptor number `number`. Child processes inherit the copy.
 fn inherit(of: &OwnedFd, number: i32) -> OwnedFd {
     // SAFETY: this program opens few descriptors, so the number is free. The returned value owns the new descriptor.
     unsafe {

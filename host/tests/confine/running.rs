@@ -29,7 +29,7 @@ use super::{Attempt, INHERITED, INHERITED_SOCKET, Targets};
 /// The number of a runner's threads for file operations.
 const THREADS: usize = 4;
 
-/// The objects that a runner creates between its two confinements.
+/// The objects that a runner creates after `to_loading` and before `to_running`.
 pub struct Made {
     runtime: Runtime,
     epoll: OwnedFd,
@@ -81,7 +81,7 @@ fn load() -> wasmtime::Result<(Engine, Component)> {
     Ok((engine, component))
 }
 
-/// Runs the guest on its own stack.
+/// Runs the guest on a stack of its own.
 async fn run_guest(engine: &Engine, component: &Component) -> wasmtime::Result<()> {
     let mut store = Store::new(engine, ());
     let instance = Linker::new(engine).instantiate_async(&mut store, component).await?;
@@ -462,7 +462,8 @@ pub const NETWORK: &[Attempt] = &[
     }),
 ];
 
-/// An attempt that fails in every runner. If it succeeds, the program replaces this process, and prints its argument.
+/// The name of an attempt that fails in every runner. If the attempt succeeds, another program replaces this process,
+/// and prints its argument.
 pub const RUNS: &str = "runs a file of its folder";
 
 pub fn run(targets: &Targets) -> io::Error {

@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::{baton_binary, guests, say, variable};
 use baton_test_support::modules::numbered;
 
-/// The number of deaths in the gate, and their seed.
+/// The number of deaths in a run without `DEATHS`, and their seed.
 const FIXED: (u64, u64) = (8, 1);
 
 /// The longest lease possible. A successor that waits for most of it has not noticed the death.
@@ -57,7 +57,7 @@ fn effects_of_a_term_stop_when_its_leader_dies() {
                             results.lock().expect("no thread panics while it holds the lock").push((case, leaderless));
                         }
                         Err(broken) => {
-                            // The other workers finish their current case.
+                            // Makes the other workers stop after their current case.
                             next.store(count, Ordering::Relaxed);
                             let again = format!("DEATHS_SEED={} DEATHS=1", seed.wrapping_add(number));
                             panic!("{case}: {broken}\n  again: {again}; its log: {}", path.display());
@@ -103,7 +103,7 @@ impl fmt::Display for Dies {
     }
 }
 
-/// The event of a term after which the leader dies.
+/// The event in a term from which the time of the leader's death is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Point {
     Elected,
@@ -216,7 +216,8 @@ impl Fleet {
             Point::Renewal => std::thread::sleep(LEASE / 6 - Duration::from_millis(150)),
         }
         std::thread::sleep(case.after);
-        // A runner that has not started cannot die. The elected term then continues, and its first effect counts.
+        // If only the runner should die but it has not started yet, nothing dies. The elected term then continues, so
+        // its first effect ends the wait.
         let before = if case.dies == Dies::Runner { self.latest() } else { self.latest().max(self.elected_term()) };
         let died = now();
         self.log().note(&format!("{case}: {}", NAMES[leader]));

@@ -35,7 +35,7 @@ pub enum State {
     Down,
 }
 
-/// A node, which outlives its processes.
+/// A node. It continues to exist when its processes have ended.
 pub struct Node {
     at: usize,
     program: PathBuf,
@@ -46,7 +46,7 @@ pub struct Node {
     /// True once the host has logged `starting`, which it does after it has set its signal handlers.
     has_begun: Arc<AtomicBool>,
     is_unread: Arc<AtomicBool>,
-    /// The host's child processes that [`Self::stop`] has stopped.
+    /// The child processes of the host that [`Self::stop`] has stopped.
     stopped: Vec<(Pid, OwnedFd)>,
     judge: Arc<Mutex<Judge>>,
     log: Arc<Mutex<Log>>,
@@ -115,7 +115,7 @@ impl Node {
     /// Sends SIGSTOP to some processes. Returns when all of their threads have stopped.
     pub fn stop(&mut self, parts: Parts) {
         self.stopped = self.others(parts);
-        // A stop can catch a write: the host writes lines, and its runners write requests.
+        // A stop may catch a process in the middle of a write. The host writes lines, and its runners write requests.
         let mut ways = Vec::new();
         if parts.has_host() {
             ways.push(Channel::Line);
@@ -145,7 +145,7 @@ impl Node {
 
     pub fn end(&mut self, parts: Parts, death: Death) {
         let by = match death {
-            // A stopped process would only handle SIGABRT once it is continued.
+            // A stopped process would handle SIGABRT only after SIGCONT, so it receives SIGKILL instead.
             Death::Aborted if self.state != State::Stopped => Signal::ABORT,
             Death::Aborted | Death::Killed => Signal::KILL,
         };
@@ -156,7 +156,7 @@ impl Node {
         }
     }
 
-    /// Kills the host and its runners: `first`, and the others after the time `apart`.
+    /// Kills the host and its runners: first those in `first`, and the others after the time `apart`.
     pub fn end_both(&mut self, first: Parts, apart: Duration) {
         // Runners are found as children of the host, so this must come before its death.
         let runners = self.others(Parts::RUNNER);
@@ -209,7 +209,8 @@ impl Node {
         Some(status)
     }
 
-    /// True if `status` is right for a host after SIGTERM: success, or death by SIGTERM before it has set its handlers.
+    /// True if `status` is expected for a host after SIGTERM: success, or death by SIGTERM if the host has not set its
+    /// handlers yet.
     pub fn is_in_order(&self, status: ExitStatus) -> bool {
         let was_early = !self.has_begun.load(Ordering::Relaxed);
         status.success() || (was_early && status.signal() == Some(Signal::TERM.as_raw()))
@@ -250,7 +251,8 @@ impl Drop for Node {
     }
 }
 
-/// True if each thread of a process has stopped or exited. `waitid` would only work for children of this process.
+/// True if each thread of a process has stopped or exited. Reads `/proc`, because `waitid` only works for children of
+/// this process.
 fn is_stopped(pid: Pid) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());

@@ -3,7 +3,7 @@
 //! No effect of a lower term may arrive after one of a higher term. There is one exception: a process that is stopped
 //! (SIGSTOP) between the gate and its system call still makes that call when it is continued, and nothing in the
 //! process can prevent it. For each stop and descriptor, the judge therefore accepts and counts one late write. It must
-//! be the first one after the SIGCONT, and come at once.
+//! be the first write after the SIGCONT, and come at once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -61,7 +61,7 @@ pub struct Stop {
     pub node: usize,
     /// A time at which all processes had stopped.
     pub stopped: Nanos,
-    /// A time at which no process had continued yet. `None` if they are still stopped, or were killed.
+    /// A time at which no process had continued yet. `None` if the processes are still stopped, or were killed.
     pub continued: Option<Nanos>,
     /// The channels on which the stop may have caught a write that has not been excused yet.
     catches: Vec<Channel>,
@@ -71,13 +71,15 @@ pub struct Stop {
 /// and too short to excuse buffered output that is written without another check of the gate.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// The longest delay between an effect's arrival and its reading. Effects are judged after this delay.
+/// The longest delay between the arrival of an effect and the time at which the test reads it. Effects are judged after
+/// this delay.
 const READ_BY: Duration = Duration::from_secs(2);
 
-/// The number of effects to keep. They are compared again if an earlier effect of a higher term is read after them.
+/// The number of effects to keep. If the test reads an earlier effect of a higher term later than these, it compares
+/// them again.
 const KEPT: usize = 200_000;
 
-/// Two effects in the wrong order.
+/// An effect that came after an effect of a higher term.
 #[derive(Clone, Debug)]
 struct Late {
     effect: Effect,
@@ -111,7 +113,7 @@ pub struct Count {
     pub requests: u64,
     pub lines: u64,
     pub terms: usize,
-    /// The number of acknowledged commits that an effect has claimed.
+    /// The highest number of acknowledged commits that an effect has claimed.
     pub saved: u64,
     /// The number of late writes that a stop has caught.
     pub caught: usize,
@@ -122,7 +124,7 @@ pub struct Count {
 }
 
 impl Judge {
-    /// Records a write of a node's process, which may be an effect.
+    /// Records a write of a node's process. The write may be an effect.
     pub fn written(&mut self, node: usize, way: Channel, at: Nanos) {
         let writes = self.writes.entry((node, way)).or_default();
         writes.push_back(at);
@@ -200,7 +202,8 @@ impl Judge {
         }
     }
 
-    /// Checks that a later term began with at least `saved` saves, the last of them not from a term before `term`.
+    /// Checks that the term `later` began with at least `saved` saves, and that the last of these saves is from `term`
+    /// or a later term.
     fn check_saves(&mut self, (term, saved): (u64, u64), (later, resumed, saved_in): (u64, u64, u64)) {
         if resumed < saved || saved_in < term {
             self.found(format!(
@@ -241,13 +244,13 @@ impl Judge {
         }
     }
 
-    /// The node that caused the last effect, if that arrived within the last second.
+    /// The node that caused the last effect, if this effect arrived within the last second.
     pub fn leader_at(&self, now: Nanos) -> Option<usize> {
         let latest = self.latest.as_ref()?;
         (now.saturating_sub(latest.at) < 1_000_000_000).then_some(latest.node)
     }
 
-    /// The first effect of the lowest term above `term` that has any.
+    /// The first effect of the lowest term above `term` that has any effect.
     pub fn first_above(&self, term: u64) -> Option<&Effect> {
         self.firsts.range(term + 1..).map(|(_, first)| first).next()
     }
@@ -256,7 +259,8 @@ impl Judge {
         self.latest.as_ref()
     }
 
-    /// Judges effects that arrived more than [`READ_BY`] before `now`, because all of them have been read.
+    /// Judges effects that arrived more than [`READ_BY`] before `now`. All effects from before that time have been
+    /// read.
     ///
     /// # Errors
     /// A broken promise, with the two effects that show it.
@@ -291,7 +295,8 @@ impl Judge {
         let writes = self.writes.get(&(late.node, late.way)).unwrap_or(&empty);
         let caught = |stop: &&mut Stop| {
             let Some(continued) = stop.continued else { return false };
-            // If the higher term's effect precedes the stop, the late one was late without the stop.
+            // If the higher term's effect came before the stop, the late effect would have been late even without the
+            // stop.
             stop.node == late.node
                 && stop.stopped < after.at
                 && (continued..continued + nanos(AT_ONCE)).contains(&late.at)
@@ -426,7 +431,8 @@ mod tests {
 
     #[test]
     fn stop_excuses_no_other_write() {
-        // A second write, a write that comes later, one after another line of the host, and one of another node.
+        // None of these writes is excused: a second write, a write that comes too late, a write after another line of
+        // the host, and a write of another node.
         assert!(judged(&mut with_stop(), &[9, 10].map(|at| effect(Request, 0, 1, at * SECOND + 1))).is_err());
         assert!(judged(&mut with_stop(), &[effect(Request, 0, 1, 12 * SECOND)]).is_err());
         let mut judge = with_stop();

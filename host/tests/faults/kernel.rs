@@ -7,10 +7,12 @@
 //!
 //! Four things could break this order:
 //!
-//! - Segments that are read together share the last one's stamp. Senders wait for the answer before they write again.
-//! - A segment waits if the receiver has no room, or because of Nagle's algorithm. Single small requests meet neither.
-//! - A lost segment is sent again later. Loopback loses none.
-//! - The clock may be set. [`Clock::watch`] checks it.
+//! - Segments that are read together share the stamp of the last segment. Therefore, senders wait for the answer before
+//!   they write again.
+//! - A segment is delayed if the receiver has no room, or by Nagle's algorithm. Neither happens to single small
+//!   requests.
+//! - A lost segment is sent again later. Loopback loses no segments.
+//! - The clock may be set. [`Clock::watch`] detects this.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -58,7 +60,7 @@ pub fn message_pipe() -> (OwnedFd, OwnedFd) {
     // SAFETY: the call has just opened both descriptors, and nothing else owns them.
     let [reads, writes] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     set(&reads, libc::SO_TIMESTAMPNS, 1);
-    // The kernel lowers this to its limit. A large buffer keeps the writer from waiting for the reader.
+    // The kernel lowers this value to its limit. A large buffer keeps the writer from waiting for the reader.
     set(&writes, libc::SO_SNDBUF, 4 << 20);
     (reads, writes)
 }

@@ -22,7 +22,7 @@ impl Links {
         }
     }
 
-    /// The flags of a node that concern links.
+    /// The node's flags for links.
     pub fn flags(&self, node: usize) -> Vec<(&'static str, String)> {
         match self {
             Self::Sockets => Vec::new(),
@@ -54,7 +54,8 @@ impl Links {
     }
 }
 
-/// An address and its proxy. The address stays the same when the node restarts, and no other run of this test uses it.
+/// Returns the address on which a node listens, and its proxy. The address stays the same when the node restarts, and
+/// no other run of this test uses it.
 fn network(node: u8) -> (SocketAddr, Proxy) {
     let [.., high, low] = std::process::id().to_be_bytes();
     let listens = SocketAddr::from((Ipv4Addr::new(127, 1 + high % 254, low, 1 + node), 7072));

@@ -9,14 +9,15 @@
 //! - a node's output is not read
 //! - another version is pushed
 //!
-//! The faults come in bursts that follow from a seed. The test prints the seed, and `SEED=` repeats the faults; only
-//! the machine's timing differs. The test orders all effects by the kernel's time stamps (`kernel.rs`) and checks them
-//! as they arrive (`judge.rs`):
+//! The faults come in bursts that are generated from a seed. The test prints the seed. With `SEED=`, the same faults
+//! are injected again, and only the machine's timing differs. The test orders all effects by the kernel's time stamps
+//! (`kernel.rs`) and checks them as they arrive (`judge.rs`):
 //!
 //! - No effect of a lower term arrives after one of a higher term, except for a write that a SIGSTOP caught.
 //! - Each term is served by one instance, and each effect carries the term that caused it.
 //! - No acknowledged commit is lost: later terms begin with it, and the store has it after the run.
-//! - No host panics or exits unasked. In the gate, which shares its machine, a host's watchdog may end the host.
+//! - No host panics, and none exits unless the test ends it. Without `FAULTS_MINUTES`, other tests keep the machine
+//!   busy, so a host's watchdog may end the host.
 //! - After each burst, a node leads within a time limit.
 //! - After the run, a version can be pushed and is served.
 //!
@@ -62,7 +63,7 @@ fn on_azurite() {
     run("azurite", Store::azurite(nodes()), Fixed { seed: 3, bursts: 1 });
 }
 
-/// The faults that the gate injects.
+/// The faults of a run without `FAULTS_MINUTES`.
 struct Fixed {
     seed: u64,
     bursts: usize,
@@ -89,7 +90,8 @@ fn old_program() -> Option<PathBuf> {
     variable("FAULTS_OLD")
 }
 
-/// Runs a fleet under faults. Without `FAULTS_MINUTES` they are `fixed`, because the gate must not fail by chance.
+/// Runs a fleet under faults. Without `FAULTS_MINUTES`, the faults are `fixed`, so that the test does not fail by
+/// chance.
 fn run(name: &str, store: Store, fixed: Fixed) {
     let minutes: Option<f64> = variable("FAULTS_MINUTES");
     let length = minutes.map_or(Duration::MAX, |minutes| Duration::from_secs_f64(minutes * 60.0));
@@ -97,7 +99,8 @@ fn run(name: &str, store: Store, fixed: Fixed) {
     let fresh = || if minutes.is_some() { kernel::now() % 1_000_000_007 } else { fixed.seed };
     let seed = variable("FAULTS_SEED").unwrap_or_else(fresh);
     let lease = store.lease();
-    // Without state, only the nodes' announcements show that a record was deleted or set back.
+    // If the coordinator saves no state, only the nodes' announcements show that a record was deleted or replaced by an
+    // older one.
     let keeps_state = variable("FAULTS_STATE").unwrap_or(seed.is_multiple_of(2));
     let with = if keeps_state { "that saves" } else { "without a state" };
     let nodes = nodes();
@@ -105,7 +108,7 @@ fn run(name: &str, store: Store, fixed: Fixed) {
         "{name}: {} of faults on {nodes} nodes and a coordinator {with} from SEED={seed}, lease {lease:?}",
         minutes.map_or(format!("{bursts} bursts"), |minutes| format!("{minutes} minutes"))
     ));
-    // Without a length, the test shares the machine with many others.
+    // Without `FAULTS_MINUTES`, the test shares the machine with many other tests.
     let pace = if minutes.is_some() { "0" } else { "2000" };
     let only = variable::<String>("FAULTS_ONLY");
     let is_wanted = |fault: &Fault| only.as_ref().is_none_or(|only| only.split(',').any(|kind| kind == fault.kind()));
@@ -159,7 +162,7 @@ struct Run {
     due: Vec<(Instant, FollowUp)>,
     /// The nodes that shut down, each with the time to stay down afterwards and the timeout of the shutdown.
     ending: Vec<Option<(Duration, Patience)>>,
-    /// Numbers of faults that were injected and that could not be, by kind.
+    /// The number of faults that were injected, and the number of faults that could not be injected, by kind.
     kinds: BTreeMap<&'static str, (usize, usize)>,
     bursts: usize,
     /// The number of faults that hit a leader, and the number that targeted one.
@@ -174,7 +177,7 @@ struct Run {
     _home: tempfile::TempDir,
 }
 
-/// The end of a fault, after its duration.
+/// The action that ends a fault after its duration.
 enum FollowUp {
     Continue(usize),
     Start(usize),
@@ -198,7 +201,7 @@ impl Run {
         let old_program = |node: usize| old_program.as_ref().filter(|_| node % 2 == 1);
         let arguments = |node| {
             let (url, store) = (receiver.url(), store.url(node));
-            // An earlier version may not know the flags of links.
+            // An earlier version may not know the flags for links.
             let links = if old_program(node).is_none() { links.flags(node) } else { Vec::new() };
             let flags = [
                 ("--store", store),
@@ -241,7 +244,7 @@ impl Run {
         }
     }
 
-    /// Injects burst after burst for at most `length`. Waits for a leader after each.
+    /// Injects one burst after another for at most `length`. After each burst, waits for a leader.
     fn inject_bursts(&mut self, bursts: impl Iterator<Item = Vec<(Duration, Fault)>>, length: Duration) -> Done {
         self.until("a first leader", node::GUARD, |run| run.judge().latest().is_some())?;
         let begin = Instant::now();
@@ -358,7 +361,7 @@ impl Run {
         let (lease, healed, healed_at) = (self.store.lease(), Instant::now(), kernel::now());
         let mut patience = Patience::default();
         self.log().note("the faults are over");
-        // A node that leads before this time may still lose its lease to the last fault.
+        // A node that leads before this time may still lose its lease because of the last fault.
         let leads_after = healed_at + u64::try_from(lease.as_nanos()).expect("a lease is short");
         loop {
             self.step()?;
@@ -368,7 +371,8 @@ impl Run {
                 self.log().note(&format!("somebody led after {:.1?} of {bound:.1?}", healed.elapsed()));
                 return Ok(());
             }
-            // In the gate, other tests keep the machine busy, so a missed time limit alone is no failure.
+            // Without `FAULTS_MINUTES`, other tests keep the machine busy, so a missed time limit alone is not a
+            // failure.
             if healed.elapsed() > bound && (self.is_strict || !patience.lasts()) {
                 return Err(format!("the host survives: nobody leads {:.1?} after the last fault", healed.elapsed()));
             }
@@ -399,7 +403,7 @@ impl Run {
         self.check_coverage()
     }
 
-    /// Fails if too little happened for the run to prove anything.
+    /// Fails if too few faults or effects occurred for the run to prove anything.
     fn check_coverage(&self) -> Done {
         let count = self.judge().count.clone();
         if count.requests == 0 || count.lines == 0 || (self.is_strict && self.keeps_state && count.saved == 0) {
@@ -522,7 +526,7 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} cannot be read")))
 }
 
-/// Writes to stderr itself, because the test harness captures `eprintln!`.
+/// Writes to stderr directly, because the test harness captures `eprintln!`.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "faults: {line}");
 }

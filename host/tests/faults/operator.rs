@@ -10,7 +10,7 @@ use baton_test_support::modules::numbered;
 
 pub struct Operator {
     home: PathBuf,
-    /// The store's URL, on a connection without trouble.
+    /// The store's URL, for connections that never fail.
     store: String,
     module: Vec<u8>,
     pushed: u8,

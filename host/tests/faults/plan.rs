@@ -65,7 +65,7 @@ pub enum Trouble {
     Down,
     /// Requests are discarded.
     Hang,
-    /// Requests pass, and connections are closed instead of the answers.
+    /// Requests pass. Instead of passing the answers, the proxy closes the connections.
     CutAfterRequest,
     /// Requests are held until the trouble ends.
     HoldRequest,
@@ -73,7 +73,7 @@ pub enum Trouble {
     HoldAnswer,
 }
 
-/// A fault to inject. Its duration says when the fault ends.
+/// A fault to inject. If it has a duration, it ends after that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// SIGSTOP for some of a node's processes, then SIGCONT.
@@ -84,11 +84,11 @@ pub enum Fault {
     Terminate(Who, Duration),
     /// A break of the lease, with this break period.
     Break(Duration),
-    /// A break of the lease, and a record without a lease id.
+    /// A break of the lease, and a write of this record without a lease id.
     Free(Content),
     /// Another client breaks the lease, takes it, and releases it later.
     Take(Duration),
-    /// Another client breaks the lease, takes it, and lets it expire.
+    /// Another client breaks the lease, takes it, and does not renew it, so that it expires.
     TakeAndLeave,
     Delete,
     /// A node's connection to the store fails. On one machine, this affects all nodes.
@@ -157,7 +157,8 @@ impl<W: Fn(&Fault) -> bool> Iterator for Plan<W> {
         let Self { rng, nodes, lease, is_wanted } = self;
         let count = 1 + rng.below(BURST);
         let burst = (0..count).map(|_| {
-            // Some faults come together, some during a takeover, and some after it.
+            // Some faults come soon after the previous one, some during the takeover that it causes, and some after the
+            // takeover.
             let after = match rng.below(10) {
                 0..4 => lease.mul_f64(rng.upto(0.1)),
                 4..8 => lease.mul_f64(0.1 + rng.upto(1.0)),
@@ -199,7 +200,7 @@ impl Rng {
         if self.below(3) < 2 { Who::Leader(node) } else { Who::Node(node) }
     }
 
-    /// Any set but [`Parts::HOST`], for which there are separate faults.
+    /// Returns any set except [`Parts::HOST`], for which there are separate faults.
     fn parts(&mut self) -> Parts {
         Parts(2 + self.below(30) as u8)
     }
@@ -211,7 +212,7 @@ impl Rng {
 
     fn fault(&mut self, nodes: usize, lease: Duration) -> Fault {
         match self.below(29) {
-            // Ends around the deadline and the expiry of the lease.
+            // The stop ends around the lease's deadline or expiry.
             0..3 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(0.7 + self.upto(0.6))),
             3..5 => Fault::Stop(self.who(nodes), Parts::HOST, lease.mul_f64(self.upto(1.6))),
             5..7 => Fault::End(self.who(nodes), Parts::HOST, Death::Killed, lease.mul_f64(self.upto(1.2))),

@@ -44,7 +44,7 @@ impl Receiver {
             }
             for (stream, thread) in connections {
                 let _ = stream.shutdown(Shutdown::Both);
-                // Requests on this connection were not judged.
+                // A panic means that requests on this connection were not judged.
                 if thread.join().is_err() {
                     let mut judge = judge.lock().expect("no thread panics while it holds the lock");
                     judge.found("the receiver panicked".to_owned());

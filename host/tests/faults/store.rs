@@ -1,4 +1,4 @@
-//! The stores, and faults of them: those of the network, and those that another client causes.
+//! The stores and their faults. The network or another client causes these faults.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,10 +23,10 @@ use crate::proxy::{Mode, Proxy};
 pub const ELECTION: &str = "faults";
 const CONTAINER: &str = "faults";
 
-/// The timeout of a request to the emulator, which may stand still for minutes in the middle of a request.
+/// The timeout of a request to the emulator, which may pause for minutes in the middle of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The result of a fault. The store may refuse a fault, which the log then says.
+/// The result of injecting a fault. The store may refuse the fault, which is then logged.
 pub type Done<T = ()> = Result<T, String>;
 
 pub enum Store {
@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// A value of `--store` whose connection has no trouble.
+    /// A value of `--store` for connections that never fail.
     pub fn safe_url(&self) -> String {
         match self {
             Self::Sqlite(_) => self.url(0),
@@ -109,11 +109,11 @@ impl Store {
         Ok(())
     }
 
-    /// True if the store answers a client whose connection has no trouble.
+    /// True if the store answers a client whose connection works.
     pub fn answers(&self) -> bool {
         match self {
             Self::Sqlite(sqlite) => sqlite.lock.is_none(),
-            // Any answer counts, even that the blob does not exist.
+            // Any answer counts, even one that says that the blob does not exist.
             Self::Azurite(azure) => azure.ask(async { Ok(azure.blob().exists().await) }).is_ok(),
         }
     }
@@ -304,7 +304,7 @@ const TERM: usize = 0;
 const NODE: usize = 1;
 const OUTCOME: usize = 6;
 
-/// The record that is half as old as the oldest.
+/// Returns the record in the middle of the list of earlier records.
 fn middle<T: Clone>(earlier: &[T]) -> Option<T> {
     earlier.get(earlier.len() / 2).cloned()
 }

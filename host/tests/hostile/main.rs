@@ -2,8 +2,8 @@
 //! runner. The runner (`runner`) follows the protocol until it receives its instance, and then attacks.
 //!
 //! Whatever the runner does, the host continues and its memory does not grow. If the runner breaks the protocol, the
-//! host ends the instance; otherwise a kill does. The runner's process has then exited. Meanwhile, an instance in a
-//! real runner keeps running.
+//! host ends the instance. Otherwise, the test kills it. In both cases, the runner's process must then have exited. An
+//! instance in a real runner must keep running throughout.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure in a test is a panic")]
 #![allow(clippy::disallowed_methods, reason = "a guard against hangs need not count suspends")]
 
@@ -37,24 +37,24 @@ use guests::Guest;
 use patience::Patience;
 use runner::{BADLY_READY, EVIL, NEIGHBOUR, NEVER_READY, PORT};
 
-/// Longer than any test takes, for deadlines that must not pass. Not for measurements.
+/// A time that is longer than any test takes. Used for deadlines that must not pass, not for measurements.
 const GUARD: Duration = Duration::from_secs(300);
 
 /// The limit on the growth of the host's memory during a case, in KiB: a few times the longest message.
 const MEMORY: u64 = 64 << 10;
 
-/// The grants and the start of a case's instance.
+/// The grants of a case's instance, and how its runner starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Setting {
-    /// The network.
+    /// The instance is granted the network.
     Plain,
-    /// The network and a folder.
+    /// The instance is granted the network and a folder.
     Folder,
-    /// The network and state.
+    /// The instance is granted the network, and uses state.
     Stateful,
-    /// The network, and a runner that never reports that it is ready.
+    /// The instance is granted the network. Its runner never reports that it is ready.
     NeverReady,
-    /// The network, and a runner that sends another message instead of its readiness.
+    /// The instance is granted the network. Its runner sends another message instead of reporting that it is ready.
     BadlyReady,
 }
 
@@ -89,7 +89,7 @@ const CASES: &[(&str, Setting, Outcome)] = &[
     ("commits without a state", Plain, Breaks("it sent a commit for an election without state")),
     ("commits very many changes", Stateful, Breaks("a commit of 2097152 changes")),
     ("commits fewer changes than it says", Stateful, Breaks("a message that is invalid")),
-    // The message depends on the timing: the host may still be busy with the previous commit.
+    // The error message depends on the timing: the host may still be busy with the previous commit.
     ("commits and does not read", Stateful, Breaks("it ")),
     ("looks up very much", Plain, Breaks("it has too many DNS lookups in flight")),
     ("looks up what it may not", Plain, Stays("all is tried")),
@@ -173,12 +173,12 @@ struct Host {
     clock: Clock,
     watchdog: Arc<Watchdog>,
     processes: Processes,
-    /// A module without and one with state.
+    /// A module that uses no state, and one that uses state.
     modules: [Module; 2],
     /// A server that hostile runners connect to.
     server: TcpListener,
     folder: PathBuf,
-    /// The file by whose lock other hosts know that the runners exist.
+    /// The lock file. Its locks show other hosts that the runners exist.
     lock_file: Arc<LockFile>,
     _locks: tempfile::TempDir,
 }
@@ -363,7 +363,7 @@ impl Recorder {
         notices.lines_when_killed = Some(notices.lines.len());
     }
 
-    /// The runner's pid, which is in its first line.
+    /// Returns the runner's pid, which is in the first line that the runner prints.
     fn pid(&self) -> Option<u32> {
         self.notices().lines.iter().find_map(|(_, line)| line.strip_prefix("pid ")?.parse().ok())
     }
@@ -398,7 +398,7 @@ impl Neighbour {
             .unwrap_or_else(|_| panic!("{case}: {:?}", self.recorder));
     }
 
-    /// The runner's pid. It is the only child of this process that runs `baton`.
+    /// Returns the runner's pid. The runner is the only child of this process that has the name of a real runner.
     fn pid(&self) -> u32 {
         let is_real =
             |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "baton-runner\n");
@@ -427,11 +427,11 @@ async fn output_stops_at_deadline(host: &Host) {
     }
 }
 
-/// Runs an instance whose deadline is after the time `remaining`. Returns the number of lines before the deadline.
+/// Runs an instance whose deadline passes after `remaining`. Returns the number of lines printed before the deadline.
 async fn printed_until(host: &Host, launcher: &Launcher, remaining: Duration) -> usize {
     let deadline = host.clock.now() + remaining;
     let (mut instance, recorder) = host.start(launcher, &host.modules[0], remaining);
-    // A hostile runner does not exit at its deadline. The host kills it, here with a delay.
+    // A hostile runner does not exit at its deadline, so its host must kill it. This test kills it after a delay.
     while host.clock.now() < deadline + POLL_INTERVAL * 4 {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -461,7 +461,7 @@ fn reset_peak_memory() {
     fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// A size of this process from `/proc/self/status`, in KiB.
+/// Returns a size of this process from `/proc/self/status`, in KiB.
 fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel reports the size");

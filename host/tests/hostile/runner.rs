@@ -1,5 +1,5 @@
-//! A hostile runner. It is confined like a real runner, reports that it is ready, and then runs the attack that the
-//! variable [`EVIL`] of its instance names.
+//! A hostile runner. It is confined like a real runner, reports that it is ready, and then runs an attack. The variable
+//! [`EVIL`] of its instance names the attack.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -25,7 +25,7 @@ pub const NEIGHBOUR: &str = "NEIGHBOUR";
 pub const NEVER_READY: &str = "http://never-ready.test";
 pub const BADLY_READY: &str = "http://badly-ready.test";
 
-/// The folder that some runners of the host with this pid are granted.
+/// Returns the path of the folder that the host with this pid grants to some of its runners.
 pub fn granted(host: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{host}"))
 }
@@ -171,7 +171,8 @@ fn done(answer: libc::c_long) -> io::Result<()> {
 }
 
 impl Runner {
-    /// A variable of the instance. The message holds its name and its value, each after its length.
+    /// Returns a variable of the instance. The start message contains the variable's name and value, each with its
+    /// length before it.
     fn variable(&self, name: &str) -> String {
         let name = text(name);
         let at = self.start.windows(name.len()).position(|part| part == name).expect("a variable") + name.len();
@@ -194,7 +195,7 @@ impl Runner {
         self.say(says::LINE, &[vec![0], text(line)]);
     }
 
-    /// Sends a message forever.
+    /// Sends the same message again and again, forever.
     fn floods(&self, kind: u8, parts: &[Vec<u8>]) -> ! {
         let message = frame(&[vec![kind], parts.concat()].concat());
         // Writes many short messages at once.
@@ -329,7 +330,8 @@ impl Runner {
         let other = self.page.as_raw_fd();
         let unlocked = libc::flock { l_type: libc::F_UNLCK as i16, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
         let unlocked = &raw const unlocked;
-        // The kernel only reads the lower half of a register.
+        // The kernel reads only the lower half of the register that holds a descriptor. So `wide` still refers to the
+        // lock.
         let wide = i64::from(lock) | 1 << 32;
         let byte = c"x".as_ptr();
         let part = libc::iovec { iov_base: byte.cast_mut().cast(), iov_len: 1 };
@@ -428,7 +430,7 @@ impl Runner {
             }
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             let again = rustix::fs::openat(CWD, path, OFlags::RDWR, Mode::empty());
-            // A runner with files may open it again, which alone is harmless.
+            // A runner with folders may open the file again. That alone is harmless.
             let again = again.as_ref().unwrap_or(file);
             say("maps once more", map(again, writes).map(drop));
             say("shortens once more", rustix::fs::ftruncate(again, 0).map_err(Into::into));
@@ -518,7 +520,7 @@ impl Runner {
             self.line("x");
             std::thread::sleep(Duration::from_millis(2));
         }
-        // The host has handled all printed lines when this message arrives.
+        // Messages arrive in order, so the host has handled all printed lines when this message arrives.
         self.say(says::STEP_DOWN, &[text("it is over")]);
     }
 }

@@ -1,4 +1,4 @@
-//! Offers partitions to workers, each until its acknowledgement is saved. See `../README.md`.
+//! Offers each partition to workers until the partition's acknowledgement is saved. See `../README.md`.
 
 mod settings;
 
@@ -23,7 +23,7 @@ struct Acknowledgement {
 }
 
 async fn run(term: &AsyncTerm) -> baton_sdk::Result {
-    // Another node has the same settings, so a retry would not help.
+    // The failure is fatal: other nodes have the same settings, so a retry would not help.
     let settings = Settings::read(|name| std::env::var(name).ok()).map_err(Failure::fatal)?;
     schedule(term, &settings).await
 }
@@ -44,7 +44,8 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
                 return Ok(());
             }
         };
-        // From here on, no term offers the partition again. If this fails, the next instance sees what was saved.
+        // Once the acknowledgement is saved, no term offers the partition again. If this call fails, the next instance
+        // reads whether it was saved.
         state.put(&key(partition), &acknowledgement)?;
         term.progress();
         println!("partition {partition} was taken by {} in term {}", acknowledgement.worker, acknowledgement.term);
@@ -53,7 +54,8 @@ async fn schedule(term: &AsyncTerm, settings: &Settings) -> baton_sdk::Result {
     Ok(())
 }
 
-/// Offers a partition to one worker after the other, its own first, until one takes it.
+/// Offers a partition to one worker after another until a worker takes it. The partition's number selects the first
+/// worker.
 async fn hand_over(term: &AsyncTerm, settings: &Settings, partition: u64) -> Result<Acknowledgement, Stop> {
     let mut turn = partition;
     loop {

@@ -18,7 +18,7 @@ impl Settings {
     /// Reads the settings from variables.
     ///
     /// # Errors
-    /// The variable that is missing or wrong, with an example.
+    /// Names the variable that is missing or wrong, with an example.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let workers = variable("WORKERS").unwrap_or_default();
         let workers: Vec<String> =
@@ -36,7 +36,7 @@ impl Settings {
         })
     }
 
-    /// The worker of a turn: the workers take turns.
+    /// Returns the worker for this turn. The workers take turns.
     pub(crate) fn worker(&self, turn: u64) -> &str {
         let workers = self.workers.len() as u64;
         &self.workers[usize::try_from(turn % workers).unwrap_or_default()]

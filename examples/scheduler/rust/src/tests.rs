@@ -9,7 +9,7 @@ use baton_sdk::{StateError, StopReason};
 
 use super::*;
 
-/// Workers that answer each request with term 7, and the requests that they receive.
+/// Simulates workers that answer each request with term 7. Returns the requests that they receive.
 fn workers(test: &Harness, mut status: impl FnMut(&str) -> u16 + Send + 'static) -> Arc<Mutex<Vec<String>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let its = Arc::clone(&asked);

@@ -15,9 +15,9 @@ use rustix::time::{
 const CLOSE: Duration = Duration::from_millis(50);
 
 /// Wakes its thread at a given time on the boot clock, even if the process was stopped or the machine was suspended in
-/// the meantime. A wait for a duration would not include these pauses. Also wakes the thread as soon as the machine has
-/// been suspended or its wall clock is set, which shows a pause that a hypervisor hid (`TFD_TIMER_CANCEL_ON_SET` in
-/// timerfd_create(2)).
+/// the meantime. A wait for a duration would not include these pauses. Also wakes the thread when the machine resumes
+/// from a suspend or its wall clock is set (`TFD_TIMER_CANCEL_ON_SET` in timerfd_create(2)). A wall clock that is set
+/// can reveal a pause that a hypervisor hid.
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
@@ -87,8 +87,9 @@ fn once(at: Timespec) -> Itimerspec {
     Itimerspec { it_interval: Timespec::default(), it_value: at }
 }
 
-/// Returns the time to wait on a timer before the next check of the clocks, if `left` remains. Less than `left`,
-/// because the kernel permits its clocks to be slewed by 10% (`tick` in adjtimex(2)).
+/// Returns the time to wait on a timer before the next check of the clocks, if `left` remains. Unless `left` is very
+/// short, the result is less than `left`, because the kernel permits its clocks to be slewed by 10% (`tick` in
+/// adjtimex(2)).
 #[must_use]
 pub fn towards(left: Duration) -> Duration {
     (left * 9 / 10).max(left.min(CLOSE))

@@ -1,14 +1,15 @@
 //! The watchdog: ends the process if an instance may still be running after its time, and reports time that timers have
 //! missed. An instance whose process was killed is no longer running, even if it has not been reaped yet.
 //!
-//! The watchdog waits for no other thread, with one exception: it waits for its last words, which have their own thread
-//! and a time limit.
+//! The watchdog waits for no other thread, with one exception. Before it ends the process, it waits for its last words:
+//! the final messages, which a separate thread sends within a time limit.
 //!
-//! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate still refuses
-//! effects. So the elector and the watchdog give the kill its usual time again: 0.13 D, as from the deadline to 0.93 D.
-//! The watchdog measures this time from the wake-up. The elector measures it from the kill, or from a wake-up after the
-//! kill (except after a suspend, which looks like a clock that was set). Both give it only once; otherwise, a host that
-//! always wakes late would never end itself.
+//! If the watchdog wakes up late, the whole process was paused, perhaps past the deadline. The gate refuses all effects
+//! after the deadline, so the instance cannot act in the meantime. The elector and the watchdog therefore give the kill
+//! its usual time again: 0.13 D, the time from the deadline to 0.93 D. The watchdog measures this time from the
+//! wake-up. The elector measures it from the kill, or from a wake-up after the kill. After a suspend, the elector keeps
+//! counting from the kill, because a suspend looks like a clock that was set. Both give the kill this time only once;
+//! otherwise, a host that always wakes late would never end itself.
 
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,7 +46,7 @@ const MISSED: i128 = 10_000_000;
 /// The time of the next check while no instance is watched.
 const NEVER: u64 = u64::MAX;
 
-/// Interval at which the watchdog checks if its last words have been said.
+/// Interval at which the watchdog checks whether the last words have been sent.
 const NAP: Duration = Duration::from_millis(5);
 
 /// Ends the process if an instance may still be running after its time, regardless of all other threads. Also reports
@@ -73,7 +74,7 @@ struct Watched {
 /// limited time.
 #[derive(Debug, Default)]
 struct Words {
-    /// True if timers have missed time and nobody has been notified yet.
+    /// True if timers have missed time and their users have not been notified yet.
     missed: AtomicBool,
     tell_missed: watch::Sender<()>,
     /// True once the last words have been requested.
@@ -162,8 +163,8 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    /// Returns a watch that changes when timers have missed time while an instance is watched, and when the first
-    /// instance is watched.
+    /// Returns a watch channel that changes when timers have missed time while an instance is watched, and when the
+    /// first instance is watched.
     pub fn missed_by_timers(&self) -> watch::Receiver<()> {
         self.shared.words.tell_missed.subscribe()
     }

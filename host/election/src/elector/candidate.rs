@@ -21,8 +21,8 @@ use crate::record::{LeaseId, LeaseState, Record, Snapshot, Term, Version};
 use crate::request::{Op, Reply, StoreError};
 use crate::timing::{Time, Timing};
 
-/// A standby: it polls every second, or about every 10 s while it hears its leader, and requests the lease only if the
-/// lease looks free or its holder is giving it up.
+/// A standby: it polls every second, or about every 10 s while it receives its leader's announcements, and requests the
+/// lease only if the lease looks free or its holder is giving it up.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Standby {
     next_poll: Time,
@@ -34,7 +34,7 @@ pub(super) struct Standby {
     next_hinted: Time,
     /// True if the last reading found the holder dead while this node was unable to lead.
     was_unable: bool,
-    /// The permitted delay of the next reading while the leader's renewals are heard.
+    /// The permitted delay of the next reading while the leader announces its renewals.
     slack: Option<PollDelay>,
     pending: Option<Pending>,
     asked: StandbyRequest,
@@ -70,7 +70,7 @@ enum LastReport {
     Over,
 }
 
-/// A lease that looks free.
+/// A reading that shows the lease as free or about to be free, and that justifies requesting the lease.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct AcquireBasis {
     version: Version,
@@ -164,7 +164,7 @@ impl Standby {
         self.permit_delay(context);
     }
 
-    /// Permits a delay of the next reading if the leader's renewals are heard.
+    /// Permits a delay of the next reading if the leader announces its renewals.
     fn permit_delay(&mut self, context: &mut Context) {
         if context.listening.fresh_until().is_some() && self.slack.is_none() {
             let until = self.last_poll.unwrap_or_default() + context.jittered(LISTENING_POLL);
@@ -215,11 +215,13 @@ impl Standby {
                     self.pending = Some(context.request(Op::Recall, STANDBY_TIMEOUT));
                 }
             }
-            // The survey follows all commands that the host has read, and no others.
+            // The survey found the version of the steering object that the host has read, so this node's eligibility is
+            // up to date.
             (StandbyRequest::Survey, Ok(Reply::Surveyed { read, term, steering }))
                 if context.knows_steering(steering.as_ref()) =>
             {
-                // A survey takes longer than a renewal, so its duration does not matter here.
+                // A survey takes longer than a renewal, so its duration does not show that this node is too slow to
+                // renew.
                 if let Some(opening) = self.has_read(context, read, Duration::ZERO) {
                     return self.recalled(context, opening, term);
                 }
@@ -236,7 +238,7 @@ impl Standby {
                 context.store_trouble(RECALL, &error);
                 let since = *context.memory.unrecalled_since.get_or_insert(context.now.time);
                 let patience = context.settings.timing.lease();
-                // A node that cannot read the other objects can still lead, but never immediately.
+                // A node that cannot read the other objects can still lead, but only after a wait.
                 if matches!(error, StoreError::Misconfigured(_)) || context.time().since(since) >= patience {
                     return self.contend(context, snapshot, false);
                 }
@@ -281,12 +283,12 @@ impl Standby {
             if is_in_time {
                 return Some(snapshot);
             }
-            // This node could not renew the lease in time.
+            // At this speed, this node could not renew the lease in time.
             context.store_trouble(READ, &too_slow(context, took));
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // Nothing more is asked for, so earlier refusals and failed recalls no longer count.
+        // This node sends no further request, so earlier refusals and failed recalls no longer count.
         context.refused = 0;
         context.memory.unrecalled_since = None;
         context.store_is_back();
@@ -315,8 +317,8 @@ impl Standby {
             return None;
         }
         let unclear = unclear(context, &snapshot, is_recalled);
-        // A node that must wait for another instance acquires only a free lease, which must be long enough to cover the
-        // wait.
+        // A node that must wait for another instance needs a lease that covers the wait, so it neither reclaims a lease
+        // nor requests one that is still held.
         let must_be_clear = |lease| matches!(lease, LeaseState::Reclaimable { .. } | LeaseState::Held);
         if unclear.is_some()
             && let Snapshot::Object { lease, version, .. } = &snapshot
@@ -326,8 +328,9 @@ impl Standby {
             self.next_poll = context.time() + context.jittered(POLL);
             return None;
         }
-        // A recreated record may lack terms that its holder had written. A term that this node attempted, but never
-        // read, may since have been begun by another node.
+        // The longest lease is known only if this node has read every term that it knows. Otherwise, another node may
+        // have begun a term that this node only attempted, or a recreated record may lack a term that this node had
+        // written.
         let is_known = context.memory.highest_term <= context.memory.written_term;
         let longest = context.memory.longest_lease.filter(|_| is_known);
         let Snapshot::Object { lease, version, record } = snapshot else {
@@ -357,7 +360,7 @@ impl Standby {
         }
     }
 
-    /// Reports the state of the lease, unless it was the last report.
+    /// Reports the state of the lease, unless the last report was the same.
     fn say(&mut self, context: &mut Context, snapshot: &Snapshot) {
         let Snapshot::Object { lease, record, .. } = snapshot else {
             self.said = None;
@@ -401,11 +404,13 @@ impl Standby {
     }
 }
 
-/// Treats a dead holder's lease as held unless this node may take it.
+/// Treats a dead holder's lease as held in these cases, in which this node must not take it:
 ///
-/// - If the holder's term has not begun, the holder was waiting for another instance, which may still be running.
-/// - This node does not reclaim the lease if a release by the holder may be under way, if the store has refused the
-///   reclaim, or if D has changed: a request that the holder sent could change the lease's length later.
+/// - The holder's term has not begun. The holder was then waiting for another instance, which may still be running.
+/// - The lease could only be reclaimed, and a release by the holder may be under way, or the store has refused the
+///   reclaim.
+/// - The lease could only be reclaimed, and D has changed. A request that the holder sent could change the lease's
+///   length later.
 fn held_unless_all_is_clear(context: &Context, snapshot: Snapshot) -> Snapshot {
     let Snapshot::Object { lease, version, record } = snapshot else { return snapshot };
     let begun = record.as_ref().filter(|record| record.node.is_some());
@@ -473,9 +478,9 @@ fn may_contend(context: &Context, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// True if the holder is giving up the lease, and may have released it by the time of the request. This node sends such
-/// a request only once. If the request has failed or was not possible, the node waits until a reading shows that the
-/// lease is free.
+/// True if the holder is giving up the lease, and may have released it by the time this node's request arrives. This
+/// node requests such a lease only once. If the request has failed or was not possible, the node waits until a reading
+/// shows that the lease is free.
 fn is_given_up(context: &Context, snapshot: &Snapshot) -> bool {
     match snapshot {
         Snapshot::Object { lease: LeaseState::Held, version, record: Some(record) } => {
@@ -520,7 +525,7 @@ pub(super) struct Acquiring {
     pending: Option<Pending>,
     /// True if an attempt had an unknown outcome, so that this node may hold the lease under `id`.
     in_doubt: bool,
-    /// True until the first attempt, if the host may withhold it.
+    /// True until the first attempt is sent, if the host may withhold that attempt.
     within_quota: bool,
 }
 
@@ -559,9 +564,9 @@ impl Acquiring {
         if self.pending.is_some() {
             return None;
         }
-        // A release would tell the next holder that no instance can still be running. Unless that is known, let a lease
-        // that may have been acquired expire. After a reclaim with an unknown outcome, the next host can use the dead
-        // holder's note.
+        // A release would mean to the next holder that no instance can still be running. If this node does not know
+        // that, it lets the lease that it may have acquired expire. It also sends no release after a reclaim with an
+        // unknown outcome: the next host can use the dead holder's note.
         let can_release = self.opening.unclear.is_none() && !matches!(self.opening.way, AcquireMode::Reclaim(_));
         if context.shutting_down && self.in_doubt && can_release {
             let AcquireBasis { version, record, .. } = self.opening.clone();
@@ -637,7 +642,8 @@ impl Acquiring {
                 context.refused = 0;
                 context.memory.was_held = true;
                 let next_poll = if self.opening.way == AcquireMode::OnceReleased {
-                    // What was heard since then may have been of the release.
+                    // Read again immediately: a hint that arrived after the request was sent may have announced the
+                    // release.
                     context.memory.awaits_release = Some(self.opening.version.clone());
                     context.time()
                 } else {
@@ -661,7 +667,7 @@ impl Acquiring {
     }
 }
 
-/// Returns to standby, as after the start of the host.
+/// Returns to standby and reads again after one polling interval. Finishes instead if the host is shutting down.
 pub(super) fn back_to_standby(context: &mut Context, reason: String) -> Option<Role> {
     if context.shutting_down {
         return Some(Role::Finished);

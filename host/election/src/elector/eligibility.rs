@@ -11,7 +11,7 @@ use crate::port::Report;
 use crate::record::Version;
 use crate::timing::Time;
 
-/// The eligibility of this node, and what has become of it so far.
+/// The eligibility that the host has set for this node, and the state that has resulted from it so far.
 #[derive(Debug, Default, Clone, Hash)]
 pub(super) struct EligibilityState {
     given: Eligibility,
@@ -33,7 +33,7 @@ pub(super) struct EligibilityState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum CededLease {
     Held,
-    /// This node stopped holding the lease at that time. `is_taken` is true once another node has been seen to lead.
+    /// This node stopped holding the lease at time `at`. `is_taken` is true once this node has seen another node lead.
     GivenUp {
         at: Time,
         is_taken: bool,
@@ -43,7 +43,8 @@ enum CededLease {
 /// The decision on a request for a lease that looks free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AcquireDecision {
-    /// Request the lease. If `within_quota`, the host may withhold the request because it leads enough other elections.
+    /// Request the lease. If `within_quota`, the host may withhold the request because it has reached its leadership
+    /// quota.
     Now { within_quota: bool },
     /// Let other nodes go first until this time.
     Defer(Time),
@@ -128,7 +129,7 @@ impl Context {
         self.ineligible().is_none() && self.versions.module().is_some()
     }
 
-    /// True if the eligibility follows from this version of the steering object.
+    /// True if the eligibility was derived from this version of the steering object.
     pub(super) fn knows_steering(&self, version: Option<&Version>) -> bool {
         self.eligibility.given.steering.is(version)
     }
@@ -142,7 +143,7 @@ impl Context {
         let chosen = state.given.chosen.filter(|chosen| now < chosen.until);
         // An operator chose this node, or this node gave up the lease for a node that did not take it.
         let insists = state.transfer_failed || chosen.is_some_and(|chosen| chosen.by_operator);
-        // Before the first term, there is no takeover that could wait for a preferred node.
+        // The election's first term is not a takeover, so it need not wait for a node with a higher priority.
         let defers = self.memory.written_term > 0 && !is_own && !insists && chosen.is_none();
         let until = open_since + if defers { deferral(state.given.priority) } else { Duration::ZERO };
         if now < until {
@@ -154,7 +155,7 @@ impl Context {
         AcquireDecision::Now { within_quota: !insists && !is_free_for_long }
     }
 
-    /// Reports once for each free lease why this node lets other nodes take it first.
+    /// Reports why this node lets other nodes take the lease first: once each time that the lease becomes free.
     pub(super) fn report_deferral(&mut self, why: &str) {
         if !core::mem::replace(&mut self.eligibility.is_deferral_reported, true) {
             let reason = format!("the lease is free, but this node lets other nodes take it first: {why}");

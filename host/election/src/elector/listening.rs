@@ -11,9 +11,9 @@ use crate::timing::Time;
 /// Number of standbys, from the start of the order of succession, that read as soon as the lease must be free. The
 /// others read a little later, because simultaneous readings would slow each other down.
 const FIRST: u32 = 3;
-/// Polling interval of these standbys.
+/// Polling interval of the standbys counted by [`FIRST`] while they expect the lease to become free.
 const EAGER_POLL: Duration = Duration::from_millis(100);
-/// Time for which these standbys keep that interval.
+/// Time for which these standbys poll at [`EAGER_POLL`].
 const EAGER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Clone, Hash)]
@@ -27,13 +27,13 @@ struct Leader {
     incarnation: String,
     term: Term,
     lease: Duration,
-    /// The time of its last renewal, as announced.
+    /// The time of the leader's last renewal, according to the leader's announcements.
     renewed: Option<Time>,
     /// True while hints from the leader arrive.
     is_heard: bool,
     /// This node's place in the leader's order of succession.
     place: Option<u32>,
-    /// The time at which the leader was heard to give up the lease.
+    /// The time at which this node received the announcement that the leader gives up the lease.
     gave_up: Option<Time>,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum HintEffect {
     Soon,
     /// The reading comes at the given time.
     At(Time),
-    /// The reading may come later.
+    /// The hint contains no news, so the next reading may come later.
     Nothing,
 }
 
@@ -65,7 +65,7 @@ impl LeaderHints {
             _ => return self.leader = None,
         };
         if leader.released {
-            // The holder has not released the lease yet, and will announce it when it has.
+            // The holder has not released the lease yet, and will announce the release.
             let gives_up = |known: &Leader| {
                 (&known.incarnation, known.term) == (&leader.incarnation, leader.term) && known.gave_up.is_some()
             };
@@ -107,7 +107,8 @@ impl LeaderHints {
         self.leader.as_ref().is_some_and(|leader| leader.gave_up.is_some())
     }
 
-    /// The time until which no reading is worthwhile: the leader has announced a renewal, and can renew again by then.
+    /// The time until which no reading is worthwhile: the leader has announced a renewal, and should have renewed again
+    /// by then.
     pub(super) fn fresh_until(&self) -> Option<Time> {
         let leader = self.leader.as_ref().filter(|leader| leader.is_heard && !self.gave_up())?;
         leader.renewed.map(|renewed| renewed + leader.lease / 3)
@@ -141,8 +142,8 @@ impl Context {
                 if *term == leader.term { HintEffect::Nothing } else { HintEffect::Soon }
             }
             Hint::GivesUp { place, .. } => {
-                // Keep the place from the first announcement: a standby that requests the lease hears no further
-                // announcements, and others would be too late.
+                // Keep the place from the first announcement. A standby that acts on it requests the lease and ignores
+                // further announcements. Any standby that these moved to the front would be too late.
                 if leader.gave_up.is_none() {
                     (leader.gave_up, leader.place) = (Some(now), *place);
                 }

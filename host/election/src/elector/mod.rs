@@ -2,8 +2,8 @@
 //!
 //! `candidate` is a node without the lease, and `listening` handles the hints that such a node receives. `holder` is a
 //! node with the lease, `record_writer` writes the record conditionally under the lease, and `releasing` gives the
-//! lease up. `eligibility` decides whether the node may lead and which nodes go first, and `versions` which version is
-//! served. `timer` names all timers.
+//! lease up. `eligibility` decides whether the node may lead and whether it lets other nodes go first. `versions`
+//! decides which version is served, and `timer` lists all timers.
 
 mod candidate;
 mod eligibility;
@@ -37,8 +37,8 @@ use versions::Versions;
 
 /// Assumed length of a lease without a record: the longest that any store supports.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(60);
-/// Upper bound on the number of terms that can begin in a second, and on the number of terms that may have begun
-/// although no object in the store names them. See [`Memory::skip_unknown_terms`].
+/// Upper bound on two numbers: the terms that can begin in one second, and the terms that may have begun although no
+/// object in the store contains them. See [`Memory::skip_unknown_terms`].
 const UNKNOWN_TERMS: Term = 1 << 20;
 /// Latest plausible wall-clock time, in seconds since the Unix epoch. A later time would use up the available terms.
 const LATEST_WALL: u64 = 1 << 40;
@@ -135,7 +135,8 @@ impl Elector {
             wall: now.wall,
         };
         // First make the decisions that depend only on the time. So if an answer arrives after the deadline, the
-        // instance is killed before the answer is handled. An instance that is gone or dying need not be killed.
+        // instance is killed before the answer is handled. Skip this step if the instance is gone or dying: it need not
+        // be killed.
         if !matches!(input, Input::Gone { .. } | Input::Dying) {
             self.apply(None);
         }
@@ -190,8 +191,8 @@ impl Elector {
     }
 
     /// True if this node holds the lease, as far as it knows. While it does, the host must notice within 500 ms that
-    /// the machine has slept or its clock was set, and within 5 s that its timers are slow. It must then pass the new
-    /// time in.
+    /// the machine has slept or its clock was set, and within 5 s that its timers are slow. In either case, it must
+    /// then pass the new time in.
     pub fn holds_lease(&self) -> bool {
         matches!(self.role, Role::Holding(_))
     }
@@ -208,12 +209,13 @@ impl Elector {
         matches!(&self.role, Role::Standby(standby) if standby.surveys())
     }
 
-    /// The incarnation to listen to: the leader that the last reading named, while this node follows.
+    /// The incarnation to listen to: the leader according to the last reading. `None` unless this node follows.
     pub fn leader(&self) -> Option<&str> {
         if self.follows() { self.context.listening.leader() } else { None }
     }
 
-    /// The time until which this node rarely reads, since it hears its leader; `None` while it reads every second.
+    /// The time until which this node rarely reads, because it receives its leader's announcements; `None` while it
+    /// reads every second.
     pub fn listens_until(&self) -> Option<Time> {
         self.context.listening.fresh_until().filter(|_| self.follows())
     }
@@ -291,7 +293,7 @@ struct Context {
 struct Memory {
     /// The highest known term, including terms that were only attempted. The next term is higher.
     highest_term: Term,
-    /// The highest term that is known to have been written. A record that names a lower term is not the latest.
+    /// The highest term that is known to have been written. A record with a lower term is not the latest.
     written_term: Term,
     seen: bool,
     /// True if a node has held the lease, or the object has disappeared after a reading showed it. If the object then
@@ -312,7 +314,8 @@ struct Memory {
     death: Option<Death>,
     /// The last dead holder whose lease this node failed to reclaim.
     refused_reclaim: Option<LeaseId>,
-    /// The version of a marked record whose lease this node requests only once it reads that the lease is free.
+    /// The version of a record that is marked as released, but whose lease this node requests only after a reading
+    /// shows that the lease is free.
     awaits_release: Option<Version>,
 }
 
@@ -356,12 +359,14 @@ impl Memory {
 
     fn note_record(&mut self, record: &Record) {
         self.note_term(record.term);
-        // No holder writes a record with a longer lease, so no node waits for longer than this.
+        // No holder writes a record with a lease longer than `UNKNOWN_LEASE`, so a record with a longer one must not
+        // prolong this node's wait.
         self.longest_lease = self.longest_lease.max(Some(record.lease.min(UNKNOWN_LEASE)));
         self.was_held |= record.node.is_some() || record.term > 0;
     }
 
-    /// Notes that an object other than the record names `term`. The length of that term's lease is unknown.
+    /// Notes the highest term in the store, which may be in an object other than the record. If this node did not know
+    /// that term, the length of the term's lease is unknown.
     fn note_recalled(&mut self, term: Term) {
         self.unrecalled_since = None;
         if term > self.written_term {
@@ -371,8 +376,8 @@ impl Memory {
     }
 
     /// Skips the terms that may have begun without this node's knowledge. Such terms exist if the record was deleted or
-    /// restored, and the terms in other objects cannot be read. The result also depends on the wall clock: another node
-    /// may have skipped terms for the same reason, to a term that this node does not know.
+    /// restored, and the terms in other objects cannot be read. The result also depends on the wall clock, because
+    /// another node may have skipped terms for the same reason, and this node does not know to which term.
     fn skip_unknown_terms(&mut self, wall: Duration) {
         let by_now = wall.as_secs().min(LATEST_WALL) * UNKNOWN_TERMS;
         self.highest_term = by_now.max(self.highest_term + UNKNOWN_TERMS);
@@ -484,14 +489,14 @@ impl Context {
         }
     }
 
-    /// The rest of the pause that the record names, at most `--restart-delay`; zero if the record's module is not the
+    /// The rest of the pause that the record sets, at most `--restart-delay`; zero if the record's module is not the
     /// planned module.
     fn pause_left(&self, record: Option<&Record>) -> Duration {
         let until = record.filter(|record| self.versions.is_in(record)).and_then(|record| record.paused_until);
         until.map_or(Duration::ZERO, |until| until.saturating_sub(self.now.wall).min(self.settings.pause))
     }
 
-    /// A record without a holder that is not marked as released. It has the highest term seen, and the module's fields
+    /// A record that has no holder and is not marked as released. It has the highest term seen, and the module's fields
     /// from `basis`.
     fn record_without_holder(&self, basis: Option<&Record>, lease: Duration) -> Record {
         Record {
@@ -550,8 +555,8 @@ impl Context {
         }
     }
 
-    /// Ends an outage after a reading that requires no further request. If the store has refused an acquire, that
-    /// trouble continues.
+    /// Ends an outage after a reading that requires no further request. If the store has refused a request
+    /// (`Misconfigured`), that trouble continues, unless the request was a create or a recall.
     fn store_is_back(&mut self) {
         self.trouble_ends(|trouble| {
             [CREATE, RECALL].contains(&trouble.asked) || !matches!(trouble.error, StoreError::Misconfigured(_))
@@ -564,9 +569,9 @@ impl Context {
         }
     }
 
-    /// Notes that a holder is dead, for whatever cause. This node replaces the holder immediately, unless the module
-    /// had failed just before: such a module may be what kills hosts, and must not kill all of them in quick
-    /// succession.
+    /// Notes that a holder is dead, for whatever cause. This node replaces the holder immediately, unless the record
+    /// already counts failures of the planned module: such a module may be what kills hosts, and must not kill all of
+    /// them in quick succession.
     fn note_death(&mut self, snapshot: &Snapshot) {
         let Snapshot::Object { lease: LeaseState::Abandoned { holder }, record, .. } = snapshot else { return };
         if self.memory.death.is_some_and(|death| death.holder == *holder) {
@@ -593,7 +598,7 @@ impl Context {
     }
 }
 
-/// Refuses a term above which no higher term is possible: no holder has written it.
+/// Refuses an answer with a term of at least [`HIGHEST_TERM`]: no holder has written such a term.
 fn plausible(reply: Reply) -> Result<Reply, StoreError> {
     let (recorded, named) = match &reply {
         Reply::Read(read) => (read.term(), 0),

@@ -219,7 +219,7 @@ impl RecordWriter {
         let found = record.as_ref().map_or(0, |found| found.term);
         let highest = context.memory.highest_term;
         match (goal.purpose, record) {
-            // Since this term was requested, the state may have named a later term.
+            // Since this term was requested, this node may have found a later term in the coordinator's state.
             (Purpose::Term, _) if found < goal.record.term && highest == goal.record.term => {}
             (Purpose::Term, _) => goal.record.term = highest + 1,
             // The term was written after all, and remains the latest.

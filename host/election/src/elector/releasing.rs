@@ -23,7 +23,7 @@ pub(super) struct Releasing {
     writer: RecordWriter,
     pending: Option<Pending>,
     next_try: Time,
-    /// The time at which the lease has expired.
+    /// The time from which the lease may have expired.
     until: Time,
     /// True if the host no longer waits, so that a failed attempt is not repeated.
     hurried: bool,
@@ -117,7 +117,7 @@ impl Releasing {
         }
         if self.is_due(context, Timer::Release) {
             self.pending = Some(context.urgent(Op::Release { id: self.id }));
-            // Other nodes read the marked record while the release is under way.
+            // Announce this now, so that other nodes read the marked record while the release is under way.
             context.tell(Word::GivesUp);
         }
         None

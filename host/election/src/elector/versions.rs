@@ -35,7 +35,7 @@ struct Probation {
 }
 
 impl Versions {
-    /// Adopts a plan. Returns true if the plan names a different module than the last one.
+    /// Adopts a plan. Returns true if its module differs from the last planned module.
     pub(super) fn take(&mut self, mut plan: Plan) -> bool {
         if plan.module.as_ref().is_some_and(|module| self.rejected.contains(module)) {
             return false;
@@ -63,7 +63,7 @@ impl Versions {
         self.plan.digest()
     }
 
-    /// True if the record names the planned module.
+    /// True if the record's module is the planned module.
     pub(super) fn is_in(&self, record: &Record) -> bool {
         record.module.is_some() && record.module.as_deref() == self.digest()
     }
@@ -73,7 +73,8 @@ impl Versions {
         self.plan.fallback.is_some() && self.digest() == Some(&version.digest)
     }
 
-    /// Forgets earlier results: a node that leads again does not know how the version has performed in between.
+    /// Forgets earlier results: a node that leads again does not know how the version has performed on other nodes in
+    /// between.
     pub(super) fn forget_probation(&mut self) {
         self.probation = Probation::default();
     }

@@ -12,10 +12,10 @@ use baton_election::{
 use crate::state::{Faults, Flight, Instance, Node, Process, Waiting, World, at, name};
 use crate::store::{Instant, Lease};
 
-/// A moment before the end of a lease: less than a request may take.
+/// A time shortly before the end of a lease. A request may take longer than this.
 pub const SHORTLY: Duration = Duration::from_secs(1);
 
-/// One step. Nodes and requests under way are named by their index.
+/// One step. Nodes and requests under way are identified by their index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// Time advances until something is due. Requests still under way become late, and may never arrive.
@@ -27,13 +27,13 @@ pub enum Action {
     ArriveUnheard(usize),
     /// A request reaches the store, and a copy of it stays under way.
     ArriveTwice(usize),
-    /// A node lets others ask first and does not send its request for the lease.
+    /// A host withholds its elector's request for the lease.
     PutOff(usize),
     /// A standby receives a hint, which may be false.
     Lie(usize, Lie),
     /// A standby receives the message with that number. It may be old, or repeated.
     HearTold(usize, usize),
-    /// A paused process takes an answer that came meanwhile.
+    /// A process takes an answer that arrived while the process was paused.
     Hear(usize, RequestId),
     GiveUp(usize, RequestId),
     Begin(usize),
@@ -62,10 +62,11 @@ pub enum Action {
     ReadResumed(usize),
     Shutdown(usize),
     SkipGrace(usize),
-    /// An outsider breaks the lease, at once or at its end.
+    /// An outsider breaks the lease, with immediate effect.
     Break,
+    /// An outsider breaks the lease, with effect at the end of the lease.
     BreakLater,
-    /// An outsider deletes the record, leased or not.
+    /// An outsider deletes the record, even if the lease is held.
     Delete,
     /// An outsider writes an earlier record again, without the lease. 0 is the last one.
     Rewrite(usize),
@@ -73,7 +74,7 @@ pub enum Action {
     Seize,
 }
 
-/// A false hint about the holder that the store's record names.
+/// A false hint about the holder in the store's record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     /// The holder has just renewed, in a term far ahead.
@@ -97,13 +98,14 @@ pub enum Ending {
 }
 
 impl World {
-    /// Collects the possible actions, except for orders that make no difference. Actions that happen without faults
-    /// come first, so the first action is the one of a calm day.
+    /// Collects the possible actions, without those that would only change the order in a way that makes no difference.
+    /// Actions that happen without faults come first, so a run that always takes the first action has no faults.
     ///
-    /// If a process acts by itself, and no answer for it may come at the same moment, the action touches only its own
-    /// node. What others do just before might as well come just after, so such a node acts first, alone. This is a
-    /// persistent set: P. Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996. A
-    /// process that has nothing to do is not paused, ended or steered until it has, or until time advances.
+    /// If a process acts by itself, and no answer can reach it at the same moment, the action affects only its own
+    /// node. It then makes no difference whether other nodes act just before or just after it, so only this action is
+    /// collected. This is a persistent set: P. Godefroid, "Partial-Order Methods for the Verification of Concurrent
+    /// Systems", 1996. A process that has nothing to do is not paused, ended or steered until it has something to do or
+    /// time advances.
     pub fn actions(&self, actions: &mut Vec<Action>) {
         if self.broken.is_some() {
             return;
@@ -195,7 +197,7 @@ impl World {
         }
     }
 
-    /// Collects the actions of machine, operator and guest on the node.
+    /// Collects the actions that the node's machine, an operator or the guest can take.
     fn interfere(&self, place: usize, node: &Node, actions: &mut Vec<Action>) {
         let Some(process) = &node.process else {
             actions.push(Action::Begin(place));
@@ -264,7 +266,7 @@ impl World {
         if self.is_witnessed() {
             actions.push(Action::Delete);
         }
-        // Any record but the last hides a later term, unless something else names that term.
+        // Any record but the last hides a later term, unless another object contains that term.
         let backs = if self.is_witnessed() { 2 } else { 1 };
         actions.extend((0..backs.min(self.written.len())).map(Action::Rewrite));
         actions.push(Action::Seize);
@@ -386,7 +388,7 @@ impl World {
             }
             Action::TakeBack(place) => {
                 self.node(place).has_finished = false;
-                // The announcement stays if nothing else may name its term.
+                // Keep the announcement if the record does not contain its term or a higher one.
                 if self.store.snapshot(self.now).names(self.announced[place]) {
                     self.announced[place] = 0;
                 }
@@ -414,7 +416,7 @@ impl World {
                 *operator -= 1;
                 self.suspend(place, true);
             }
-            // An operator who suspends can resume.
+            // Resuming is not counted: an operator who suspends an election can also resume it.
             Action::ReadResumed(place) => self.suspend(place, false),
             Action::Shutdown(place) => {
                 *operator -= 1;
@@ -454,14 +456,15 @@ impl World {
     }
 
     /// Advances time to the next moment at which a holder, a lease or a waiting process has something to do. Standbys
-    /// read at these moments too, if it is time. Only if nothing else is due does time stop for a standby alone.
+    /// whose next reading is due also read at these moments. Time stops for a standby alone only if nothing else is
+    /// due.
     fn wait(&mut self) {
         for flight in self.flights.iter_mut().filter(|flight| !flight.is_late) {
             flight.is_late = true;
             self.left.network -= 1;
         }
         for place in 0..self.nodes.len() {
-            // A node announces soon what it has seen.
+            // A node soon announces the highest term that it has seen.
             if let Some(process) = self.nodes[place].process.as_ref().filter(|process| !process.is_paused) {
                 self.announced[place] = self.announced[place].max(process.elector.written_term());
             }
@@ -481,7 +484,8 @@ impl World {
         }
         let lease = self.store.object.as_ref().map(|object| object.lease);
         if let Some(Lease::Held { until, .. } | Lease::Breaking { until, .. }) = lease {
-            // Time also stops shortly before, so that a request under the lease can arrive after its end.
+            // Time also stops shortly before the end of the lease, so that a request sent under the lease can arrive
+            // after that end.
             moments.extend([until - SHORTLY, until]);
         }
         let now = self.now;
@@ -555,7 +559,8 @@ impl World {
         Some(waiting.remove(index))
     }
 
-    /// Passes an input to an elector, and carries out its effects. A new kind of input fails to compile here.
+    /// Passes an input to an elector, and carries out its effects. The match lists all kinds of inputs, so that a new
+    /// kind does not compile until it is handled here.
     fn feed(&mut self, place: usize, input: Input) {
         match &input {
             Input::Tick
@@ -579,7 +584,7 @@ impl World {
         let reads_at = process.elector.next_wakeup().filter(|_| is_hint && follows);
         process.elector.handle(now, input);
         let latest = now.time + LISTENING_POLL + LISTENING_POLL / 4;
-        // A standby that reads at once waits for the answer only.
+        // A standby that reads immediately only has to wait for the answer.
         let is_late = |at: Time| process.elector.next_wakeup().is_some_and(|later| later > at.max(latest));
         let (raises, delays) = (process.elector.written_term() != known, reads_at.is_some_and(is_late));
         if is_hint && raises {
@@ -603,7 +608,7 @@ impl World {
         let incarnation = self.nodes[place].incarnation;
         match effect {
             Effect::Request { id, op, timeout, within_quota } => {
-                // The machine checks its notes before the store is asked.
+                // The machine checks its notes before the request is sent to the store.
                 let record = self.store.record().cloned();
                 let is_refused = matches!(&op, Op::Reclaim { from, id, .. }
                     if !self.store.notes.take(*from, *id, record.as_ref(), &name(place, incarnation)));
@@ -668,8 +673,9 @@ impl World {
         }
     }
 
-    /// Keeps a message for others, which may receive it at any time, repeatedly or never. So no message is dropped, and
-    /// older ones may arrive later. Its age is that of the sending, so a late message seems younger than it is.
+    /// Keeps a message for other nodes, which may receive it at any time, repeatedly or never. No message is dropped,
+    /// so an older message may arrive after a newer one. The age of the renewal in a message is the age when it was
+    /// sent, so in a late message the renewal seems more recent than it is.
     fn tell(&mut self, place: usize, word: &Word) {
         let Some(process) = &self.nodes[place].process else { return };
         let from = name(place, process.incarnation);
@@ -686,7 +692,7 @@ impl World {
             }
             Word::GivesUp => Hint::GivesUp { from, place: Some(0) },
         };
-        // Once no hint can arrive any more, messages make no difference.
+        // Once no more hints can arrive, messages make no difference.
         if self.left.links > 0 && !self.told.contains(&hint) {
             self.told.push(hint);
         }
@@ -759,7 +765,7 @@ impl World {
         }
     }
 
-    /// The snapshot that the node reads, judged by the machine's notes if there are any.
+    /// The snapshot that the node reads. If the machine keeps notes, they determine the state of a held lease.
     fn judged(&self, read: Snapshot, by: &str) -> Snapshot {
         match read {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.keeps_notes => {
@@ -770,13 +776,13 @@ impl World {
         }
     }
 
-    /// The highest term that anything but the record names.
+    /// The highest term in any announcement.
     fn witnessed(&self) -> Term {
         self.announced.iter().copied().max().unwrap_or_default()
     }
 
-    /// True if something other than the record names the latest term that may have an instance. Otherwise no node can
-    /// know that term once the record is deleted or set back.
+    /// True if an announcement contains the latest term that may have an instance. Otherwise no node can know that term
+    /// once the record is deleted or replaced by an older one.
     fn is_witnessed(&self) -> bool {
         let recorded = self.store.record().map_or(0, |record| record.term);
         self.witnessed() >= recorded.max(self.started)

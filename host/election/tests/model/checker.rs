@@ -10,7 +10,7 @@ use crate::actions::Action;
 use crate::starts::Start;
 use crate::state::{State, World};
 
-/// The most states whose successors fit into memory: about 5 GB.
+/// Maximum number of states whose actions are tried. The states that result take about 5 GB of memory.
 const MOST: usize = 10_000_000;
 
 /// The modelled election, from one start.
@@ -23,7 +23,7 @@ pub struct Election {
 pub enum Bound {
     /// Stops after this time.
     Time(Duration),
-    /// Stops after the actions of this many states, which are the same in each run.
+    /// Stops once the actions of this many states have been tried. The states are the same in each run.
     States(usize),
 }
 
@@ -32,7 +32,7 @@ struct Effort {
     most: usize,
     /// States whose actions were collected.
     tried: AtomicUsize,
-    /// The smallest depth at which actions were left untried at the limit.
+    /// The smallest depth at which actions were left untried, because the limit was reached.
     untried: AtomicUsize,
     /// True once the check is over and its result is replayed.
     is_over: AtomicBool,
@@ -78,7 +78,7 @@ impl Model for Election {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(KEPT, |_, state: &State| state.world.broken.is_none()),
-            // A check that never gets this far finds nothing.
+            // A check in which no term begins would find no broken promise.
             Property::sometimes(LED_AGAIN, |model, state: &State| state.world.started > model.start.started),
         ]
     }
@@ -103,7 +103,7 @@ pub fn check(start: &Start, bound: Bound) -> Found {
         is_over: AtomicBool::new(false),
     });
     let model = Election { start: world, effort: effort.clone() };
-    // One thread keeps the search breadth-first.
+    // With several threads, the search would not be strictly breadth-first.
     let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     effort.is_over.store(true, Ordering::Relaxed);
     let broken = checker.discovery(KEPT).map(|path| {

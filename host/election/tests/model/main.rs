@@ -3,11 +3,11 @@
 //! answers are lost, processes pause and end, and messages arrive late, repeatedly or never. It also tries false hints,
 //! and outsiders that change the lease and its record.
 //!
-//! The model complements the simulation, whose runs are long but few. The model leaves out no order, but knows nothing
-//! of clocks that run wrong or of random waits.
+//! The model complements the simulation, whose runs are long but few. The model tries every order, but covers neither
+//! inaccurate clocks nor random waits.
 //!
-//! - The gate tries the same states every time. `make model MINUTES=60` continues for an hour.
-//! - If a promise is broken, the shortest way to it is printed.
+//! - A normal test run tries the same states every time. `make model MINUTES=60` continues for an hour.
+//! - If a promise is broken, the test prints the shortest sequence of actions that leads to it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it tries is a plain clock's")]
 #![allow(missing_docs, reason = "nobody links against a test")]
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use checker::Bound;
 use starts::STARTS;
 
-/// The number of states whose actions the gate tries from each start: about 15 s of CPU time in all.
+/// The number of states whose actions a normal test run tries from each start: about 15 s of CPU time in all.
 const STATES: usize = 100_000;
 
 #[test]

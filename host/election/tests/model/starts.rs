@@ -1,5 +1,5 @@
-//! The starts of the model. Interesting states lie deep below a fleet's first start. So a script reaches the moments at
-//! which something once went wrong, and every interleaving is tried from there.
+//! The starts of the model. Interesting states are many actions away from a fleet's first start. So a script leads to
+//! each moment at which an error once occurred, and the checker tries every interleaving from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +127,7 @@ fn fleet(nodes: usize) -> World {
     world
 }
 
-/// The first node leads, and all others have seen it.
+/// A fleet whose first node leads, and whose other nodes have read that it leads.
 fn led(nodes: usize) -> World {
     let mut world = fleet(nodes);
     for place in 1..nodes {
@@ -195,7 +195,7 @@ impl World {
         self
     }
 
-    /// Takes fault-free actions until `is_reached`.
+    /// Takes actions without faults until `is_reached` returns true.
     fn until(mut self, is_reached: impl Fn(&Self) -> bool) -> Self {
         for _ in 0..10_000 {
             if is_reached(&self) {

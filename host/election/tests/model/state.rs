@@ -18,7 +18,7 @@ const LEASE_RANGE: (Duration, Duration) = (Duration::from_secs(2), LEASE);
 /// The modelled world at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Actions since the start. States that differ only in this are equal.
+    /// Actions since the start. States that differ only in their depth are equal.
     pub depth: usize,
     pub world: World,
 }
@@ -88,7 +88,7 @@ pub struct Node {
     pub incarnation: u64,
     pub plan: Plan,
     pub process: Option<Process>,
-    /// The rest of the previous process: its incarnation, its instance, and the lease ids that it requested.
+    /// The remains of the previous process: its incarnation, its instance, and the lease ids that it requested.
     pub orphan: Option<(u64, Option<Instance>, Vec<LeaseId>)>,
     /// True if the process ended cleanly, but its announcement is still there.
     pub has_finished: bool,
@@ -99,7 +99,7 @@ pub struct Node {
 pub struct Process {
     pub incarnation: u64,
     pub elector: Elector,
-    /// True while the process is paused. Its instance runs on until its deadline.
+    /// True while the process is paused. Its instance continues until its deadline.
     pub is_paused: bool,
     pub waiting: Vec<Waiting>,
     pub instance: Option<Instance>,
@@ -146,7 +146,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// True if an effect of the instance would pass.
+    /// True if an effect of the instance would pass the gate.
     pub fn passes(&self, now: Instant) -> bool {
         self.end.is_none() && Time(now) < self.deadline
     }
@@ -187,7 +187,8 @@ pub fn at(now: Instant) -> Now {
     Now { time: Time(now), least: now, wall: Duration::ZERO }
 }
 
-/// Numbers that differ between processes and draws. As nanoseconds they are negligible, so nothing is left to chance.
+/// Returns an elector's source of numbers. Numbers differ between processes and between draws, so that lease ids are
+/// unique. As times in nanoseconds they are negligible, so random waits have no effect in the model.
 fn numbers(node: usize, incarnation: u64) -> Random {
     let first = ((node as u64) << 20) + (incarnation << 14);
     let next = |state: &mut [u8; 32]| {

@@ -1,4 +1,5 @@
-//! Counts of the cases that the runs met. Without them, a simulation in which nothing happens would pass.
+//! Counts of the cases that occurred in the runs. Without these counts, a simulation in which nothing happens would
+//! pass.
 
 #[derive(Debug, Default, Clone)]
 pub struct Coverage {
@@ -121,7 +122,7 @@ impl Coverage {
         self.transfers_failed += other.transfers_failed;
     }
 
-    /// Returns the cases that were never met.
+    /// Returns the cases that never occurred.
     pub fn missing(&self) -> Vec<&'static str> {
         self.all().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }

@@ -22,17 +22,17 @@ pub struct Host {
     /// The versions that the host should serve.
     pub serves: Plan,
     pub process: Option<Process>,
-    /// The rest of the previous process: a runner that ends at that time.
+    /// The remains of the previous process: a runner, and the time at which it ends.
     pub orphan: Option<(Process, Instant)>,
     /// The end of a pause of the process.
     pub frozen_until: Instant,
     /// The end of a pause of the supervisor.
     pub stopped_until: Instant,
-    /// The time until which the host lets others ask for the lease first.
+    /// The time until which the host has reached its leadership quota, and withholds requests for the lease.
     pub lets_others_ask_until: Instant,
     /// The end of a pause of the watchdog.
     pub unwatched_until: Instant,
-    /// The slew of one of the clocks, in millionths, and its end.
+    /// The slew of one of the clocks, in millionths, and the time at which it ends.
     pub slewed: (i64, Instant),
     /// The time from a shutdown or the end of the process to the next start.
     pub down: Duration,
@@ -44,7 +44,7 @@ pub struct Process {
     pub heard: Heard,
     pub instance: Option<Instance>,
     pub unanswered: BTreeSet<RequestId>,
-    /// True once an answer has shown the object to the process.
+    /// True once an answer has shown the process that the object exists.
     pub has_read_object: bool,
     /// The number of recalls and of other requests, each counted separately.
     pub asked: (u64, u64),
@@ -54,9 +54,9 @@ pub struct Process {
     /// The ids of all acquires and reclaims.
     pub leases: Vec<LeaseId>,
     pub instances: u64,
-    /// The number of scheduled wake-ups. Only the last one counts.
+    /// The number of scheduled wake-ups. Only the last scheduled wake-up has an effect.
     pub wakes: u64,
-    /// Wake-ups in a row at which time did not advance.
+    /// Number of consecutive wake-ups at which time did not advance.
     pub idle_wakes: u32,
     drift: i64,
     /// The clocks at the last change of a clock's speed.
@@ -97,9 +97,9 @@ pub struct Instance {
     pub abort_at: Time,
     /// The time at which the watchdog first noticed a pause past the deadline.
     pub woken: Option<Time>,
-    /// The number of planned checks by the watchdog. Only the last one counts.
+    /// The number of checks that the watchdog has planned. Only the last planned check has an effect.
     pub looks: u64,
-    /// True once nothing of the instance is left, whether the supervisor knows it or not.
+    /// True once nothing of the instance is left, even if the supervisor does not know that yet.
     pub is_gone: bool,
     /// True once a kill or the instance's end has closed its gate.
     pub closed: bool,
@@ -186,7 +186,8 @@ impl Instance {
         self.ending && self.life.dying.is_some()
     }
 
-    /// The longest time, by any clock, until the instance or its host is gone, once a thread can see to that.
+    /// The longest time, by any clock, that it takes to end the instance or its host, once a thread that can do so is
+    /// running.
     pub fn ends_within(&self, lease: Duration) -> Duration {
         lease * 15 / 100 + self.life.words
     }

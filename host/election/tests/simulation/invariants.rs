@@ -1,4 +1,5 @@
-//! The promises, observed from outside with true time. `tests/rules.rs` tests the rules that a single host keeps.
+//! Baton's promises, checked from outside the hosts in true time. `tests/rules.rs` tests the rules that a single host
+//! keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,27 +23,27 @@ pub fn broken(rule: &'static str, what: String) -> Checked {
     Err(Violation { rule, what })
 }
 
-/// The past, as far as the promises need it.
+/// The past events on which the checks of the promises depend.
 #[derive(Default)]
 pub struct History {
-    /// The terms that each process wrote under the lease, with the number of deletions before.
+    /// The terms that each process wrote under the lease, with the number of earlier deletions of the object.
     written: BTreeMap<(usize, u32, Term), u32>,
     /// The number of times that the object was deleted.
     deletions: u32,
-    /// The highest term that was started. No later start may have it or a lower one.
+    /// The highest term that was started. Each later start must have a higher term.
     floor: Term,
     /// Lease ids whose release was sent.
     released: BTreeSet<u128>,
     /// The wait before the first poll of the last started process.
     first_poll: Option<Time>,
-    /// The number of processes with the same first wait as the one started before.
+    /// The number of processes with the same first wait as the process started just before.
     together: u32,
     /// The earliest time at which the lease of each id can end.
     kept_until: BTreeMap<u128, Instant>,
     pub receiver: Receiver,
 }
 
-/// An instance, as the promises see it.
+/// The properties of an instance on which the checks of the promises depend.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     pub host: usize,
@@ -50,7 +51,7 @@ pub struct Running {
     pub lease: Option<LeaseId>,
     /// True if the instance's gate would let an effect pass now.
     pub passes: bool,
-    /// True if the instance's process is paused, or has had no chance yet to see the time.
+    /// True if the instance's process is paused, or has not yet had enough time since a pause to end the instance.
     pub blind: bool,
 }
 
@@ -104,7 +105,7 @@ impl History {
     /// Checks that processes that start together do not poll together.
     pub fn first_polls_are_spread(&mut self, first_poll: Time) -> Checked {
         self.together += u32::from(self.first_poll.replace(first_poll) == Some(first_poll));
-        // One coincidence may be chance: one in a billion.
+        // A single coincidence may be chance, with a probability of one in a billion.
         if self.together > 1 {
             return broken("first_polls_are_spread", format!("some in a row poll {first_poll:?} after their start"));
         }
@@ -116,14 +117,15 @@ impl History {
         self.floor
     }
 
-    /// Notes that the object was deleted. A term that no living host has seen is then unknown: that is the price of
-    /// deleting, and the only way in which a term is ever served twice.
+    /// Notes that the object was deleted. A term that no living host has seen is then unknown. This is the price of a
+    /// deletion, and the only way in which a term can be served twice.
     pub fn deleted(&mut self, lowest_seen: Term) {
         self.set_back(lowest_seen);
         self.deletions += 1;
     }
 
-    /// Notes that an older record was written again. A host that knows no later term continues from it.
+    /// Notes that an older record was written again. A host that knows no later term continues from the term of that
+    /// record.
     pub fn set_back(&mut self, term: Term) {
         self.floor = self.floor.min(term);
         self.receiver.begins_anew();
@@ -175,7 +177,7 @@ impl History {
                 if begins_again {
                     return broken("terms_only_rise", format!("term {term_before} begins again"));
                 }
-                // The outcome stays on record until another module's term begins.
+                // The outcome stays in the record until another module's term begins.
                 let was_over = before.is_some_and(|one| one.outcome == Some(Outcome::Done));
                 let is_same = before.is_some_and(|one| one.module == record.module);
                 let begins = record.node.is_some() && record.term > term_before;

@@ -3,8 +3,8 @@
 //! end, and a node must lead.
 //!
 //! - `BATON_SIM_SEED=7 cargo test -p baton-election --test simulation` prints the events of one seed.
-//! - The gate runs the same seeds every time. `make soak MINUTES=60` runs new ones and prints the first; `make soak
-//!   FIRST=3000` begins there.
+//! - A normal test run uses the same seeds every time. `make soak MINUTES=60` runs new seeds and prints the first one;
+//!   `make soak FIRST=3000` begins with seed 3000.
 //! - A failing run is shrunk and written to `tests/replays/`. A test repeats every file there.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may end by a panic")]
 #![allow(clippy::disallowed_methods, reason = "how long it runs is a plain clock's")]
@@ -33,7 +33,7 @@ use invariants::Violation;
 use plan::Plan;
 use world::World;
 
-/// The gate's seeds. The rarest case of [`coverage`] is met 20 times in these runs.
+/// The seeds of a normal test run. The rarest case of [`coverage`] occurs 20 times in these runs.
 const FIXED: Range<u64> = 0..2_000;
 
 #[test]
@@ -67,7 +67,7 @@ fn every_promise_holds_in_every_run() {
     let Found { runs, failures, coverage } = all.into_inner().unwrap();
     say(&format!("{runs} runs in {:.0} s:\n{}", began.elapsed().as_secs_f64(), coverage.lines()));
     assert!(failures.is_empty(), "\n{}", failures.into_values().collect::<String>());
-    // A search that runs fewer seeds than the gate may miss a case.
+    // A search that runs fewer seeds than a normal test run may miss a case.
     assert!(runs < FIXED.end || coverage.missing().is_empty(), "never met: {:?}", coverage.missing());
 }
 

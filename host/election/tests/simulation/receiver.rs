@@ -10,7 +10,7 @@ use crate::plan::Key;
 pub struct Receiver {
     /// The highest term seen, and its instance.
     highest: Option<(Term, Key)>,
-    /// The number of times that terms began again.
+    /// The number of times that terms started again from a lower number.
     restarts: u32,
 }
 
@@ -28,7 +28,7 @@ impl Receiver {
         Sent { term, by, restarts: self.restarts }
     }
 
-    /// Forgets all terms, since the hosts may have. Effects that were sent before are not judged.
+    /// Forgets all terms, since the hosts may have forgotten them. Effects that were sent earlier are not checked.
     pub fn begins_anew(&mut self) {
         *self = Self { highest: None, restarts: self.restarts + 1 };
     }

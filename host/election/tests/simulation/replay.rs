@@ -1,5 +1,5 @@
-//! Replays: plans as text, with one line for each deviation from a calm day. A failing run is shrunk and written as a
-//! replay. People can read and edit it, and it outlives the generator that made it.
+//! Replays: plans as text, with one line for each deviation from a run without faults. A failing run is shrunk and
+//! written as a replay. People can read and edit a replay, and it stays the same when the generator of plans changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -119,7 +119,7 @@ pub fn read(text: &str) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Drops everything that the failure does not need, as long as the same rule breaks.
+/// Removes everything from the plan without which the same rule is still broken.
 pub fn shrink(mut plan: Plan, violation: &Violation) -> Plan {
     let fails = |plan: &Plan| World::new(plan.clone()).run().is_err_and(|found| found.rule == violation.rule);
     let mut chunk = 64;

@@ -46,7 +46,7 @@ impl Rng {
         self.number() % limit.max(1)
     }
 
-    /// True in `cases` of 1000 cases.
+    /// Returns true with a probability of `cases` ‰.
     pub fn per_mille(&mut self, cases: u64) -> bool {
         self.below(1000) < cases
     }

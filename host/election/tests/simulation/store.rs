@@ -3,13 +3,13 @@
 //! - An acquire carries the object's version. Repeated with the holder's id, it succeeds. With another id, it is
 //!   refused while the lease is held or breaking.
 //! - A renewal after the expiry succeeds as long as nobody has written the object or acquired the lease.
-//! - Lease calls leave the version unchanged. Each write changes it, and no version comes twice.
-//! - A write needs the lease's id, a valid lease (a breaking one still is) and the version.
+//! - Lease calls leave the version unchanged. Each write changes it, and no version occurs twice.
+//! - A write needs the lease's id, a valid lease (a breaking lease is still valid) and the version.
 //! - A release frees the lease at once, in any state under its id.
 //! - The world may act as a witness of deaths. A lease is abandoned only if its holder has written a record under it,
 //!   even one that only notes a wait.
-//! - Instead, all hosts may run on one machine and keep notes, from which they find a lease reclaimable. A host that
-//!   reclaims it excludes the others until its term is written.
+//! - Instead of a witness, all hosts may run on one machine and keep notes, from which they conclude that a lease is
+//!   reclaimable. While one host reclaims a lease, no other host can, until the first has written its term.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// The state of a held lease with that record, for `reader`.
+    /// The state of a held lease with that record, as `reader` reads it.
     pub fn judged(&self, record: Option<&Record>, reader: &str) -> LeaseState {
         let noted = record.and_then(|record| Some((&record.incarnation, *self.ids.get(&record.incarnation)?.last()?)));
         match noted {
@@ -70,7 +70,7 @@ impl Notes {
         is_free
     }
 
-    /// True if a note names both ids: a host that knows one then tries the other too.
+    /// True if one note contains both ids. A host that knows one of the ids then also tries the other.
     fn are_of_one(&self, one: LeaseId, other: LeaseId) -> bool {
         self.ids.values().any(|ids| ids.contains(&one) && ids.contains(&other))
     }
@@ -162,7 +162,7 @@ impl Store {
 
     // ---- outsiders ----
 
-    /// Creates an object, without a record if an outsider does so.
+    /// Creates the object. `record` is `None` if an outsider creates it.
     pub fn create(&mut self, record: Option<Record>) -> Result<Reply, StoreError> {
         if self.object.is_some() {
             return Err(StoreError::Conflict);
@@ -200,7 +200,8 @@ impl Store {
         };
     }
 
-    /// Lets an outside client acquire the lease if it can, without end if `length` is `None`. Returns true if it did.
+    /// Acquires the lease for an outside client, if possible; without expiry if `length` is `None`. Returns true if the
+    /// client now holds the lease.
     pub fn take_outside(&mut self, now: Instant, id: LeaseId, length: Option<Duration>) -> bool {
         let Some(object) = &mut self.object else { return false };
         let is_free = match object.lease {

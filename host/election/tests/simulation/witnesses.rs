@@ -1,5 +1,5 @@
-//! Tests of the simulation itself. It must notice a witness that errs: such a witness reports a death that has not
-//! happened, and no elector can make up for that. A run that is kept must repeat the same events.
+//! Tests of the simulation itself. The simulation must notice a faulty witness, which reports a death that has not
+//! happened: no elector can compensate for that. A run that is kept as a replay must repeat the same events.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::plan::{Aimed, Ask, Fault, Moment, Outage, Plan, Witness};
 use crate::replay;
 use crate::world::World;
 
-/// Number of runs in which an erring witness must be noticed. The one that hides longest is noticed in run 103.
+/// Number of runs within which each faulty witness must be noticed. The last one is noticed in run 103.
 const RUNS: u64 = 500;
 
 #[test]
@@ -55,7 +55,8 @@ fn kept_run_repeats_its_events() {
 }
 
 /// The store breaks a lease while one host is cut off from it. A second host acquires the lease, must wait until the
-/// first one's instance has ended, and dies at once. The record still names the first host, the lease the second.
+/// first host's instance has ended, and dies immediately. The record then still contains the first host, although the
+/// second host held the lease.
 fn dies_while_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     let cut = Duration::from_secs(20);
     let mut plan = Plan { witness, ..Plan::from_seed(seed) };
@@ -68,7 +69,7 @@ fn dies_while_broken_lease_may_run(seed: u64, witness: Witness) -> Plan {
     plan.faults = vec![(cut, outage), (cut, Fault::Break { period: Duration::ZERO })];
     let crash = Fault::Crash { host: dies, down: 3 * cut };
     let moment = Moment::Asks(Ask::Acquire);
-    // The request has arrived, and what the host writes next has not.
+    // By then, the request has arrived, but the host's next write has not.
     let after = Duration::from_millis(8);
     plan.aimed = vec![Aimed { from: cut, host: dies, moment, after, fault: crash }];
     plan.heal_at = plan.heal_at.max(6 * cut);

@@ -1,4 +1,5 @@
-//! Confines the process that compiles untrusted modules, which only computes.
+//! Confines the process that compiles untrusted modules. That process only computes, so it needs neither files nor the
+//! network.
 
 use std::io;
 
@@ -35,7 +36,7 @@ fn filter(code: Code) -> Result<BpfProgram, BackendError> {
     let mut calls = Calls::needed()?;
     calls.threads()?;
     calls.names()?;
-    // Allow private anonymous memory. It is not executable, unless `mprotect` below may make it so.
+    // Allow private anonymous memory. It is not executable, unless the rule for `mprotect` below allows making it so.
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     calls.when(libc::SYS_mmap, [no_code(2), flags(3, private | libc::MAP_SHARED, private)])?;
     match code {

@@ -1,4 +1,5 @@
-//! Seccomp filters: the system calls that a process may make, starting from those that all our processes need.
+//! Seccomp filters: lists of the system calls that a process may make. Each list starts with the calls that all our
+//! processes need.
 //!
 //! A call that is not listed, or whose arguments do not match, fails with `ENOSYS`, so that its caller can fall back to
 //! another call. `clone3` is not listed, since a filter cannot see its flags; libraries then fall back to `clone`.
@@ -87,7 +88,7 @@ impl Calls {
     pub(super) fn needed() -> Result<Self, BackendError> {
         let mut calls = Self(BTreeMap::new());
         calls.all(NEEDED);
-        // Allow signals to this process, which `abort` sends.
+        // Allow this process to signal itself, as `abort` does.
         let own = i32::try_from(std::process::id()).unwrap_or(-1);
         calls.when(libc::SYS_tgkill, [is(0, own)])?;
         // Allow reading a descriptor's flags and duplicating the descriptor.
@@ -165,7 +166,7 @@ impl Calls {
     /// Allows TCP sockets, but no other protocol.
     pub(super) fn tcp(&mut self) -> Result<(), BackendError> {
         for family in [libc::AF_INET, libc::AF_INET6] {
-            // Check the protocol: others have stream sockets, too, and Landlock does not restrict those.
+            // Check the protocol: other protocols also have stream sockets, and Landlock does not restrict those.
             for protocol in [0, libc::IPPROTO_TCP] {
                 let stream = flags(1, !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), libc::SOCK_STREAM);
                 self.when(libc::SYS_socket, [is(0, family), stream, is(2, protocol)])?;

@@ -40,7 +40,7 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | MakeDir | MakeSym | RemoveFile | RemoveDir | Refer
 });
 
-/// The reason a process could not be confined, although its kernel supports that.
+/// The reason a process could not be confined, although its kernel supports confinement.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     /// The kernel refused an operation that every kernel supports.
@@ -60,7 +60,8 @@ impl From<rustix::io::Errno> for ConfineError {
     }
 }
 
-/// Returns true if a process keeps the descriptor [`RunnerReach::holds`] even if a guest takes the process over.
+/// Returns true if a process cannot give up the descriptor [`RunnerReach::holds`], even if a guest takes the process
+/// over.
 #[must_use]
 pub fn keeps_what_it_holds() -> bool {
     has_seccomp()
@@ -85,8 +86,8 @@ fn give_up_privileges() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Restricts file access to the granted folders, and TCP to outgoing connections if the network is granted. Forbids
-/// signals to processes outside this Landlock domain, and connections to their abstract sockets.
+/// Restricts file access to the granted folders. Allows TCP connections only if the network is granted, and only
+/// outgoing ones. Forbids signals to processes outside this Landlock domain, and connections to their abstract sockets.
 fn give_up_files(reach: &RunnerReach<'_>) -> Result<RestrictionStatus, RulesetError> {
     let tcp = if reach.network { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let mut rules = Ruleset::default()

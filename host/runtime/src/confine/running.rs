@@ -1,7 +1,7 @@
 //! Confines a process that runs one instance of a guest. The process keeps the descriptors that it was given, and can
-//! use the folders and TCP connections that its coordinator was granted. Confinement has three steps: the template is
-//! confined before it maps untrusted code, the forked process is confined to its grants, and then further once all its
-//! threads exist.
+//! use the folders and TCP connections that its coordinator was granted. Confinement has three steps. First, the
+//! template is confined before it maps untrusted code. Second, each process that it forks is confined to the
+//! coordinator's grants. Third, the forked process is confined further once all its threads exist.
 //!
 //! The kernel cannot enforce everything, so the runner's own code must take these gaps into account:
 //!
@@ -35,8 +35,8 @@ pub struct RunnerReach<'a> {
     pub holds: Option<BorrowedFd<'a>>,
 }
 
-/// Permanently confines this process to loading a guest and forking siblings, which [`to_loading`] and [`to_running`]
-/// can confine further. The process must have only one thread.
+/// Permanently confines this process to loading a guest and forking siblings. [`to_loading`] and [`to_running`] can
+/// confine each sibling further. The process must have only one thread.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -48,9 +48,9 @@ pub fn to_forking() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Permanently confines this process, after [`to_forking`], to its own preparation and its grants. The process must
-/// have only one thread; threads created later inherit the confinement. It must already have its descriptors and shared
-/// memory.
+/// Permanently confines this process, after [`to_forking`], to the calls that it needs to prepare itself and to use its
+/// grants. The process must have only one thread; threads created later inherit the confinement. It must already have
+/// its descriptors and shared memory.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -64,7 +64,8 @@ pub fn to_loading(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
 
 /// Permanently confines all threads of this process, after [`to_loading`], to running a linked instance. The process
 /// can then add no threads and no code, so its thread pool must have reached its full size. If no files are granted,
-/// the process must query descriptors with `fstat`, since the standard library calls `statx` with an empty path.
+/// `statx` is forbidden. The process must then query descriptors with `fstat`, not through the standard library, which
+/// calls `statx` with an empty path.
 ///
 /// # Errors
 /// [`ConfineError`] if a mechanism that the kernel supports fails. A mechanism that the kernel lacks is not an error.
@@ -75,7 +76,7 @@ pub fn to_running(reach: &RunnerReach<'_>) -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Calls on open descriptors and their events, which do a runner's regular work.
+/// Calls on open descriptors and their events. A runner's regular work consists of these calls.
 const OPEN: &[libc::c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -154,7 +155,8 @@ fn forking() -> Result<BpfProgram, BackendError> {
         libc::SYS_landlock_restrict_self,
         libc::SYS_recvmsg,
         libc::SYS_setsid,
-        // For `abort`. Each fork has its own process id, so only the fork's next filter can restrict the target.
+        // For `abort`. This filter cannot restrict the target to the calling process, since each fork has its own
+        // process id. The next filter of each fork does.
         libc::SYS_tgkill,
     ]);
     calls.when(libc::SYS_clone, [is(0, libc::CLONE_PARENT | libc::SIGCHLD)])?;
@@ -175,9 +177,10 @@ fn preparing(files: bool, network: bool, holds: Option<BorrowedFd<'_>>) -> Resul
     calls.threads()?;
     calls.names()?;
     calls.code()?;
-    // Code is mapped by reopening its descriptor through `/proc`. Landlock allows that for memory files.
+    // Allow opening files read-only. Code is mapped by reopening its descriptor through `/proc`, which Landlock allows
+    // for memory files.
     calls.when(libc::SYS_openat, [flags(2, libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC, libc::O_RDONLY)])?;
-    // Memory images are sealed.
+    // Allow sealing memory images.
     calls.any_of(libc::SYS_fcntl, 1, &[libc::F_ADD_SEALS, libc::F_GET_SEALS])?;
     // Allow setting this process's limits.
     calls.when(libc::SYS_prlimit64, [is(0, 0)])?;
@@ -221,7 +224,7 @@ fn working(files: bool, network: bool) -> Result<Calls, BackendError> {
     calls.when(libc::SYS_ioctl, [is(1, libc::FIONBIO as libc::c_int)])?;
     if files {
         calls.all(FILES);
-        // By open descriptor only: Landlock does not restrict setting times by path.
+        // Allow setting times by open descriptor only, since Landlock does not restrict setting times by path.
         calls.when(libc::SYS_utimensat, [null(1), is(3, 0)])?;
     }
     if network {

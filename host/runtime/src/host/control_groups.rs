@@ -38,7 +38,7 @@ struct Inner {
     folder: PathBuf,
     /// True if the memory controller is available.
     bounds_memory: bool,
-    /// Receives the first error.
+    /// Called with the first error.
     tell: Mutex<Option<Tell>>,
 }
 
@@ -58,8 +58,9 @@ pub struct ControlGroupsError {
 }
 
 impl ControlGroups {
-    /// Divides the group that is delegated to this process, and moves the process into the part for the host; `None` if
-    /// no group is delegated. `tell` is called with the first later error. Process limits still apply after that error.
+    /// Divides the group that is delegated to this process, and moves the process into the part for the host. Returns
+    /// `None` if no group is delegated. If a runner's group cannot be used later, `tell` is called with the first such
+    /// error. Process limits still apply then.
     ///
     /// # Errors
     /// [`ControlGroupsError`] if the delegated group cannot be used.
@@ -86,8 +87,9 @@ impl ControlGroups {
         Ok(Some(Self(Arc::new(Inner { folder, bounds_memory, tell: Mutex::new(Some(Box::new(tell))) }))))
     }
 
-    /// Returns the folder for the runners' groups, and true if the memory controller is available; `None` without
-    /// controllers.
+    /// Divides `group`, and moves this process into the part for the host if `moves` is true. Returns the folder for
+    /// the runners' groups, and true if the memory controller is available. Returns `None` if no controller is
+    /// available.
     fn divide(group: &Path, moves: bool) -> Result<Option<(PathBuf, bool)>, ControlGroupsError> {
         let failed = |what| move |source| ControlGroupsError { group: group.to_owned(), what, source };
         let has = fs::read_to_string(group.join("cgroup.controllers")).map_err(failed("reading its controllers"))?;
@@ -112,15 +114,16 @@ impl ControlGroups {
         for group in [group, &folder] {
             write(group.join("cgroup.subtree_control"), all.join(" ")).map_err(failed("enabling its controllers"))?;
         }
-        // Remove the groups that a killed host left behind. This fails for files and for groups that contain processes,
-        // which stay.
+        // Remove the groups that a killed host left behind. Removal fails for files and for groups that still contain
+        // processes, so these stay.
         for left in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             let _ = fs::remove_dir(left.path());
         }
         Ok(Some((folder, has.contains(&"memory"))))
     }
 
-    /// Moves a runner, which must not have been reaped yet, into its own group; `None` if that fails. Blocks.
+    /// Moves a runner into a group of its own. Returns `None` if that fails. The runner must not have been reaped yet.
+    /// Blocks.
     pub(crate) fn enter(&self, runner: Pid) -> Option<ControlGroup> {
         let Inner { folder, bounds_memory, .. } = &*self.0;
         let runner = runner.as_raw_nonzero().to_string();
@@ -187,7 +190,7 @@ impl ControlGroup {
     }
 }
 
-/// Writes to an existing file of the kernel.
+/// Writes to an existing kernel file.
 fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all(text.as_ref())
 }
@@ -200,7 +203,7 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the group of a process, given its `/proc/PID/cgroup`.
+/// Returns the group of a process, given the content of its `/proc/PID/cgroup`.
 fn own_group(groups: &str) -> Option<PathBuf> {
     // The line for version 2 has hierarchy number 0 and no controllers. A group outside this namespace begins with
     // `/..`.
@@ -208,8 +211,8 @@ fn own_group(groups: &str) -> Option<PathBuf> {
     (!own.starts_with("..")).then(|| Path::new(ROOT).join(own))
 }
 
-/// Returns true if a process was killed because this group, and not a group above it, ran out of memory
-/// (`memory.events`).
+/// Returns true if a process was killed because this group itself ran out of memory, not a group above it. `events` is
+/// the content of `memory.events`.
 fn ran_out(events: &str) -> bool {
     let has = |event: &str| {
         events.lines().any(|line| line.split_once(' ').is_some_and(|(name, count)| name == event && count != "0"))

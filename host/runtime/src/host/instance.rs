@@ -40,8 +40,9 @@ pub trait InstanceHandle: Send {
     /// Waits for the next event. Cancel safe.
     fn next_event(&mut self) -> BoxFuture<'_, InstanceEvent>;
 
-    /// Asks the instance to stop. Later requests are ignored. If this process also runs the `next` term, the host
-    /// claims the state for that term before it asks, unless the claim takes too long.
+    /// Asks the instance to stop. Later requests are ignored. If the `next` term also runs in this host, the host first
+    /// claims the state for that term, and then asks the instance to stop. If the claim takes too long, the host does
+    /// not wait for it.
     fn stop(&mut self, reason: StopReason, message: String, grace_ends: Time, next: Option<Term>);
 
     /// Refuses all effects from now on, and kills the instance, whatever it is doing.
@@ -86,8 +87,8 @@ pub(super) struct RunnerHandle {
 impl InstanceControl {
     /// Copies the gate's deadline to the runner's page.
     pub(super) fn open(&self) {
-        // The fence ensures that the thread that extends the deadline sees the runner, or the thread that sets the
-        // runner sees the new deadline.
+        // The fence ensures that at least one of two things is true: the thread that extends the deadline sees the
+        // runner, or the thread that sets the runner sees the new deadline.
         fence(Ordering::SeqCst);
         if let Some(RunnerHandle { page, .. }) = self.runner.get() {
             page.open_for(|| self.gate.remaining());
@@ -133,8 +134,8 @@ impl InstanceControl {
         self.lapsed.load(Ordering::Acquire) || self.gate.remaining() <= APART
     }
 
-    /// True if an effect was refused because the deadline had passed. The runner's own claim is not sufficient, since
-    /// such an end does not count as a failure, and the next instance starts at once.
+    /// True if an effect was refused because the deadline had passed. The runner's own claim of a refusal is not
+    /// sufficient: an end after a refusal does not count as a failure, and the next instance starts at once.
     pub(super) fn was_refused(&self) -> bool {
         self.is_late() && self.runner.get().is_some_and(|runner| runner.tally.refused())
     }
@@ -169,7 +170,7 @@ pub enum InstanceEvent {
     Begun,
     /// The guest gives up leadership.
     StepDown(String),
-    /// The process was killed, but has not exited shortly afterwards.
+    /// The process was killed, but had not exited a short time later.
     Dying,
     /// The instance is gone. This is the last event.
     Gone(Gone),
@@ -260,7 +261,7 @@ impl Drop for Instance {
     }
 }
 
-/// The next term in this process, and the stop request that makes way for it.
+/// The next term, which also runs in this host, and the request that stops the current instance.
 #[derive(Clone)]
 pub(super) struct Successor {
     pub(super) term: Term,

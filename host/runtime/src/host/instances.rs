@@ -46,11 +46,11 @@ pub struct InstanceUsage {
     pub requests: LimitUsage,
     /// Lines of output so far.
     pub lines: u64,
-    /// Lines that were dropped, which `lines` does not include.
+    /// Number of dropped lines. `lines` does not include them.
     pub dropped: u64,
-    /// Limit on lines per second, in the long run.
+    /// Limit on the average number of lines per second. Short bursts may exceed it.
     pub lines_per_second: u32,
-    /// The system resources that its process uses now.
+    /// The system resources that the instance's process uses now.
     pub process: ProcessUse,
 }
 
@@ -71,7 +71,7 @@ impl ProcessUse {
         let raw = pid.as_raw_nonzero().get();
         let number = u32::try_from(raw).unwrap_or(0);
         let stat = std::fs::read_to_string(format!("/proc/{raw}/stat")).unwrap_or_default();
-        // The second field is the program's name, which may contain anything.
+        // The second field is the program's name, which may contain any character, including spaces and parentheses.
         let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         let (user, system, resident) = (field(14), field(15), field(24));

@@ -48,7 +48,8 @@ pub struct Launcher {
     pub arguments: Vec<String>,
     /// Environment variables of the guest.
     pub env: Vec<(String, String)>,
-    /// Configuration of the guest, as variables and as the content of `wasi:config/store`.
+    /// Configuration of the guest. The guest gets it both as environment variables and as the content of
+    /// `wasi:config/store`.
     pub config: Vec<(String, String)>,
     /// Secrets in the configuration, read again for each instance.
     pub secrets: Vec<SecretSource>,
@@ -60,7 +61,7 @@ pub struct Launcher {
     pub watchdog: Arc<Watchdog>,
 }
 
-/// Starts instances for a supervisor. [`Launcher`] starts real ones.
+/// Starts instances for a supervisor. [`Launcher`] is the implementation that starts real instances.
 pub trait Launch: Send + Sync {
     /// Starts an instance of `module` that serves `term`. Any failure is reported by
     /// [`InstanceEvent::Gone`](crate::InstanceEvent::Gone).
@@ -82,10 +83,11 @@ pub trait Launch: Send + Sync {
     /// Discards the preparations, since another node holds the lease.
     fn expects_none(&self);
 
-    /// Discards what the last instance has left to its successor: this node no longer holds the lease.
+    /// Discards the state that the last instance has left to its successor, since this node no longer holds the lease.
     fn clear_handover(&self);
 
-    /// Returns a watch that changes when timers have missed time while an instance runs.
+    /// Returns a watch that is notified if timers have missed time while an instance runs, for example because the
+    /// machine was suspended.
     fn missed_by_timers(&self) -> watch::Receiver<()>;
 }
 

@@ -31,8 +31,8 @@ const DESCRIPTORS: u64 = 64;
 /// Memory (bytes) that a runner may use in addition to its guest's memory and the arguments of calls.
 const ROOM: u64 = 64 << 20;
 
-/// Most memory (bytes) that the kernel uses for a connection: both directions, each twice the size that was set
-/// (socket(7)).
+/// Maximum memory (bytes) that the kernel uses for a connection. There is one buffer for each direction, and the kernel
+/// doubles the size that was set (socket(7)).
 const CONNECTION: u64 = 4 * KEPT_BY_KERNEL as u64;
 
 impl Policy {

@@ -1,8 +1,8 @@
 //! Starts, watches, kills and reaps the processes of this program: templates and runners.
 //!
-//! One thread starts all templates and lives as long as the host. The kernel kills a process when the thread that is
-//! its parent exits (`PR_SET_PDEATHSIG`, prctl(2)), and a forked runner has the same parent as its template. The thread
-//! also reaps processes that no caller waits for.
+//! One thread starts all templates. It must live as long as the host, since the kernel kills a process when the thread
+//! that started it exits (`PR_SET_PDEATHSIG`, prctl(2)). This applies to runners, too: a forked runner has the same
+//! parent as its template. The thread also reaps processes that no caller waits for.
 
 use std::ffi::CStr;
 use std::io::{self, IoSlice};
@@ -93,7 +93,7 @@ impl Processes {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If the system has no thread or no descriptor left.
+    /// Returns an error if the thread cannot be started.
     pub fn new() -> io::Result<Self> {
         Self::in_groups(None)
     }
@@ -108,8 +108,8 @@ impl Processes {
         Ok(Self(Arc::new(Starter { groups, requests: Some(requests), thread: Some(thread) })))
     }
 
-    /// Starts `program` as a template, which takes these descriptors with [`receive`]. Also returns the socket to the
-    /// template.
+    /// Starts `program` as a template. Returns its process and a socket to it. The template takes these descriptors
+    /// with [`receive`].
     ///
     /// # Errors
     /// Returns an error if a system call fails.
@@ -124,7 +124,7 @@ impl Processes {
     /// Takes over a runner that a template has forked.
     ///
     /// # Errors
-    /// If a system call fails. The runner is killed then.
+    /// Returns an error if a system call fails. The runner is then killed.
     pub(crate) async fn adopt(&self, pid: Pid) -> io::Result<Process> {
         let (answer, answered) = oneshot::channel();
         self.request(Request::Adopt(Box::new(Adopt { pid, back: self.back()?, answer })));
@@ -160,7 +160,7 @@ impl Processes {
 
     fn request(&self, request: Request) {
         if let Some(requests) = &self.0.requests {
-            // The thread receives until the last sender is dropped.
+            // Cannot fail: the thread receives until the last sender is dropped.
             let _ = requests.send(request);
         }
     }
@@ -348,8 +348,8 @@ fn start(program: &Path, descriptors: &[impl AsFd]) -> io::Result<(Pid, OwnedFd,
     }
 }
 
-/// Opens the pidfd of a forked runner, which must be a child of this process. Any other process would be killed by
-/// mistake.
+/// Opens the pidfd of a forked runner. Returns an error if the process is not a child of this process, since it would
+/// later be killed by mistake.
 fn adopt(pid: Pid) -> io::Result<OwnedFd> {
     // The process has not been reaped, so the pid is still its own.
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
@@ -357,7 +357,7 @@ fn adopt(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd)
 }
 
-/// Sends descriptors to the process that takes them with [`receive`] at the other end.
+/// Sends descriptors to the process at the other end of the socket, which takes them with [`receive`].
 ///
 /// # Errors
 /// Returns an error if a system call fails.
@@ -373,7 +373,7 @@ pub(crate) fn hand_over(socket: impl AsFd, descriptors: &[impl AsFd]) -> io::Res
     Ok(())
 }
 
-/// Receives the next descriptors; none if the other end is closed.
+/// Receives the next descriptors. Returns no descriptors if the other end is closed.
 ///
 /// # Errors
 /// Returns an error if a system call fails.
@@ -391,9 +391,9 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     Ok(received)
 }
 
-/// Ties this process to its parent: the kernel kills it when the thread that started it exits, and that thread lives as
-/// long as the process `parent`. Also moves it to a session of its own, and names it, since its path says nothing.
-/// Returns false if the parent has exited already.
+/// Ties this process to its parent, the process `parent`: the kernel kills this process when the thread that started it
+/// exits. That thread lives as long as the parent. Also moves this process to a session of its own, and names it, since
+/// the path of its program does not show its role. Returns false if the parent has exited already.
 ///
 /// # Errors
 /// Returns an error if a system call fails.

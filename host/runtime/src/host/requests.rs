@@ -21,18 +21,20 @@ use crate::wire::protocol::{self, Change, FromRunner, How, LOOKUPS, NotCommitted
 use baton_base::address::kind_from_here;
 use baton_store::state::{self, Claim, CommitError, HandoverClaim};
 
-/// Maximum number of response bytes not yet written to a runner when the runner sends another request. Real responses
+/// Maximum number of response bytes that may still be unwritten when the runner sends its next request. Real responses
 /// are far shorter.
 const UNREAD: usize = 1 << 20;
 
-/// Maximum number of notices about refusals and nearly reached limits. A runner sends each of them once, so it has
-/// fewer to send.
+/// Maximum number of notices about refusals and nearly reached limits. A correct runner sends each of them only once,
+/// so it never reaches this number.
 const TOLD: u32 = 64;
 
-/// Maximum length of a line from a runner (bytes): each invalid byte was replaced by a character of 3 bytes.
+/// Maximum length of a line from a runner (bytes). The runner replaces each invalid byte by a character of 3 bytes, so
+/// a line can be 3 times as long as the line that the guest wrote.
 const LINE: usize = LONGEST_LINE * 3;
 
-/// Timeout for an instance to begin, which usually takes milliseconds. Until then, no other node can lead.
+/// Timeout for an instance to begin, which usually takes milliseconds. Until the instance has begun or failed, no other
+/// node can lead.
 const BEGINS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Exchanges messages with the runner of one instance.
@@ -147,15 +149,14 @@ impl<'a> InstanceLoop<'a> {
         }
     }
 
-    /// Handles a message from the runner. `unwritten` is the number of bytes that have not been written to the runner
-    /// yet.
-    /// Checks that the runner keeps to the protocol. Otherwise returns how it violates the protocol.
+    /// Checks that a message keeps to the protocol; otherwise returns the violation. `unwritten` is the number of bytes
+    /// that have not been written to the runner yet.
     fn check(&mut self, message: &FromRunner, unwritten: usize) -> Result<(), String> {
         let is_answered = matches!(message, FromRunner::Commit(_) | FromRunner::Resolve { .. });
         if !is_answered && !self.lines.admits() {
             return Err("it sent too many messages".to_owned());
         }
-        // By now the runner has read its start message, and it keeps reading while it waits.
+        // A correct runner has read its start message by now, and reads responses while it waits.
         if is_answered && unwritten > UNREAD {
             return Err("it does not read the responses to its requests".to_owned());
         }
@@ -236,7 +237,7 @@ impl<'a> InstanceLoop<'a> {
                 return Some(ExitCause::Cannot(End::Crashed(format!("the runner panicked: {why}"))));
             }
             FromRunner::Ended(ended) => return Some(ExitCause::Ended(ended)),
-            // Not permitted any more: see `check`.
+            // `check` has already rejected these messages.
             FromRunner::Ready { .. } | FromRunner::Failed(_) => {}
         }
         None

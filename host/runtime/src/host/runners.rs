@@ -26,17 +26,17 @@ use crate::wire::protocol::LOOKUPS;
 use crate::wire::protocol::{FromRunner, Messages, Setup, ToRunner, frame};
 use crate::wire::shared::{Others, SharedMemory};
 
-/// Timeout for forking a runner and for making it ready, which takes milliseconds.
+/// Timeout for forking a runner, and for making it ready. Each of the two usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Timeout for a runner that rehearses. After that, a runner is made that does not rehearse. A rehearsal runs none of
-/// the module's code, but the module determines how much memory must be set up.
+/// Timeout for a runner that rehearses. After that, the host makes a runner that does not rehearse. A rehearsal runs
+/// none of the module's code, but it can take long, since the module determines how much memory must be set up.
 const REHEARSES_WITHIN: Duration = Duration::from_secs(2);
 
-/// Number of failed rehearsals after which a version is not rehearsed any more.
+/// Number of failed rehearsals after which the runners of a version no longer rehearse.
 const REHEARSALS: u32 = 2;
 
-/// Overhead of a runner's message (bytes) compared with the largest call of its guest.
+/// Maximum overhead of a runner's message (bytes), in addition to the largest call of its guest.
 const ENVELOPE: usize = 64 << 10;
 
 /// A runner could not be made.
@@ -100,7 +100,8 @@ pub(crate) struct Ready {
 }
 
 impl Runners {
-    /// Makes runners with this policy, which `templates` fork. The host's side of their instances runs on `handle`.
+    /// Creates the runners of a coordinator with this policy. `templates` fork the runners, and the host's side of
+    /// their instances runs on `handle`.
     #[must_use]
     pub fn new(policy: Policy, templates: &Templates, handle: &Handle) -> Self {
         Self(Arc::new(Inner {
@@ -139,7 +140,7 @@ impl Runners {
         Ok(())
     }
 
-    /// Starts to make a runner ready for each of these versions, and kills the runners of all others.
+    /// Starts to make a runner ready for each of these versions, and kills the runners of all other versions.
     pub fn keep(&self, modules: &[&Module]) {
         let keeps = |digest: &Digest| modules.iter().any(|module| module.digest() == *digest);
         lock(&self.0.versions).retain(|digest, _| keeps(digest));
@@ -203,7 +204,7 @@ impl Runners {
         Arc::clone(version)
     }
 
-    /// Makes a runner that has rehearsed; one that has not if rehearsals of this version fail.
+    /// Makes a runner that has rehearsed. If rehearsals of this version fail, makes a runner that has not.
     async fn make_rehearsed(&self, module: &Module, version: &Version) -> Result<Ready, RunnerError> {
         if version.failed_rehearsals.load(Ordering::Relaxed) < REHEARSALS {
             let mut ready = self.fork(module, &version.template).await?;
@@ -278,7 +279,8 @@ fn lost(after: Duration) -> RunnerError {
 }
 
 impl RunnerError {
-    /// The error for a process that ended with this status. SIGKILL may come from the kernel when memory is short.
+    /// Returns the error for a process that ended with this status. SIGKILL may come from the kernel when memory is
+    /// short.
     pub(crate) fn of(status: Status) -> Self {
         let why = describe_exit(status);
         match status {

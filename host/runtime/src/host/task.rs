@@ -1,4 +1,4 @@
-//! The task that supervises one instance: it waits for the end, and decides what the end was.
+//! The task that supervises one instance: it waits until the instance has ended, and determines how it ended.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -75,7 +75,8 @@ pub(super) enum ExitCause {
 }
 
 impl InstanceTask {
-    /// Begins at once if a runner is ready and there is no state to claim and no file to read.
+    /// Begins at once if a runner is ready and there is no state to claim and no file to read. Otherwise returns
+    /// `None`.
     pub(super) fn begin_at_once(&self) -> Option<Begun> {
         let waits = self.states.is_some() || self.launcher.secrets.iter().any(|secret| secret.file().is_some());
         if waits {
@@ -127,7 +128,7 @@ impl InstanceTask {
             gone = &mut until_gone => return gone,
             () = self.lingers() => {}
         }
-        // The channel has room; the receiver may be gone.
+        // The channel has room, so this fails only if the receiver is gone.
         let _ = self.tell.try_send(InstanceEvent::Dying);
         until_gone.await
     }

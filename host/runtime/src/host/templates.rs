@@ -1,5 +1,5 @@
 //! The template processes of a host. A template maps and links the code of one version, runs none of it, and forks the
-//! runners that do. Coordinators that run the same version share a template.
+//! runners that run it. Coordinators that run the same version share a template.
 
 use std::collections::HashMap;
 use std::io;
@@ -75,10 +75,10 @@ impl Templates {
     /// Returns a locked descriptor of the lock file for a new runner, if there is a lock file.
     ///
     /// # Errors
-    /// If the file cannot be locked.
+    /// Returns an error if the file cannot be locked.
     pub(crate) async fn lock(&self) -> io::Result<Option<OwnedFd>> {
         let Some(file) = self.0.lock_file.clone() else { return Ok(None) };
-        // The file system may block, and the task that waits must not.
+        // Locking may block on the file system, so it runs on a blocking thread.
         tokio::task::spawn_blocking(move || file.for_runner()).await.map_err(io::Error::other)?.map(Some)
     }
 
@@ -105,7 +105,7 @@ impl Template {
     pub(crate) async fn fork(&self, descriptors: &[OwnedFd]) -> Result<Process, RunnerError> {
         let processes = &self.templates.0.processes;
         let mut live = self.live.lock().await;
-        // The template may have exited since: the kernel may have killed it to free memory.
+        // The template may have exited since its last fork, for example because the kernel killed it to free memory.
         let template = match &mut *live {
             Some(template) if template.process.is_alive() => template,
             none => none.insert(self.link().await?),
@@ -145,10 +145,10 @@ impl Template {
 impl Live {
     /// Makes the template fork a runner that takes these descriptors. The inner error comes from the template.
     ///
-    /// Cancel safe: the next call ends a runner whose caller has given up.
+    /// Cancel safe: the next call kills a runner whose caller has given up.
     ///
     /// # Errors
-    /// If the template failed. It must not be used again, since its next answer is unknown.
+    /// Returns an error if the template failed. The template must not be used again, since its next answer is unknown.
     async fn fork(&mut self, processes: &Processes, descriptors: &[OwnedFd]) -> io::Result<io::Result<Pid>> {
         while self.asked > 0 {
             if let Ok(stray) = self.answer().await? {

@@ -1,4 +1,5 @@
-//! The size of a component: its number of core instances, to which the limit on instances applies, and of steps.
+//! The size of a component: its number of core instances, which the limit on instances applies to, and its number of
+//! instantiation steps.
 
 use wasmtime::component::Component;
 use wasmtime_environ::component::{ComponentTranslation, ComponentTypesBuilder, GlobalInitializer, Translator};
@@ -43,8 +44,8 @@ pub(crate) fn component_size(binary: &[u8]) -> wasmtime::Result<ComponentSize> {
     })
 }
 
-/// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each,
-/// which is many times larger than its encoding.
+/// Counts the globals and segments of all core modules, instantiated or not. Wasmtime keeps a description of each
+/// global and segment, which is many times larger than the encoding.
 fn declared(binary: &[u8]) -> usize {
     let payloads = Parser::new(0).parse_all(binary).map_while(Result::ok);
     let counts = payloads.map(|payload| match payload {

@@ -60,7 +60,7 @@ pub(crate) fn componentize(module: &[u8]) -> Result<(Vec<u8>, Wrapped), Unwrappa
 }
 
 /// Rejects component types with cyclic dependencies between packages, or with too many packages. Only damaged modules
-/// have them, and the encoder would recurse until its stack overflows and the process crashes.
+/// have such types. They would make the encoder recurse until its stack overflows and the process crashes.
 fn check_types(module: &[u8]) -> Result<(), String> {
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(|error| error.to_string())?
@@ -106,7 +106,8 @@ fn needs(types: &[u8]) -> wasmparser::Result<Needs> {
 
 /// Records which packages use types from other packages.
 fn note_needs(world: &[ComponentTypeDeclaration<'_>], needs: &mut Needs) {
-    // For each type of the world, the packages that it comes from; for each interface, its package.
+    // `types` holds, for each type of the world, the packages that it comes from. `interfaces` holds each interface's
+    // package.
     let (mut types, mut interfaces) = (Vec::<BTreeSet<String>>::new(), Vec::<Option<String>>::new());
     let of = |types: &[BTreeSet<String>], index: u32| types.get(index as usize).cloned().unwrap_or_default();
     for declaration in world {

@@ -21,8 +21,8 @@ impl Engine {
         let mut config = Config::new();
         config.wasm_component_model(true);
         config.wasm_backtrace_max_frames(NonZeroUsize::new(FRAMES));
-        // The default depends on an environment variable that the processes that compile and link do not have. With the
-        // default, their code might not match this engine.
+        // The default depends on an environment variable, which the processes that compile and link do not inherit.
+        // With the default, their code might therefore not match this engine.
         config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
         Ok(Self { wasmtime: wasmtime::Engine::new(&config)? })
     }

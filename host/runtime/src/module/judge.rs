@@ -1,4 +1,5 @@
-//! Judges a component by its interfaces: its kind, and whether this host provides its imports and contract.
+//! Judges a component by its interfaces: determines its kind, and checks that this host provides the imports and the
+//! contract version that the component needs.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,7 @@ pub struct Import {
     pub name: String,
     /// True if the interface is granted.
     pub granted: bool,
-    /// The condition for the grant, or the consequence of having none; empty if granted.
+    /// The condition for the grant, or the consequence of not having the grant; empty if granted.
     pub needs: String,
     /// True if the interface can be imported, with or without a grant.
     #[serde(skip)]
@@ -70,7 +71,7 @@ impl Interfaces {
         found
     }
 
-    /// Reads the interfaces from the bytes of a component, which costs next to nothing.
+    /// Reads the interfaces from the bytes of a component. This costs next to nothing.
     pub(crate) fn in_bytes(component: &[u8]) -> wasmparser::Result<Self> {
         let mut found = Self::none();
         // Imports and exports of nested modules and components do not count.
@@ -145,7 +146,7 @@ pub(crate) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) ->
     let imports: Vec<Import> = imports.iter().map(|name| import(name)).collect();
     let (kind, lack) = kind(&exports).map_or_else(|lack| (None, Some(lack)), |kind| (Some(kind), None));
     let mut problems: Vec<String> = lack.into_iter().collect();
-    // Grouped by package: a language's runtime may import a dozen interfaces of one.
+    // Grouped by package: a language's runtime may import a dozen interfaces of one package.
     let mut missing: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for import in imports.iter().filter(|import| !import.is_there) {
         let package = import.name.split('/').next().unwrap_or_default();
@@ -158,7 +159,7 @@ pub(crate) fn judge(Interfaces { imports, exports, is_too_much }: Interfaces) ->
     Judged { kind, imports, exports, problems: bounded(problems) }
 }
 
-/// Limits the number and length of the problems, since a module can cause any number, of any length.
+/// Limits the number and length of the problems, since a module can cause any number of problems, of any length.
 fn bounded(mut problems: Vec<String>) -> Vec<String> {
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     problems.truncate(MOST_PROBLEMS);
@@ -212,7 +213,7 @@ fn import(name: &str) -> Import {
 const WASI_VERSION: &str = "0.2.12";
 
 /// Returns the version of an import if it is a WASI 0.2 version newer than this host's. Such an import works here if it
-/// needs nothing new.
+/// needs nothing that the newer version added.
 pub(crate) fn newer_wasi(import: &str) -> Option<&str> {
     let (_, version) = import.strip_prefix("wasi:")?.rsplit_once('@')?;
     (is_wasi_0_2(import) && numbers(version) > numbers(WASI_VERSION)).then_some(version)
@@ -278,8 +279,8 @@ impl Fit {
     }
 }
 
-/// Compares a component's version `theirs` with the host's version `known`. By Cargo's rule, a later version has all of
-/// an earlier one with the same major number, or for 0.x the same minor number.
+/// Compares a component's version `theirs` with the host's version `known`. By Cargo's rule, a version is compatible
+/// with earlier versions that have the same major number, or, for 0.x, the same minor number.
 fn fit(theirs: &str, known: &str) -> Fit {
     let (Some(theirs), Some(known)) = (numbers(theirs), numbers(known)) else { return Fit::Unknown };
     let line = |[major, minor, _]: [u64; 3]| (major, if major == 0 { minor } else { 0 });

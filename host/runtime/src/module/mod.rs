@@ -40,7 +40,8 @@ pub const LARGEST_MODULE: u64 = 64 << 20;
 /// since it could use too much host memory.
 const MOST_STEPS: usize = 100_000;
 
-/// A module cannot run here. Messages name it by its file, or by its digest if it comes from elsewhere.
+/// A module cannot run here. The messages identify the module by its file, or by its digest if it does not come from a
+/// file.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// The file cannot be read.
@@ -117,7 +118,7 @@ pub struct Module {
     code: Arc<File>,
 }
 
-/// Properties of a module that are stored behind its code.
+/// Properties of a module. They are stored in one file with its code, after the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outline {
     pub(crate) kind: ModuleKind,
@@ -134,7 +135,8 @@ pub struct Outline {
 pub const OUTLINE: usize = 9;
 
 impl Outline {
-    /// Builds the outline of a component that was made from the module `bytes`. `None` if the host cannot run it.
+    /// Builds the outline of a component that was made from the module `bytes`. Returns `None` if the host cannot run
+    /// the component.
     fn of(component: &[u8], ComponentSize { instances, is_inert, .. }: ComponentSize, bytes: &[u8]) -> Option<Self> {
         let Judged { kind, imports, .. } = judge(Interfaces::in_bytes(component).ok()?);
         let uses_state = imports.iter().any(|import| import.name.starts_with(STATE));
@@ -255,10 +257,10 @@ impl Module {
         }
     }
 
-    /// Compiles a module and returns its properties, whether it would run or not. `name` is the name of the module.
+    /// Compiles a module and returns its properties, even if it would not run here. `name` is the name of the module.
     ///
     /// # Errors
-    /// [`ModuleError`] if it is not a component, or does not compile.
+    /// [`ModuleError`] if the module is not a component and cannot be wrapped as one, or does not compile.
     #[expect(clippy::disallowed_methods, reason = "how long compiling took is told to a person, and decides nothing")]
     pub fn inspect(engine: &Engine, name: &str, bytes: &[u8]) -> Result<Inspection, ModuleError> {
         let started = Instant::now();
@@ -422,7 +424,8 @@ fn invalid(name: &str, error: &wasmtime::Error) -> ModuleError {
     ModuleError::Invalid { module: name.to_owned(), why: plain(error) }
 }
 
-/// Checks a component by its bytes. Damaged bytes are left to the compiler, which reports more.
+/// Checks a component by its bytes. Accepts damaged bytes: the compiler rejects them later, with a more detailed
+/// message.
 fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
     match Interfaces::in_bytes(component).map(judge) {
         Ok(Judged { problems, .. }) if !problems.is_empty() => {
@@ -435,7 +438,8 @@ fn check(name: &str, component: &[u8]) -> Result<(), ModuleError> {
 /// Does all the work that can be done before the instance's term begins.
 fn prepare(engine: &Engine, component: &Component, kind: ModuleKind) -> wasmtime::Result<EntryPoint> {
     let entry = enter(engine, component, kind)?;
-    // Create the memory image now, or the first instance would wait for it. It may contain an interpreter of 20 MB.
+    // Create the memory image now, or the first instance would wait for it. The image may contain an interpreter of 20
+    // MB.
     component.initialize_copy_on_write_image()?;
     Ok(entry)
 }

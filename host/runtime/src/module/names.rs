@@ -1,7 +1,7 @@
 //! Demangles the names of Rust functions in text from modules.
 //!
-//! A plain name may be far longer than its mangled form; the length of C++ names has no bound at all. So long names,
-//! and names of other languages, stay as they are in the module.
+//! A demangled name may be far longer than its mangled form, and the length of C++ names has no bound at all. Long
+//! names, and names from other languages, are therefore left as they are in the module.
 
 use std::fmt::{self, Write as _};
 

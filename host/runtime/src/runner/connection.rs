@@ -33,7 +33,8 @@ impl Wire {
     pub(super) fn report_panics(&self) {
         let wire = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            // If the thread panics while it sends a message, it holds the lock, and nothing can be sent any more.
+            // If the thread panicked while it was sending a message, it still holds the lock, and no further message
+            // can be sent.
             if let Ok(mut to_host) = wire.0.try_lock()
                 && let Ok(message) = frame(&FromRunner::Panicked(panic.to_string()))
             {
@@ -55,7 +56,7 @@ impl Output for Wire {
             Notice::Denied { what, remedy } => FromRunner::Denied { what: what.to_owned(), remedy: remedy.to_owned() },
             Notice::NearLimit(near) => FromRunner::NearLimit(near),
             Notice::RefusedRequest(refused) => FromRunner::RefusedRequest(refused.clone()),
-            // Only the host sends these.
+            // Only the host creates these notices.
             Notice::Started(_) | Notice::StateDelayed(_) => return,
         });
     }

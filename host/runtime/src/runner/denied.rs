@@ -1,6 +1,6 @@
-//! Interfaces that can be imported without a grant, since most languages import files and sockets even if the program
-//! uses neither. Using such an interface fails with an ordinary error in the program's language, and the host's log
-//! names the missing grant.
+//! Interfaces that can be imported without a grant, since most language runtimes import files and sockets even if the
+//! program uses neither. Using such an interface fails with an ordinary error in the program's language, and the host's
+//! log names the missing grant.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsView as _};
 use crate::runner::guest::Guest;
 use crate::wire::output::{Notice, Output};
 
-/// The packages that can be imported without a grant, and what they do then.
+/// The packages that can be imported without a grant, each with the consequence of having no grant.
 pub(crate) const EMPTY: &[(&str, &str)] = &[
     ("wasi:filesystem", "no files without `--dir`: opening a file fails"),
     ("wasi:http", "no requests without `--allow-http URL`: the host refuses requests to other servers"),

@@ -36,17 +36,18 @@ pub(crate) struct Folders {
 }
 
 impl Folders {
-    /// Opens the granted folders. A folder that was replaced after the host started is not the one that was granted.
+    /// Opens the granted folders. Rejects a folder that was replaced after the host started, since it is not the one
+    /// that was granted.
     ///
     /// # Errors
-    /// Names the folder that cannot be opened, and the reason.
+    /// Returns an error that names the folder that cannot be opened, and the reason.
     pub(crate) fn open(gate: &Arc<RunnerGate>, folders: &[Folder]) -> wasmtime::Result<Self> {
         let open = folders.iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { gate: Arc::clone(gate), open })
     }
 }
 
-/// The error if a granted folder cannot be opened on this node. It does not depend on the module's version.
+/// The error if a granted folder cannot be opened on this node. The error does not depend on the module's version.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NoFolder(String);
@@ -146,7 +147,8 @@ macro_rules! reads {
     )*};
 }
 
-/// Like `reads!`, for calls that change a file or folder. Reports those that a read-only grant denies.
+/// Like `reads!`, for calls that change a file or folder. Reports the calls that fail because the folder is granted
+/// read-only.
 macro_rules! writes {
     ($($name:ident($changed:ident: $kind:ty $(, $argument:ident: $type:ty)*) -> $answer:ty;)*) => {$(
         async fn $name(&mut self, $changed: $kind $(, $argument: $type)*) -> FsResult<$answer> {

@@ -99,7 +99,7 @@ impl Folder {
     }
 
     /// Opens the folder if it is still the one that was granted. Symbolic links were resolved when the host started, so
-    /// any link on this path was created later.
+    /// any link on this path was created later, and is not followed.
     ///
     /// # Errors
     /// Says why the folder cannot be opened, and what to do.

@@ -110,7 +110,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     state_contract::add_to_linker::<Guest, HasSelf<Guest>>(linker, |guest| guest)
 }
 
-/// Tells the linker that `wasi:io` needs only the resource table.
+/// Selects the resource table as the only part of a guest that `wasi:io` needs.
 struct Resources;
 
 impl HasData for Resources {

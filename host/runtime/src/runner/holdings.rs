@@ -2,8 +2,8 @@
 //! memory that the host keeps for them.
 //!
 //! The host's memory cannot be measured directly. Each call that leaves data behind adds an upper bound on the size of
-//! that data. If the sum exceeds the limit, the actual size is computed ([`weight`]). So the sum is exact when it
-//! matters, and costs almost nothing otherwise. Tiny handles are limited only by their number.
+//! that data to a sum. If the sum exceeds the limit, the actual size is computed ([`weight`]). So the sum is exact when
+//! it matters, and costs almost nothing otherwise. Tiny handles are limited only by their number.
 
 use std::any::Any;
 use std::sync::atomic::Ordering;
@@ -196,8 +196,8 @@ impl Holdings {
     }
 
     /// Determines the peak number of handles when the instance ends. A table never gives up a slot, so the peak is the
-    /// number of all its slots. With a capacity of 0, the table accepts new handles only in its free slots, which
-    /// counts them.
+    /// number of all its slots, used or free. To count the free slots, this sets the capacity to 0 and adds handles:
+    /// the table then accepts new handles only in its free slots.
     pub(crate) fn finish(&mut self) {
         self.weigh();
         let held = self.table.iter_mut().count() as u64;

@@ -183,8 +183,8 @@ impl GuestEnvironment {
     }
 }
 
-/// A trial start of an instance before there is a term, which is discarded. It brings all memory pages that a real
-/// start touches into memory. No guest function runs, but the guest's memories and tables are set up.
+/// A trial start of an instance before there is a term. The instance is discarded. The trial loads all memory pages
+/// that a real start touches. No guest function runs, but the guest's memories and tables are set up.
 pub(super) struct Rehearsal {
     gate: Arc<RunnerGate>,
     tally: SharedMemory<Tally>,
@@ -194,7 +194,7 @@ impl Rehearsal {
     /// Makes a rehearsal with a closed gate and a tally of its own.
     ///
     /// # Errors
-    /// If a system call fails.
+    /// Returns an error if a system call fails.
     pub(super) fn new() -> std::io::Result<Self> {
         let (_, page) = Page::make()?;
         let (tally, _) = SharedMemory::make("baton-rehearsal", Others::Read)?;
@@ -283,7 +283,7 @@ fn judge(returned: Returned, limits: Limits) -> (How, Option<String>) {
         Ok(Err(Failure::Fatal(why))) => How::Fatal(why),
         Err(error) => match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(0)) => How::Done,
-            // Most guests can report only that their status is not 0, and it arrives as 1.
+            // Most guests can report only success or failure, and a failure arrives as status 1.
             Some(I32Exit(1)) => How::Failed(ERROR_STATUS.to_owned()),
             Some(I32Exit(status)) => How::Failed(format!("the coordinator exited with status {status}")),
             None if error.is::<NoFolder>() => How::Unable(error.to_string()),

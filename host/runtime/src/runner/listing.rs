@@ -1,5 +1,5 @@
 //! Listings of folders, read in parts, so that only one part is in memory. As with `readdir`, entries that are created
-//! or removed meanwhile may or may not appear.
+//! or removed during a listing may or may not appear.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -76,7 +76,7 @@ impl Rest {
         (part, Some(self))
     }
 
-    /// Converts an entry for the guest; `None` for the folder itself, its parent and removed entries.
+    /// Converts an entry for the guest. Returns `None` for the folder itself, its parent and removed entries.
     fn entry(&self, entry: &DirEntry) -> Option<Result<DirectoryEntry, ErrorCode>> {
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
@@ -91,7 +91,7 @@ impl Rest {
         Some(name.to_str().map(entry).map_err(|_| ErrorCode::IllegalByteSequence))
     }
 
-    /// Returns the type of an entry. Not every file system stores it in the folder.
+    /// Returns the type of an entry. Not every file system stores the type in the folder.
     fn kind(&self, entry: &DirEntry, name: &CStr) -> rustix::io::Result<DescriptorType> {
         let kind = match entry.file_type() {
             FileType::Unknown => {

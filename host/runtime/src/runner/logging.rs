@@ -36,7 +36,7 @@ use bindings::wasi::logging::logging;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Single steps. Only guests use this level.
+    /// Single steps of a program. Only guests use this level.
     Trace,
     /// Details for debugging. Only guests use this level.
     Debug,
@@ -54,7 +54,7 @@ pub(crate) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
     logging::add_to_linker::<Guest, HasSelf<GuestLog>>(linker, |guest| &mut guest.log)
 }
 
-/// The guest's side of its log.
+/// Passes a guest's log messages on to the host.
 #[derive(Clone)]
 pub(crate) struct GuestLog {
     gate: Arc<RunnerGate>,
@@ -69,7 +69,7 @@ impl GuestLog {
 
 impl logging::Host for GuestLog {
     fn log(&mut self, level: logging::Level, context: String, message: String) -> wasmtime::Result<()> {
-        // The call has no result, so it cannot report a refusal. The next effect that has one does.
+        // The call has no result, so it cannot report a refusal. The next effect that has a result reports it.
         if self.gate.pass(EffectKind::Output).is_ok() {
             let log = Notice::Log { level: level.into(), context: &context, message: &message };
             self.outlet.put(|output| output.notice(log));

@@ -2,9 +2,9 @@
 //! before it runs untrusted code.
 //!
 //! The runner prepares itself before there is a term to serve ([`Runners`](crate::host::runners::Runners)): it confines
-//! itself, starts its threads, and rehearses the start of an instance without calling any function of it. So the
-//! message that begins an instance finds everything ready. The runner runs one instance and exits with it. However it
-//! ends, the kernel leaves nothing of it behind.
+//! itself, starts its threads, and rehearses the start of an instance without calling any function of it. So everything
+//! is ready when the message that begins an instance arrives. The runner runs one instance and exits with it. However
+//! the process ends, the kernel frees everything that it used.
 
 mod connection;
 pub(crate) mod denied;
@@ -96,7 +96,7 @@ struct Runner {
     wire: Wire,
 }
 
-/// Reads the setup; `None` if the host has exited already.
+/// Reads the setup. Returns `None` if the host has exited already.
 fn begin(Forked { linked, host, descriptors }: Forked) -> anyhow::Result<Option<Runner>> {
     if !tie_to_parent(host, c"baton-runner")? {
         return Ok(None);
@@ -188,7 +188,7 @@ impl Runner {
     }
 }
 
-/// The file that reports this process's memory, opened while files can be.
+/// The file that reports this process's memory. It is opened before the confinement forbids opening files.
 struct Memory {
     statm: File,
     /// Size of a memory page (bytes).
@@ -196,8 +196,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// Limits the memory that this process may allocate from now on. It is a second barrier, behind the accounting of
-    /// what the guest holds.
+    /// Limits the memory that this process may allocate from now on. This is a second barrier, behind the accounting in
+    /// [`holdings`].
     fn limit(mut self, policy: &Policy) -> anyhow::Result<()> {
         let mut text = [0; 256];
         let length = self.statm.read(&mut text)?;

@@ -1,7 +1,7 @@
 //! `wasi:io/poll`: lets a guest wait for an event, or test whether it has occurred.
 //!
-//! This wraps wasmtime's implementation. A guest that polls in a loop without waiting also drives its runtime, since
-//! otherwise its timers would stand still.
+//! This wraps wasmtime's implementation. If a guest polls in a loop without waiting, its polls also drive the runtime.
+//! Otherwise the guest's timers would stand still.
 
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::p2::DynPollable;

@@ -2,9 +2,9 @@
 //! thread, `beside`, while the guest computes.
 //!
 //! So the thread that waits for a response also sends the request and reads the response. If another thread did so,
-//! request and response would each wait until a thread wakes up, which takes longer than a short request. But a guest
-//! may begin a request and then compute, and the request must continue meanwhile: the second thread then drives it.
-//! That thread sleeps while nothing is in progress, and while the guest waits.
+//! both the request and the response would have to wait until a thread wakes up. That takes longer than a short
+//! request. But a guest may begin a request and then compute, and the request must continue meanwhile: the second
+//! thread then drives it. That thread sleeps while nothing is in progress, and while the guest waits.
 
 use std::io;
 use std::pin::pin;
@@ -27,12 +27,12 @@ use baton_base::clock::Clock;
 /// Number of calls on files that run at a time. Further calls wait.
 const FILE_THREADS: usize = 4;
 
-/// Time that a guest computes before the second thread continues what it has begun; at most twice this. Meanwhile the
-/// guest may add to it, such as a body to a request, so that all is sent at once.
+/// Time that a guest computes before the second thread drives the guest's tasks. The actual time is at most twice this.
+/// During this time, the guest can add to a task, for example a body to a request, so that everything is sent at once.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 /// Time that a guest polls without waiting before it drives its runtime, if nothing is in progress. If something is in
-/// progress, the second thread does so, and does it better.
+/// progress, the second thread drives the runtime instead.
 const LOOKS_FOR: Duration = Duration::from_millis(1);
 
 /// The runtime of an instance, with all the threads that it will ever have.
@@ -52,7 +52,7 @@ impl GuestRuntime {
             .thread_name("guest")
             .enable_all()
             .build()?;
-        // A thread starts only if all others are busy, so this occupies all of them at once.
+        // The pool starts a thread only if all others are busy, so this occupies all of them at once.
         let all = Arc::new(Barrier::new(threads + 1));
         for _ in 0..threads {
             let all = Arc::clone(&all);
@@ -94,8 +94,8 @@ impl GuestRuntime {
             self.turns.guest_waits();
             self.runtime.block_on(async {
                 match woken.0.notified().now_or_never() {
-                    // The guest can continue already. Yield first, so that tasks make progress however often it polls,
-                    // and again for events that arrived in the first turn.
+                    // The guest can continue already. Yield first, so that tasks make progress even if the guest polls
+                    // all the time. Yield again for events that arrived during the first yield.
                     Some(()) => {
                         yield_now().await;
                         yield_now().await;
@@ -135,11 +135,11 @@ impl Begun {
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropJoinHandle<T> {
-        // Spawning from outside the runtime would wake it by a system call, even if it is awake.
+        // Spawning from outside the runtime would wake the runtime by a system call, even if it is awake.
         self.runtime.block_on(lazy(|_| self.go_on(future)))
     }
 
-    /// Starts a task for the rest of something that was begun. Dropping the handle aborts the task.
+    /// Starts a task that continues an operation that was begun earlier. Dropping the handle aborts the task.
     pub(crate) fn go_on<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -205,7 +205,8 @@ struct Turns {
     sleeps: AtomicBool,
     /// True while the second thread drives the runtime, or is about to.
     drives: AtomicBool,
-    /// Notified when the guest waits, so that its thread drives the runtime.
+    /// Notified when the guest waits, so that the second thread stops driving the runtime and the guest's thread can
+    /// drive it.
     let_go: Notify,
     beside: Thread,
 }

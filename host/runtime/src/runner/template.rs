@@ -60,7 +60,8 @@ struct Template {
 }
 
 impl Template {
-    /// Links the module. `None` if the host has exited already, or was sent the reason why the module cannot be linked.
+    /// Links the module. Returns `None` if the host has exited already. Also returns `None` if the module cannot be
+    /// linked; the host has then been sent the reason.
     fn begin(host: u32) -> anyhow::Result<Option<Self>> {
         if !tie_to_parent(host, c"baton-template")? {
             return Ok(None);
@@ -71,9 +72,9 @@ impl Template {
         let Ok([from_host, to_host, code]) = <[OwnedFd; 3]>::try_from(receive(&socket)?) else { return Ok(None) };
         memory::keep_one_heap();
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-        // Has the kernel kill runners first if memory runs out. Errors are ignored, since this is optional.
+        // Make the kernel kill runners first if memory runs out. Errors are ignored, since this is optional.
         let _ = std::fs::write("/proc/self/oom_score_adj", "500");
-        // Caches the page size while it can still be looked up. The runners inherit it.
+        // Cache the page size before the confinement forbids looking it up. The runners inherit it.
         let _ = rustix::param::page_size();
         let linked = link(File::from(from_host), &code);
         let (linked, answer) = match linked {
@@ -85,7 +86,8 @@ impl Template {
         Ok(linked.map(|linked| Self { linked, host, socket }))
     }
 
-    /// Forks a runner for each request. Returns in each forked process, and here once the host has closed the socket.
+    /// Forks a runner for each request. Returns in each forked process, and in the template once the host has closed
+    /// the socket.
     fn serve(self) -> anyhow::Result<Option<Forked>> {
         let Self { linked, host, mut socket } = self;
         loop {
@@ -105,7 +107,8 @@ impl Template {
     }
 }
 
-/// Confines this process, and links the version that the host asks for. The inner error says why it cannot run here.
+/// Confines this process, and links the version that the host asks for. The inner error says why the version cannot run
+/// here.
 fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Vec<String>>> {
     confine::to_forking()?;
     let wanted = protocol::read(&mut from_host, LONGEST_TO_RUNNER)?;
@@ -119,9 +122,9 @@ fn link(mut from_host: File, code: &OwnedFd) -> anyhow::Result<Result<Linked, Ve
 /// Forks this process, with the same parent. Returns the pid of the copy, and `None` in the copy.
 ///
 /// Uses `clone`, since container runtimes report `clone3` as not implemented. A thread's id is stored twice, in the
-/// kernel and in the C library. `fork` would update the library's copy, and this does not. The library uses that copy
-/// for locks that know their owner, and for signals to a thread other than the caller. No such lock is held here, and
-/// all later threads get ids of their own.
+/// kernel and in the C library. `fork` would update the library's copy, but this function does not. The library uses
+/// that copy for locks that know their owner, and for signals to a thread other than the caller. No such lock is held
+/// here, and all later threads get ids of their own.
 fn fork_sibling() -> io::Result<Option<i32>> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     // SAFETY: without `CLONE_VM` the copy has its own memory and stack, at the same addresses. This process has one

@@ -1,8 +1,8 @@
 //! Limits on the resources of an instance, and its actual usage.
 //!
-//! Exceeding a limit ends the instance with a message that names the limit, and the flag that raises it, if any. Coming
-//! close to a limit is reported once. Lines of output are the exception: lines above the limit are dropped and counted
-//! (`output`).
+//! An instance that exceeds a limit ends with a message that names the limit, and the flag that raises it, if any. An
+//! instance that comes close to a limit is reported once. Lines of output are the exception: lines above the limit are
+//! dropped and counted (`output`).
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +22,19 @@ pub struct Limits {
     pub memory: u64,
     /// Total number of elements of all tables.
     pub table_elements: u64,
-    /// Number of core instances, and also of memories and of tables, in a component.
+    /// Number of core instances in a component. The same limit applies separately to its memories and to its tables.
     pub instances: u64,
     /// Maximum number of open handles, both to host resources (streams, files, timers) and to resources of the guest's
     /// own components.
     pub handles: u64,
     /// Number of files, folders and folder listings open at a time.
     pub files: u64,
-    /// Lines printed or logged per second in the long run. Bursts may have twice as many.
+    /// Maximum average number of lines printed or logged per second. A burst may have twice as many.
     pub output: u32,
 }
 
 impl Default for Limits {
-    /// Returns limits far above the usage of the components that we know.
+    /// Returns limits that are far above the usage of all components that we know.
     fn default() -> Self {
         Self {
             memory: 256 << 20,
@@ -47,7 +47,7 @@ impl Default for Limits {
     }
 }
 
-/// Resources that an instance has used: peaks, and totals for lines.
+/// Resources that an instance has used: peak values, except that `lines` and `dropped` are totals.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Usage {
     /// Linear memory (bytes).
@@ -56,21 +56,21 @@ pub struct Usage {
     pub table_elements: u64,
     /// Core instances, memories or tables, whichever are most.
     pub instances: u64,
-    /// Handles at a time.
+    /// Handles open at a time.
     pub handles: u64,
     /// Files, folders and listings open at a time.
     pub files: u64,
     /// Memory of the runner for its handles (bytes), as far as it was measured.
     pub kept: u64,
-    /// HTTP requests at a time.
+    /// HTTP requests in flight at a time.
     pub requests: u64,
     /// Lines printed or logged.
     pub lines: u64,
-    /// Lines dropped, which `lines` does not include.
+    /// Lines dropped. `lines` does not include them.
     pub dropped: u64,
 }
 
-/// An action of an instance that is visible outside.
+/// An action of an instance that is visible outside its process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EffectKind {
     /// An HTTP request.
@@ -181,8 +181,8 @@ impl LimitKind {
     }
 }
 
-/// Counts the resources that one instance uses, in memory that its runner writes and its host reads. To the host the
-/// values are claims of the runner: a runner that its guest has taken over can write anything.
+/// Counts the resources that one instance uses, in memory that its runner writes and its host reads. The host must not
+/// trust the values, since a runner that its guest has taken over can write anything.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Tally {
@@ -265,7 +265,7 @@ impl Tally {
 }
 
 impl Limits {
-    /// Explains a wasmtime error that one of these limits caused; `None` for any other error.
+    /// Explains a wasmtime error that one of these limits caused. Returns `None` for any other error.
     pub(crate) fn explain(&self, error: &wasmtime::Error) -> Option<String> {
         if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
             return Some(self.too_many_handles());
@@ -281,7 +281,7 @@ impl Limits {
 }
 
 impl Limits {
-    /// The limit on handles, as the type that wasmtime takes.
+    /// Returns the limit on handles, in the type that wasmtime takes.
     pub(crate) fn handles(&self) -> usize {
         saturated(self.handles)
     }

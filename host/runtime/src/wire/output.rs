@@ -20,8 +20,8 @@ use crate::wire::page::RunnerGate;
 use crate::wire::shared::SharedMemory;
 use baton_base::clock::Clock;
 
-/// Maximum length of a line (bytes), which bounds the host's buffer. Longer lines are split, and longer messages are
-/// cut.
+/// Maximum length of a line (bytes). It bounds the size of the host's buffer. Longer lines are split, and longer log
+/// messages are cut.
 pub const LONGEST_LINE: usize = 8 * 1024;
 
 /// Maximum number of bytes that a guest may write in one call.
@@ -54,7 +54,7 @@ pub trait Output: Send + Sync {
     fn notice(&self, notice: Notice<'_>);
 }
 
-/// Discards all notices, for a rehearsal.
+/// Discards all notices. Used for a rehearsal.
 pub(crate) struct NullOutput;
 
 impl Output for NullOutput {
@@ -64,7 +64,8 @@ impl Output for NullOutput {
 /// A human-readable notice about an instance.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// The guest is about to run its first instruction, this long after the instance was started. Lines come later.
+    /// The guest is about to run its first instruction. Holds the time since the instance was started. The guest's
+    /// lines come after this notice.
     Started(Duration),
     /// One line, without its line ending.
     Line(Stream, &'a str),
@@ -104,7 +105,7 @@ pub enum Notice<'a> {
 pub(crate) struct GuestStream {
     gate: Arc<RunnerGate>,
     lines: Arc<Mutex<Lines>>,
-    /// Records each write as progress, for a guest whose output counts as such.
+    /// Set if each write counts as the guest's progress.
     progress: Option<SharedMemory<Tally>>,
 }
 
@@ -117,7 +118,7 @@ pub(crate) fn guest_streams(gate: &Arc<RunnerGate>, outlet: &Arc<Outlet>) -> [Gu
 }
 
 impl GuestStream {
-    /// Counts every write from now on as progress: the guest has no other way to report it.
+    /// Counts every write from now on as progress, for a guest that has no other way to report progress.
     #[must_use]
     pub(crate) fn counting(mut self, tally: &SharedMemory<Tally>) -> Self {
         self.progress = Some(tally.clone());
@@ -133,7 +134,8 @@ impl GuestStream {
         Ok(())
     }
 
-    /// Writes out an unfinished last line if the gate is open, since a line becomes an effect when it is written out.
+    /// Writes out an unfinished last line if the gate is still open: a line becomes an effect only when it is written
+    /// out.
     pub(crate) fn finish(&self) {
         let is_open = self.gate.check().is_ok();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +168,8 @@ impl Pollable for GuestStream {
 
 impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        // A host call cannot be interrupted, so its work must be bounded. Empty lines are the most work per byte.
+        // A host call cannot be interrupted, so its work must be bounded. Of all inputs, empty lines cause the most
+        // work per byte.
         if bytes.len() > CHUNK {
             return Err(StreamError::trap("the coordinator wrote more at once than `check-write` permits"));
         }
@@ -241,7 +244,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// Makes an outlet that passes on `lines` lines per second in the long run.
+    /// Makes an outlet that passes on an average of `lines` lines per second.
     pub(crate) fn new(lines: u32, clock: &Clock, tally: &SharedMemory<Tally>, output: &Arc<dyn Output>) -> Arc<Self> {
         let limit = Mutex::new(Limit::new(lines, clock.clone()));
         Arc::new(Self { limit, tally: tally.clone(), output: Arc::clone(output) })
@@ -262,7 +265,8 @@ impl Outlet {
         line(&*self.output);
     }
 
-    /// Reports the last dropped lines. The report is the host's own, so it does not pass the gate.
+    /// Reports the lines dropped since the last report. The report comes from the host, not from the guest, so it does
+    /// not pass the gate.
     pub(crate) fn finish(&self) {
         let dropped = std::mem::take(&mut self.limit().dropped);
         self.report_dropped(dropped);
@@ -280,12 +284,12 @@ impl Outlet {
     }
 }
 
-/// Rate limit for the messages that a host takes from a runner. It is far above the guest's limit, so a runner that
-/// exceeds it is no longer under the control of our code.
+/// Rate limit for the messages that a host takes from a runner. The limit is far above the guest's limit, which our
+/// code in the runner enforces. So a runner that exceeds it no longer runs only our code.
 pub(crate) struct MessageLimit(Limit);
 
 impl MessageLimit {
-    /// Makes the limit for a guest that may print `lines` lines per second in the long run.
+    /// Makes the limit for a guest that may print an average of `lines` lines per second.
     pub(crate) fn new(lines: u32, clock: &Clock) -> Self {
         Self(Limit::new(lines.saturating_mul(4).saturating_add(1000), clock.clone()))
     }
@@ -296,7 +300,8 @@ impl MessageLimit {
     }
 }
 
-/// A token bucket of up to 2 × `per_second` tokens. A line costs one token, and one is added every 1/`per_second` s.
+/// A token bucket of up to 2 × `per_second` tokens. A line costs one token, and the bucket gains one token every
+/// 1/`per_second` s.
 struct Limit {
     per_second: u32,
     clock: Clock,
@@ -313,7 +318,8 @@ impl Limit {
         Self { per_second, clock, tokens: per_second.saturating_mul(2), counted_to, dropped: 0, told: counted_to }
     }
 
-    /// Takes the number of dropped lines to report now: zero if the last report is more recent than [`TELL_EVERY`].
+    /// Takes the number of dropped lines that must be reported now. Returns zero if the last report is more recent than
+    /// [`TELL_EVERY`].
     fn dropped_to_tell(&mut self) -> u64 {
         let now = self.clock.now();
         if now.since(self.told) < TELL_EVERY {

@@ -1,13 +1,14 @@
 //! The page: memory in which the host publishes the deadline, and the gate with which the runner checks it.
 //!
 //! A deadline consists of an absolute time on each of three kernel clocks, since no single clock is trusted
-//! ([`Clock`](baton_base::clock::Clock)). The times are absolute because a new process has not observed how the clocks
-//! moved before. If any clock has passed its time, the deadline has passed, whatever the other clocks say.
+//! ([`Clock`](baton_base::clock::Clock)). The times are absolute because a new process does not know how far each clock
+//! has advanced since a point in the past. The deadline has passed as soon as any clock has passed its time, whatever
+//! the other clocks show.
 //!
-//! The page holds two deadlines and a count that selects the valid one. The host completely writes the other deadline
-//! before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the previous
-//! deadline stays valid, so the interruption neither refuses effects nor ends a runner. The kernel calls this a
-//! sequence latch (`seqcount_latch_t`).
+//! The page holds two deadlines and a count that selects the valid one. The host completely writes the deadline that is
+//! not valid before it increments the count. If the host is preempted, stopped or killed in the middle of a write, the
+//! previous deadline stays valid, so the interruption neither refuses effects nor ends a runner. The kernel calls this
+//! a sequence latch (`seqcount_latch_t`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,8 +33,8 @@ const TRIES: usize = 4;
 /// The content of the page. All zeros mean that no effect may leave.
 #[repr(C)]
 struct PageContent {
-    /// Number of deadlines written. Its parity selects the slot of the last deadline; the next one goes to the other
-    /// slot.
+    /// Number of deadlines written. Its parity selects the slot that holds the last deadline. The next deadline goes to
+    /// the other slot.
     written: AtomicU64,
     /// Two deadlines, each with a time (ns) for every clock of [`CLOCKS`].
     deadlines: [[AtomicU64; 3]; 2],
@@ -51,7 +52,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Makes a page that does not let effects leave yet, and the file with which a runner maps the page.
+    /// Makes a page that does not let effects leave yet. Also returns the file with which a runner maps the page.
     ///
     /// # Errors
     /// Returns an error if the system cannot create a memory file.
@@ -61,8 +62,8 @@ impl Page {
     }
 
     /// Lets effects leave for the time that `remaining` returns. The clocks are read before `remaining` is called, so a
-    /// host that is stopped in between grants less time, never more. To keep that loss small, a slow reading is
-    /// repeated.
+    /// host that is stopped in between grants less time, never more. To keep that loss small, this repeats the reading
+    /// if it was slow.
     pub(crate) fn open_for(&self, remaining: impl Fn() -> Duration) {
         let _writing = self.lock();
         let mut deadline = [0; 3];
@@ -102,7 +103,7 @@ impl RunnerGate {
         Ok(Self { record: SharedMemory::map(page, Mapped::Reads)?, tally: tally.clone() })
     }
 
-    /// Counts one effect, and lets it pass if the deadline has not passed.
+    /// Counts one effect, and lets it pass if the gate is open.
     ///
     /// # Errors
     /// [`Refused`] if the deadline has passed or the page is closed.
@@ -112,7 +113,7 @@ impl RunnerGate {
         passed
     }
 
-    /// Lets an effect that has already passed continue. Does not count the effect again.
+    /// Lets an effect continue that has already passed the gate. Does not count the effect again.
     ///
     /// # Errors
     /// As for [`RunnerGate::pass`].
@@ -124,7 +125,7 @@ impl RunnerGate {
         Ok(())
     }
 
-    /// Returns the time until effects are refused; zero before the host has written the first deadline.
+    /// Returns the time until effects are refused. Returns zero if the host has not written a deadline yet.
     pub(crate) fn remaining(&self) -> Duration {
         self.record.remaining()
     }
@@ -149,7 +150,7 @@ impl PageContent {
         self.written.store(next, Ordering::Release);
     }
 
-    /// Returns the valid deadline; `None` before the first one is written, and once the page is closed.
+    /// Returns the valid deadline. Returns `None` before the first deadline is written, and once the page is closed.
     fn deadline(&self) -> Option<[u64; 3]> {
         let mut written = self.written.load(Ordering::Acquire);
         loop {

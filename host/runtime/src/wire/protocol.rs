@@ -26,13 +26,14 @@ use crate::wire::output::Stream;
 /// Size of the length prefix (bytes).
 const LENGTH: usize = 4;
 
-/// Maximum length of a message from a host (bytes). It may contain a state and certificates.
+/// Maximum length of a message from a host (bytes). Such a message may contain a coordinator's state or certificates.
 pub(crate) const LONGEST_TO_RUNNER: usize = 1 << 30;
 
 /// Exit status of a runner that ends itself at its deadline.
 pub(crate) const TIME_IS_OVER: i32 = 3;
 
-/// Tells a template which module to link. The module's code comes as a descriptor, after the two pipes.
+/// Asks a template to link a module. The template receives the module's code as a descriptor, after the descriptors of
+/// the two pipes.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ToLink {
     pub outline: Outline,
@@ -56,9 +57,9 @@ pub(crate) struct Resolved {
 /// A message from the host to a runner.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum ToRunner {
-    /// Prepare for an instance. The first message.
+    /// Prepare for an instance. This is the first message.
     Prepare(Box<Setup>),
-    /// Run an instance. The second message.
+    /// Run an instance. This is the second message.
     Start(Box<StartParams>),
     Stop(Notice),
     /// The outcome of a commit.
@@ -67,7 +68,7 @@ pub(crate) enum ToRunner {
     Resolved(u64, Result<Vec<Resolved>, String>),
 }
 
-/// Policy and parameters for a new runner. It inherits everything else from its template.
+/// Policy and parameters for a new runner. The runner inherits everything else from its template.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub digest: Digest,
@@ -118,7 +119,7 @@ impl From<StopReason> for Reason {
     }
 }
 
-/// The reasons for a failed commit that a guest can tell apart.
+/// The reasons for a failed commit, as far as a guest can distinguish them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum NotCommitted {
     InvalidKey(String),
@@ -134,7 +135,7 @@ pub(crate) const LOOKUPS: usize = 4;
 /// A message from a runner to the host.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromRunner {
-    /// The runner waits for an instance. The first message, unless that is `Failed` or `Panicked`.
+    /// The runner is ready for an instance. This is the first message, unless the first is `Failed` or `Panicked`.
     Ready {
         /// True if all granted folders existed. The runner cannot reach folders that are created later.
         has_folders: bool,
@@ -166,7 +167,7 @@ pub(crate) enum FromRunner {
         port: u16,
     },
     Panicked(String),
-    /// The instance has ended. The last message.
+    /// The instance has ended. This is the last message.
     Ended(Box<Ended>),
 }
 
@@ -179,16 +180,16 @@ impl Changes {
     /// Encodes changes.
     ///
     /// # Errors
-    /// If encoding fails.
+    /// Returns an error if encoding fails.
     pub(crate) fn of(changes: &[Change]) -> io::Result<Self> {
         postcard::to_stdvec(changes).map(|bytes| Self(bytes.into())).map_err(io::Error::other)
     }
 
-    /// Decodes the changes if, without their texts, they take at most `longest` bytes of memory. The guest's runtime
-    /// enforces the same limit: it counts the memory of a list before it passes the list on.
+    /// Decodes the changes, unless they would take more than `longest` bytes of memory, not counting their texts. The
+    /// guest's runtime enforces the same limit: it counts the memory of a list before it passes the list on.
     ///
     /// # Errors
-    /// Says why the changes are invalid.
+    /// Returns why the changes are invalid.
     pub(crate) fn read(&self, longest: usize) -> io::Result<Vec<Change>> {
         let wrong = |error: postcard::Error| broken(&error.to_string());
         let (number, mut rest) = postcard::take_from_bytes::<u64>(&self.0).map_err(wrong)?;
@@ -235,7 +236,7 @@ pub(crate) enum How {
 /// Encodes a message with its length prefix.
 ///
 /// # Errors
-/// If encoding fails.
+/// Returns an error if encoding fails.
 pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut framed = postcard::to_extend(message, vec![0; LENGTH]).map_err(io::Error::other)?;
     let length = u32::try_from(framed.len() - LENGTH).map_err(io::Error::other)?;
@@ -243,10 +244,10 @@ pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(framed)
 }
 
-/// Reads the next message of at most `longest` bytes; `None` if the other side has closed the pipe.
+/// Reads the next message of at most `longest` bytes. Returns `None` if the other side has closed the pipe.
 ///
 /// # Errors
-/// If reading fails, or the message is invalid.
+/// Returns an error if reading fails, or the message is invalid.
 pub(crate) fn read<M: DeserializeOwned>(from: &mut impl Read, longest: usize) -> io::Result<Option<M>> {
     let mut length = [0; LENGTH];
     if from.read(&mut length[..1])? == 0 {
@@ -274,10 +275,10 @@ impl<R: tokio::io::AsyncRead + Unpin> Messages<R> {
         Self { from, longest, read: bytes::BytesMut::new() }
     }
 
-    /// Reads the next message; `None` if the other side has closed the pipe. Cancel safe.
+    /// Reads the next message. Returns `None` if the other side has closed the pipe. Cancel safe.
     ///
     /// # Errors
-    /// If reading fails, or the message is invalid.
+    /// Returns an error if reading fails, or the message is invalid.
     pub(crate) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         use tokio::io::AsyncReadExt as _;
 

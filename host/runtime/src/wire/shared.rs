@@ -27,7 +27,7 @@ pub(crate) enum Mapped {
     Writes,
 }
 
-/// Access of the other processes.
+/// The access that the other processes have to the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Others {
     /// Read only: the kernel refuses further writable mappings.
@@ -46,15 +46,15 @@ impl<T: Sharable> Clone for SharedMemory<T> {
 }
 
 impl<T: Sharable> SharedMemory<T> {
-    /// Makes a value, and the file with which another process maps it.
+    /// Makes a value. Also returns the file with which another process maps it.
     ///
     /// # Errors
-    /// If the system cannot create, seal or map a memory file.
+    /// Returns an error if the system cannot create, seal or map a memory file.
     pub(crate) fn make(name: &str, others: Others) -> io::Result<(Self, OwnedFd)> {
         let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(size_of::<T>() as u64)?;
         let mapped = Self::map(&file, Mapped::Writes)?;
-        // Seal the size, so that no process that has the file can remove memory that is mapped.
+        // Seal the size, so that no process that has the file can truncate it and so remove memory that is mapped.
         let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let sealed = match others {
             Others::Write => fcntl_add_seals(&file, size),
@@ -71,7 +71,7 @@ impl<T: Sharable> SharedMemory<T> {
     /// Maps a value that another process has made.
     ///
     /// # Errors
-    /// If the file does not have the size of a `T`, or cannot be mapped.
+    /// Returns an error if the file does not have the size of a `T`, or cannot be mapped.
     pub(crate) fn map(file: impl AsFd, access: Mapped) -> io::Result<Self> {
         let length = rustix::fs::fstat(&file)?.st_size;
         if u64::try_from(length).ok() != Some(size_of::<T>() as u64) {

@@ -22,7 +22,8 @@ use baton_node::telemetry::{Event, Log};
 /// Pause after a change notification, because an editor often saves several files at once.
 const CALM: Duration = Duration::from_millis(150);
 
-/// Interval between scans while no notification arrives. Folders shared with another machine send none.
+/// Interval between scans while no change notification arrives. Folders shared with another machine send no
+/// notifications.
 const POLL: Duration = Duration::from_secs(2);
 /// Interval between scans if the folders cannot be watched.
 const POLL_UNWATCHED: Duration = Duration::from_millis(500);
@@ -145,7 +146,7 @@ impl Builder {
         }
     }
 
-    /// Scans the files. The flag is true if every change to them will cause a notification.
+    /// Scans the files. The returned flag is true if every later change to the files will cause a notification.
     async fn scan(&self, watch: Option<&Arc<Watch>>, before: &Arc<Tree>) -> (Arc<Tree>, bool) {
         let (folder, target) = (self.folder.clone(), self.target.clone());
         let (watch, before) = (watch.cloned(), Arc::clone(before));

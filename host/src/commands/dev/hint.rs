@@ -9,8 +9,8 @@ use baton_runtime::RunningInstances;
 
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// CPU time per sample (ms) at which an instance counts as busy. Less than 1 s, because other processes need CPU time
-/// too.
+/// CPU time per sample (ms) from which an instance counts as busy. It is shorter than a sample, because other processes
+/// also need CPU time.
 const BUSY_MS: u64 = 800;
 
 /// Number of consecutive busy samples before the hint.

@@ -15,7 +15,7 @@ const OFF: &str = "off";
 pub(super) struct Project {
     /// The command line that builds the project, run in its folder. `None` if the module is built outside Baton.
     pub build: Option<String>,
-    /// The file that the build writes, if it follows from the project.
+    /// The file that the build writes, if the project's files determine it.
     pub module: Option<PathBuf>,
     /// The folder that the build writes to, if known.
     pub target: Option<PathBuf>,
@@ -114,7 +114,7 @@ impl Package {
             let of_kind = |target: &&Target| target.kind.iter().any(|other| other == kind);
             self.targets.iter().filter(of_kind).map(|target| target.name.clone()).collect::<Vec<_>>()
         };
-        // A library's output file is named after the crate, a program's after the program.
+        // Cargo names the output file of a library after the crate, and the output file of a program after the program.
         if let [library] = &names("cdylib")[..] {
             return Ok(format!("{}.wasm", library.replace('-', "_")));
         }

@@ -32,7 +32,8 @@ struct File {
     content: Content,
 }
 
-/// The part of a file that is compared. If a build rewrites a file with the same content, the file is unchanged.
+/// The part of a file that two scans compare. If a build rewrites a file with the same content, the file counts as
+/// unchanged.
 #[derive(PartialEq, Eq)]
 enum Content {
     Digest(Digest),
@@ -58,7 +59,7 @@ impl Tree {
         self.folders.insert(folder.to_owned());
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let (name, path) = (entry.file_name(), entry.path());
-            // Compilers do not read files whose names are not UTF-8.
+            // Skip names that are not UTF-8: compilers do not read such files.
             let Some(name) = name.to_str() else { continue };
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if name.starts_with(['.', '#']) || target == Some(&path) {

@@ -33,7 +33,7 @@ pub(super) fn latency(took: &[Duration]) -> Latency {
     }
 }
 
-/// Recommends a lease duration for these renewals. Returns `None` if no duration suits them.
+/// Recommends a lease duration that leaves enough time for renewals as slow as these. Returns `None` if there is none.
 pub(super) fn recommended(took: &[Duration], range: (Duration, Duration)) -> Option<Duration> {
     Timing::lease_for(percentile(took, 99), range)
 }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn lease_is_judged_by_the_timeout_of_one_attempt() {
         let of = |milliseconds, lease| judge(&all(milliseconds), Duration::from_secs(lease), AZURE, "nodes nearby");
-        // An attempt may take up to 1.25 s.
+        // With a lease of 15 s, an attempt may take up to 1.25 s.
         assert_eq!(of(20, 15).level, Level::Ok);
         let slow = of(700, 15);
         assert!(slow.level == Level::Warning && slow.remedy.unwrap_or_default().contains("--lease 17s"));

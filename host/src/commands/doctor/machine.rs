@@ -22,7 +22,7 @@ use baton_store::{SqliteStore, foreign_file_system, no_file_events};
 const STEP: Duration = Duration::from_millis(50);
 /// Slew rate above which a finding is reported, in ppm. Time daemons routinely slew at lower rates.
 const SLEW: f64 = 1000.0;
-/// Number of times that the clocks are read. The quickest reading counts, because nothing interrupted it.
+/// Number of times that the clocks are read. Only the quickest reading counts, because it was probably not interrupted.
 const READINGS: usize = 10;
 
 /// A reading of the clocks, in nanoseconds.
@@ -31,7 +31,7 @@ pub(super) struct Clocks {
     boot: i128,
     raw: i128,
     wall: i128,
-    /// The time that the reading took. Clock differences smaller than this are meaningless.
+    /// The time that the reading took. A smaller difference between two clocks means nothing.
     took: i128,
 }
 
@@ -81,7 +81,8 @@ impl Clocks {
     }
 }
 
-/// Checks whether this is a time namespace: all processes that share a store must read the same boot clock.
+/// Checks whether this process is in a time namespace, which may shift the boot clock. All processes that share a store
+/// must read the same boot clock.
 pub(super) fn time_namespace() -> Finding {
     const CHECK: &str = "time-namespace";
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();

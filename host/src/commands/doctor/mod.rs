@@ -51,8 +51,8 @@ pub(super) async fn doctor(command: &Doctor) -> anyhow::Result<ExitCode> {
     Ok(if diagnosis.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// True if a SQLite store does not exist at all. If just one file is missing, creating it would hide the loss of its
-/// content.
+/// True if a SQLite store does not exist at all, so that it may be created. If only one of its files is missing,
+/// creating that file would hide the loss of its content.
 async fn is_new_folder(place: &StoreUrl) -> bool {
     let StoreUrl::Sqlite(folder) = place.clone() else { return false };
     // If the disk hangs, the trial reports it.
@@ -80,7 +80,7 @@ async fn examine(
     let mut state = TrialState::new(place);
     let ended = loop {
         tokio::select! {
-            // Findings that arrive before a signal still count.
+            // Handle findings first, so that those that arrive before a signal still count.
             biased;
             Some(news) = news_receiver.recv() => state.note(news, progress),
             ended = &mut trial => break Some(ended),

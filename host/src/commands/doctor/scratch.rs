@@ -13,7 +13,7 @@ use baton_base::clock::{Clock, wall};
 use baton_store::conformance::{Bench, NODE, Passage};
 use baton_store::{Intercept, Interceptor, PlainObject, Store, StoreAnswer, StoreCall};
 
-/// Timeout for one response. The elector itself gives up after 2 s at most.
+/// Timeout for one response. It is longer than the elector's timeout, which is 2 s at most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout for the list of a store's elections.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
@@ -24,13 +24,15 @@ const REMOVAL_TRIES: u32 = 2;
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 /// Shortest lease for a test, even if the store permits shorter ones. Several requests must fit into the lease.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// Limits for all checks together, several times what they need on a slow store.
+/// Maximum number of requests and maximum time for all checks together. Both are several times what the checks need on
+/// a slow store.
 const MOST_REQUESTS: u32 = 5_000;
 const LONGEST: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
 pub(super) struct Scratch {
-    /// The store. Its requests are repeated, and fail once the command ends or a limit is reached.
+    /// The store. Most requests are repeated if their outcome is unknown. All requests fail once the command ends or a
+    /// limit is reached.
     pub store: Arc<dyn Store>,
     pub elections: Vec<ElectionName>,
     pub length: Duration,
@@ -118,7 +120,7 @@ impl Scratch {
     }
 
     async fn try_remove(&self, election: &ElectionName) -> Result<(), StoreError> {
-        // Breaking the lease fails if nobody holds it, which is fine.
+        // Ignore errors: breaking the lease fails if nobody holds it.
         let _ = self.raw.break_now(election).await;
         self.raw.remove_election(election).await?;
         let announcement = PlainObject::Announcement(election.clone(), NODE.to_owned());
@@ -135,12 +137,12 @@ impl Passage for Scratch {
 }
 
 async fn sleep(ended: &watch::Sender<bool>, time: Duration) {
-    // If the timeout elapses, the command has not ended.
+    // Ignore the result: if the timeout has elapsed, the command has just not ended.
     let _ = timeout(time, ended.subscribe().wait_for(|ended| *ended)).await;
 }
 
-/// Limits each request and all requests together. Repeats a request once while its outcome is unknown, unless the
-/// request may already have taken effect.
+/// Limits the time of each request, and the number and the time of all requests together. If the outcome of a request
+/// is unknown, repeats the request once, except for some kinds, such as writes.
 struct Patience {
     ended: Arc<watch::Sender<bool>>,
     requests: AtomicU32,

@@ -221,7 +221,7 @@ async fn found_on(place: &str, fault: Fault, quick: bool) -> Vec<Finding> {
     findings
 }
 
-/// Returns the finding of a check, which must have this level.
+/// Returns the finding of a check. Panics if the finding does not have this level.
 #[track_caller]
 fn of<'a>(findings: &'a [Finding], check: &str, level: Level) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.check == check);

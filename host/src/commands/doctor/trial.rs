@@ -16,7 +16,8 @@ use baton_store::azure::MAY_NOT;
 
 /// Number of attempts at a check if this machine is too slow for a verdict.
 const TRIES: u32 = 3;
-/// If a lease ends later than this after its expiry, report a finding, because each takeover is delayed as much.
+/// If a lease can be acquired only later than this after its expiry, report a finding: each takeover is delayed by that
+/// time.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Plan {
@@ -34,7 +35,7 @@ pub(super) struct Advice {
     silent: &'static str,
     quicker: &'static str,
     other: &'static str,
-    /// True if a request is refused only for lack of rights that can be granted.
+    /// True if the store refuses a request only because the credentials lack a right that can be granted.
     grants_rights: bool,
     /// Remark for a store whose expired leases behave differently from Azure's.
     expired: &'static str,
@@ -76,7 +77,7 @@ impl Advice {
 
 pub(super) enum News {
     Trying(&'static str),
-    /// True if the election may exist from now on and must be removed later.
+    /// True if the election may exist from now on and must be removed later; false if it was not created.
     Making(bool),
     Found(Finding),
     /// The latency of renewals, and the recommended lease duration, if any.
@@ -93,7 +94,7 @@ enum Outcome {
     Broken(String),
     /// The store does not respond, or refuses the request.
     NoAnswer(StoreError),
-    /// The lease may have expired during the check, by the holder's clock.
+    /// The lease may have expired during the check, by the holder's clock, so the check proves nothing.
     Slow,
 }
 
@@ -125,7 +126,7 @@ pub(super) fn elections() -> usize {
 }
 
 pub(super) async fn try_store(scratch: Scratch, plan: Plan, news: UnboundedSender<News>) {
-    // The trial ends early if the command drops the receiver.
+    // Ignore the error: the trial ends early if the command drops the receiver.
     let trial = Trial { scratch, plan, news };
     let _ = trial.run().await;
 }
@@ -273,7 +274,7 @@ impl Trial {
 
     fn measured(&self, end: &LeaseEnd) -> Outcome {
         if end.is_precise {
-            // If the receiver was dropped, the next finding ends the trial.
+            // Ignore the error: if the receiver was dropped, sending the next finding ends the trial.
             let _ = self.send(News::FreeAfter(end.free_within));
         }
         let found = format!(
@@ -284,7 +285,7 @@ impl Trial {
         if end.held_for > LATE { Outcome::Costs(found) } else { Outcome::Kept(found) }
     }
 
-    /// Reports a check that the others depend on.
+    /// Reports the outcome of a check on which later checks depend. Ends the trial if the check failed.
     fn require(&self, name: &'static str, means: &'static str, outcome: Outcome) -> Result<(), TrialEnded> {
         let is_kept = matches!(outcome, Outcome::Kept(_));
         self.conclude(name, means, outcome)?;
@@ -337,7 +338,7 @@ impl Trial {
 /// Returns the finding if the store refuses the requests of a check.
 fn refused(name: &'static str, why: String, advice: &Advice) -> Finding {
     const DO_IT: &str = "fix what the finding names, then run `baton doctor` again";
-    // Hosts do not strictly need these rights.
+    // Hosts can run without these rights.
     let optional = match name {
         "list" | "announcements" => Some((
             "a node that takes over cannot read earlier terms, and first waits for the longest possible lease: one \

@@ -2,8 +2,8 @@
 //!
 //! The record in the store names the current or last leader, and the announcement of that leader names its admin
 //! endpoint. With `--follow`, the reader polls the store and switches hosts when leadership moves. On a host that it
-//! has already read, it continues after the last id. On a new host, it skips all terms that it already knows. So it
-//! prints nothing twice.
+//! has already read, it continues after the last id that it received. On a new host, it skips all terms up to the
+//! highest one that it has read elsewhere. Therefore, it prints nothing twice.
 
 mod sent_events;
 
@@ -43,7 +43,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Shortest and longest pause after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
-/// Maximum number of elections to follow at once, because hosts limit their readers.
+/// Maximum number of elections to follow at once, because hosts limit the number of streams.
 const MOST_FOLLOWED: usize = 50;
 
 const ALL: usize = usize::MAX;
@@ -147,7 +147,7 @@ struct Reader {
     highest_term: Option<Term>,
     /// The last id received from each host, by incarnation.
     ids: HashMap<String, String>,
-    /// The last progress message, so that it is not repeated.
+    /// The last progress message. It is not printed again.
     last_message: String,
 }
 
@@ -236,10 +236,10 @@ impl Reader {
                 Ok(Stopped::StdoutClosed) => return Ok(()),
                 Ok(Stopped::WriteFailed(error)) => return Err(error.into()),
                 Ok(Stopped::Moved) => continue,
-                // Hosts end streams now and then.
+                // The host has ended the stream, for example because it limits how long a stream lasts. Reconnect.
                 Ok(Stopped::Ended) => {}
-                // After the first leader, a refusal is not final: another host may respond at the address of one that
-                // has exited.
+                // A refusal is final only while no leader has been read yet. Later, the leader's host may have exited,
+                // and another host may respond at its address.
                 Err(AskError::Refused(why)) if self.highest_term.is_none() => {
                     anyhow::bail!("{}: {} ({}): {why}", self.election, leader.node, leader.endpoint)
                 }
@@ -290,14 +290,14 @@ impl Reader {
                     }
                     continue;
                 }
-                // Other events may contain another node's term.
+                // Take the term only from these two events: other events may contain the term of another node.
                 let own =
                     entry["term"].as_u64().filter(|_| ["elected", "output"].iter().any(|own| entry["event"] == *own));
                 if awaits.is_some_and(|known| own.is_none_or(|term| term <= known)) {
                     continue;
                 }
                 awaits = None;
-                // Skip it: the next leader's host has the events of that leader's term.
+                // Skip the entry: the next leader's host has the events of that leader's term.
                 if moved.is_some() && entry["term"].as_u64() > self.highest_term {
                     continue;
                 }
@@ -367,7 +367,8 @@ impl LeaderFinder {
         let announced = patiently(2, async || self.store.announced(&self.election, &node).await).await;
         let cannot = |error| NoLeader::Store(format!("cannot read the announcement of {node}: {error}"));
         let announced = announced.map_err(cannot)?;
-        // A host withdraws its announcement when it shuts down cleanly, and announces itself right after it starts.
+        // A host withdraws its announcement only when it shuts down cleanly, and announces itself right after it
+        // starts. So this host has exited.
         let Some(announced) = announced else { return Err(NoLeader::HostExited { node }) };
         let announcement = Announcement::decode(&announced);
         let has_duplicate = |found: &Announcement| found.duplicate.is_some() && found.incarnation != incarnation;
@@ -375,7 +376,8 @@ impl LeaderFinder {
             return Err(NoLeader::DuplicateNode { node });
         }
         let admin = announcement.and_then(|announcement| announcement.admin.parse().ok());
-        // Never connect to the loopback address of another machine: here, another program may be listening on it.
+        // Never connect to a loopback address that was announced on another machine: on this machine, another program
+        // may listen on that address.
         let is_there = |admin: &AdminUrl| self.is_one_machine || admin.is_encrypted() || !admin.is_private();
         let endpoint = match admin.filter(is_there) {
             Some(admin) => Some(Endpoint::Url(admin)),
@@ -387,7 +389,7 @@ impl LeaderFinder {
         }
     }
 
-    /// Waits until the store names another leader or endpoint. Ignores failed reads.
+    /// Waits until the store shows another leader or endpoint. Ignores failed reads.
     async fn wait_for_another_than(&self, leader: &Leader) {
         loop {
             sleep(POLL).await;

@@ -157,7 +157,8 @@ impl AccountAccess {
     }
 }
 
-/// The first of these variables that is set, with a byte order mark and surrounding whitespace removed from its value.
+/// Returns the first of these variables that is set, and its value without a byte order mark and surrounding
+/// whitespace.
 ///
 /// # Errors
 /// If the value is in quotation marks. Docker, for example, does not strip quotation marks in an `--env-file`.
@@ -398,7 +399,7 @@ mod tests {
     fn token_is_never_sent_unencrypted_to_another_machine() {
         let far = (ENDPOINT, "http://acct.blob.contoso.com");
         assert!(place("acct", &[far]).unwrap_err().contains("write https://"));
-        // A key is never sent, it only signs requests.
+        // A key is never sent: it only signs requests. So HTTP is allowed.
         assert!(place("acct", &[far, ("AZURE_STORAGE_KEY", "a2V5")]).is_ok());
         for here in ["http://127.0.0.1:10/acct", "http://[::1]:10/acct", "http://localhost:10/acct"] {
             assert_eq!(place("acct", &[(ENDPOINT, here)]).as_deref(), Ok(here));
@@ -417,7 +418,7 @@ mod tests {
             .map(|access| access.location.url(ServiceType::Blob).unwrap().to_string())
             .map_err(|error| error.to_string())
         };
-        // The endpoint comes from the store's URL.
+        // The endpoint is taken from the store's URL, and not from the connection string.
         for string in ["UseDevelopmentStorage=true", "AccountKey=a2V5;BlobEndpoint=http://elsewhere/devstoreaccount1"] {
             assert_eq!(open(string).as_deref(), Ok("http://127.0.0.1:10/devstoreaccount1"));
         }

@@ -19,8 +19,8 @@ pub const MAY_NOT: &str = "the credentials may not use the container";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 const SERVER: HeaderName = HeaderName::from_static("server");
 
-/// Smallest clock difference that may explain a refusal: Azure tolerates 15 minutes, but a SAS may be valid only from
-/// now on.
+/// Smallest clock difference that may explain a refusal. Azure tolerates 15 minutes, but for a SAS whose validity has
+/// just begun, even a small difference matters.
 const CLOCK_DIFFERS: Duration = Duration::from_secs(60);
 
 /// Maximum length of a reason when displayed, in characters.
@@ -29,7 +29,7 @@ const LONGEST_REASON: usize = 160;
 /// Maximum length of a server name when displayed, in characters.
 const LONGEST_SERVER: usize = 40;
 
-/// The kinds of request for which errors have different meanings.
+/// The kind of a request. The meaning of some errors depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestKind {
     ToRead,
@@ -40,7 +40,7 @@ pub(super) enum RequestKind {
 }
 
 /// Fails if the answer is not from Azure Storage, but from a proxy, a gateway or a captive portal. The error shows only
-/// the status and the server's name. The rest of the answer may be secret, and differs each time.
+/// the status and the server's name. The rest of the answer may contain secrets, and differs each time.
 pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     if [&REQUEST_ID, &ERROR_CODE].into_iter().any(|name| response.headers().get_optional_str(name).is_some()) {
         return Ok(());
@@ -61,9 +61,9 @@ pub(super) fn refuse_foreign(response: &Response) -> Result<(), Error> {
     ))
 }
 
-/// Converts an answer with status 401 or 403 to an error. The message contains the store's reason, and the difference
-/// of this machine's clock if that may be the cause. It omits the parts that differ each time, since every new message
-/// is reported again.
+/// Converts an answer with status 401 or 403 to an error. The message contains the store's reason. It also contains the
+/// difference of this machine's clock, if that may be the cause. It omits all parts that differ in each answer, because
+/// a changed message would be reported again.
 pub(super) async fn refusal(response: Response) -> Error {
     let (status, headers, body) = response.deconstruct();
     let body = body.collect().await.unwrap_or_default();
@@ -107,7 +107,7 @@ pub(super) fn code(error: &Error) -> Option<&str> {
     }
 }
 
-/// Classifies the error of a request to a container that was made with these credentials.
+/// Classifies the error of a request that was sent to the container with these credentials.
 pub(super) fn store_error(
     asked: RequestKind,
     container: &str,
@@ -127,7 +127,7 @@ pub(super) fn store_error(
         }
         (Some(code), Some(status)) => told(asked, container, code, status),
         (None, Some(status)) => {
-            // The SDK's own errors show all headers and the body.
+            // Omit the text of the SDK's own errors, which shows all headers and the body.
             let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
             let text = if text.is_empty() { format!("the store returned HTTP {}", u16::from(status)) } else { text };
             StoreError::Unknown(text)
@@ -143,7 +143,7 @@ fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> 
     match code {
         "LeaseAlreadyPresent" | "LeaseIsBreakingAndCannotBeAcquired" => StoreError::Held,
         "LeaseIdMismatchWithLeaseOperation" if asked == RequestKind::ToAcquire => StoreError::Held,
-        // A leased blob exists.
+        // `LeaseIdMissing` means that the blob exists and is leased.
         "LeaseIdMissing" | "BlobAlreadyExists" if asked == RequestKind::ToCreate => StoreError::Conflict,
         "ConditionNotMet" | "TargetConditionNotMet" => StoreError::Conflict,
         "LeaseIdMismatchWithLeaseOperation"
@@ -184,7 +184,7 @@ fn told(asked: RequestKind, container: &str, code: &str, status: StatusCode) -> 
         }
         "ContainerDisabled" => refused("an administrator has disabled the container"),
         "ResourceNotFound" => refused("there is no such account or container: check `--store`"),
-        // A container with that name can be created after the deletion.
+        // Not a refusal: once the container is deleted, it can be created again.
         "ContainerBeingDeleted" => StoreError::Unknown(format!("the container {container} is being deleted")),
         // The store did not carry out the request, but the same request may succeed later.
         "AccountBeingCreated" | "PendingCopyOperation" | "BlobBeingRehydrated" | "Md5Mismatch" | "IncompleteBody" => {
@@ -214,7 +214,7 @@ fn may_not(container: &str, credentials: &ShownCredentials, error: &Error) -> St
 /// The code of a refusal, with the store's reason if there is one.
 fn shown_reason(error: &Error) -> String {
     let code = code(error).unwrap_or("no code");
-    // The SDK's own errors show all headers and the body.
+    // Omit the text of the SDK's own errors, which shows all headers and the body.
     let text = if error.as_http_error().is_some() { String::new() } else { error.to_string() };
     if text.is_empty() { code.to_owned() } else { format!("{code}: {text}") }
 }

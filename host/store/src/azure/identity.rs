@@ -36,8 +36,8 @@ const UNSUPPORTED: [&str; 2] = ["AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE
 
 type Source = (String, azure_core::Result<Arc<dyn TokenCredential>>);
 
-/// Tries each source on this machine, with a new credential each time: a credential reads its file only once, but the
-/// file is rotated.
+/// Tries each source of tokens on this machine. Creates a new credential for each attempt, because a credential reads
+/// its file only once, but the file is rotated.
 pub(super) async fn token(scopes: Vec<String>) -> Result<AccessToken, Error> {
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let mut problems = Vec::new();

@@ -1,5 +1,6 @@
 //! DNS lookups that outlive the requests that wait for them. A lookup takes 5 s if the first of two name servers is
-//! down, but a request for the lease has only D/12. So the next attempt uses the result of an earlier attempt's lookup.
+//! down, but a request for the lease times out after D/12. So the next attempt uses the lookup that an earlier attempt
+//! began.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,8 +19,9 @@ use baton_base::clock::Clock;
 /// again, because the account may have failed over to another region.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Timeout of a lookup, after which the next connection begins another. The resolver's own timeout for three name
-/// servers is 30 s (resolv.conf(5)), but its library or its servers may have changed since the lookup began.
+/// Timeout of a lookup, after which the next connection begins another lookup. The resolver's own timeout for three
+/// name servers is 30 s (resolv.conf(5)). A new lookup may be faster, because the resolver's library or its servers may
+/// have changed in the meantime.
 const UNDER_WAY: Duration = Duration::from_secs(20);
 
 /// The lookups of this process, one per name, shared by all stores and elections.
@@ -62,8 +64,9 @@ struct Lookup {
 }
 
 impl Lookups {
-    /// Returns the result of `system` for this name, from a lookup that is under way or has just ended, or from a new
-    /// lookup. Needs a Tokio runtime: a lookup runs to its end on one of the runtime's blocking threads.
+    /// Looks up this name with `system`, unless a lookup of the name is under way or has just succeeded. In that case,
+    /// returns the result of that lookup. Needs a Tokio runtime: a lookup runs to its end on one of the runtime's
+    /// blocking threads.
     fn find(
         &self,
         name: &str,
@@ -73,7 +76,7 @@ impl Lookups {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = |lookup: &Lookup| match lookup.ended.get() {
             Some((at, is_found)) => *is_found && now.since(*at) < KEPT,
-            // The lookup may have ended without a result, because of a panic or with its runtime.
+            // The lookup may have ended without a result, because it panicked or its runtime was shut down.
             None => now.since(lookup.began) < UNDER_WAY && lookup.found.peek().is_none(),
         };
         known.retain(|_, lookup| counts(lookup));

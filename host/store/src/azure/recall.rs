@@ -1,5 +1,5 @@
-//! The terms that are named in an election's blobs. A standby needs them at each takeover. So announcements and states
-//! also carry their term as metadata, and one listing returns all of the terms. If a state has no such metadata (an
+//! Reads the terms that an election's blobs contain. A standby needs these terms at each takeover. So announcements and
+//! states also contain their term as metadata, and one listing returns all terms. If a state has no such metadata (an
 //! older host or another client wrote it), its first bytes are read.
 
 use std::collections::HashMap;
@@ -32,8 +32,8 @@ fn naming(term: Option<Term>) -> Metadata {
 }
 
 impl AzureStore {
-    /// Reads the lease's snapshot, the highest term that any blob names, and the version of the steering object. The
-    /// listing is sorted, so it reads the lease before the state and the announcements.
+    /// Reads the lease's snapshot, the highest term in any blob, and the version of the steering object. The listing is
+    /// sorted, so it reads the lease before the state and the announcements.
     pub(super) async fn survey(
         &self,
         election: &ElectionName,

@@ -33,7 +33,7 @@ pub(super) struct KeptToken {
 }
 
 impl KeptToken {
-    /// Keeps tokens of the identity of this machine, its workload or its user.
+    /// Creates a value that keeps tokens for the identity of this machine, its workload or its user.
     pub fn of_this_machine() -> Self {
         Self::from(Box::new(|scopes| Box::pin(identity::token(scopes))))
     }
@@ -43,8 +43,8 @@ impl KeptToken {
     }
 
     /// Discards `token`, which the store did not accept, and fetches the next token immediately: the clock may be
-    /// wrong, or the token may have been revoked. Does nothing if a different token is kept by now. Needs a Tokio
-    /// runtime.
+    /// wrong, or the token may have been revoked. Does nothing if another token has already replaced `token`. Needs a
+    /// Tokio runtime.
     pub fn refused(&self, token: &str) {
         let mut state = self.lock();
         if state.token.as_ref().is_some_and(|kept| kept.token.secret() == token) {
@@ -108,7 +108,7 @@ impl State {
         self.token.clone().filter(|token| token.expires_on - OffsetDateTime::now_utc() > least)
     }
 
-    /// Stores the result of a fetch. If the fetch failed, an old token stays in use until it expires.
+    /// Stores the result of a fetch. If the fetch failed, the previous token stays in use until it expires.
     fn take_in(&mut self, fetched: Fetched) -> Fetched {
         self.fetching = None;
         match fetched {
@@ -240,7 +240,7 @@ mod tests {
         while ask(&kept).await.unwrap() != "second" {
             tokio::task::yield_now().await;
         }
-        // A third fetch would panic.
+        // No third fetch begins: it would panic.
         assert_eq!(ask(&kept).await.unwrap(), "second");
     }
 
@@ -266,7 +266,7 @@ mod tests {
         assert!(first.send(token("first", 300)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "first");
         assert_eq!(ask(&kept).await.unwrap(), "first");
-        // The second fetch panics, since it unwraps an answer that never comes.
+        // The source of the second fetch panics: it unwraps an answer whose sender was dropped.
         drop(second);
         while !has_ended(&kept) {
             tokio::task::yield_now().await;
@@ -298,7 +298,8 @@ mod tests {
         kept.refused("first");
         assert!(second.send(token("second", 86_400)).is_ok());
         assert_eq!(ask(&kept).await.unwrap(), "second");
-        // Two requests were under way: a third fetch would panic.
+        // Another request with the first token was still under way, and is refused as well. This starts no third fetch,
+        // which would panic.
         kept.refused("first");
         assert_eq!(ask(&kept).await.unwrap(), "second");
     }

@@ -8,7 +8,7 @@ use super::access::{AccountAccess, OWN_CONNECTION_STRING};
 use super::{recall, record};
 use baton_base::untrusted::{pairs, text};
 
-/// Reads metadata, one `NAME=VALUE` per line, as a record's and as an announcement's metadata.
+/// Decodes metadata, which has one `NAME=VALUE` per line, both as that of a record and as that of an announcement.
 pub(crate) fn record(bytes: &[u8]) {
     let metadata: HashMap<String, String> =
         pairs(bytes).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

@@ -23,7 +23,7 @@ pub struct Finding {
     pub found: String,
     /// The store's error if the store did not answer a request, or refused it. The case then proves nothing.
     pub no_answer: Option<StoreError>,
-    /// The place in the case's code.
+    /// The location in the case's source code.
     pub at: &'static Location<'static>,
 }
 
@@ -34,7 +34,7 @@ impl Finding {
         Self { found: found.into(), no_answer: None, at: Location::caller() }
     }
 
-    /// Creates the finding if an answer is not as expected.
+    /// Creates the finding that an answer is not as expected.
     #[track_caller]
     fn answered<T>(found: impl Display, answer: &Result<T, StoreError>) -> Self {
         let (report, no_answer) = match answer {
@@ -75,12 +75,13 @@ macro_rules! ensure_eq {
 
 pub(super) use {ensure, ensure_eq};
 
-/// Judges the answer to a request, which `what` names in the finding.
+/// Judges the answer to a request. `what` describes the request in the finding.
 pub trait Expect<T>: Sized {
     /// Returns the value of an answer without an error.
     ///
     /// # Errors
-    /// The finding otherwise, as for all methods.
+    /// The finding, if the answer is an error. All methods of this trait return a finding if the answer is not as
+    /// expected.
     fn accepted(self, what: impl Display) -> Verdict<T>;
     /// Expects that the lease is lost.
     fn lost(self, what: impl Display) -> Verdict;
@@ -138,7 +139,7 @@ pub trait Passage: Send + Sync {
     /// Waits until `time` has passed.
     async fn wait_out(&self, time: Duration);
 
-    /// The time on the store's clock, if that clock is not a real one.
+    /// The time on the store's clock. `None` if the store uses a real clock.
     fn set_time(&self) -> Option<Duration> {
         None
     }
@@ -153,7 +154,7 @@ pub struct Bench {
     /// Length of a case's lease: short enough to wait for its end, but long enough for a slow machine to send several
     /// requests first.
     pub length: Duration,
-    /// Time after which a lease that still has not ended counts as endless. It starts when the lease should have ended.
+    /// Time to wait, after a lease should have ended, before the lease counts as endless.
     pub patience: Duration,
     /// The lease ids of three hosts.
     pub ids: [LeaseId; 3],
@@ -191,7 +192,7 @@ pub struct Seen {
 }
 
 impl Bench {
-    /// Creates a bench for an election, whose record is a copy of `record`.
+    /// Creates a bench for an election. The records that the bench writes are copies of `record`, apart from the term.
     pub fn new(
         store: Arc<dyn Store>,
         election: ElectionName,
@@ -215,8 +216,8 @@ impl Bench {
         }
     }
 
-    /// True if a lease may have expired while the case relied on it, by the holder's clock. The machine or the store
-    /// was too slow, so the verdict proves nothing.
+    /// True if, by the holder's clock, a lease may have expired while the case relied on it. The machine or the store
+    /// was then too slow, so the verdict proves nothing.
     pub fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
     }
@@ -257,7 +258,7 @@ impl Bench {
         let answer = self.store.request(&self.election, op.clone()).await;
         let answered = self.now();
         let mut held = self.held();
-        // The difference between the clocks of the store and of this machine is at most 1%.
+        // Leave a margin of 1%, by which the clocks of the store and of this machine may differ.
         if held.is_some_and(|(since, length)| answered.since(since) >= length * 99 / 100) {
             self.is_late.store(true, Ordering::Relaxed);
         }
@@ -276,7 +277,7 @@ impl Bench {
     pub async fn see(&self) -> Verdict<Seen> {
         let read = self.ask(Op::Read).await;
         let surveyed = self.ask(Op::Survey).await;
-        // The lease may have expired meanwhile.
+        // Compare the two only if a second read returns the same: the lease may have expired in the meantime.
         if self.ask(Op::Read).await == read {
             match surveyed {
                 Ok(Reply::Surveyed { read: surveyed, .. }) => {

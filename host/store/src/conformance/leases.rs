@@ -9,8 +9,8 @@ use super::suite::{StoreBench, a, accepted, b, c, ensure_lost, job, record, vers
 use super::versioned::text;
 use crate::{Reading, VersionedObject};
 
-/// While a node waits for another lease to expire, its own lease may be longer than usual. To lead, the node acquires
-/// the lease again with the usual length.
+/// While a node waits for an earlier lease to expire, the lease that it holds itself may be longer than usual. To lead,
+/// the node acquires its lease again with the usual length.
 pub(super) async fn lease_expires_sooner_when_reacquired_for_less_time(bench: StoreBench) -> Verdict {
     let version = bench.create().await?;
     for length in [bench.store.lease_range().1, bench.length] {
@@ -102,7 +102,7 @@ pub(super) async fn reclaim_restarts_the_lease(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// An acquire would succeed in each of these cases.
+/// A reclaim is lost even if an acquire would succeed, for example after a release.
 pub(super) async fn reclaim_is_lost_when_the_lease_ended_or_changed_hands(bench: StoreBench) -> Verdict {
     let version = bench.held_by(a()).await?;
     ensure_eq!(bench.release(a()).await, Ok(Reply::Done));
@@ -183,7 +183,7 @@ pub(super) async fn second_break_never_takes_longer(bench: StoreBench) -> Verdic
     ensure_eq!(bench.see().await?.lease, LeaseState::Breaking);
     bench.wait_out(period).await;
     ensure_eq!(bench.see().await?.lease, LeaseState::Broken);
-    // A second break may take effect sooner.
+    // A second break may take effect sooner than the first.
     ensure_eq!(bench.acquire(b()).await, Ok(Reply::Done));
     ensure_eq!(bench.backend.break_lease(period).await, Ok(()));
     ensure_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()));

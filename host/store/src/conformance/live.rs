@@ -33,7 +33,7 @@ pub(super) async fn held_lease_is_refused_to_another_id(bench: Arc<Bench>) -> Ve
     bench.renew(a).await.accepted("a renewal by the holder after a refused acquire").map(drop)
 }
 
-/// Checks what a client does that did not receive the answer to its first request.
+/// Simulates a client that did not receive the answer to its first request, and sends the request again.
 pub(super) async fn acquire_is_idempotent_for_its_id(bench: Arc<Bench>) -> Verdict {
     let [a, ..] = bench.ids;
     bench.held_by(a).await?;
@@ -55,7 +55,7 @@ pub(super) async fn reclaimed_lease_has_an_id_unknown_to_the_old_holder(bench: A
     bench.reclaim(a, b, &old).await.conflict("a reclaim at a replaced version", "If-Match")?;
     bench.reclaim(b, c, &new).await.lost("a reclaim of a lease that another id holds")?;
     bench.renew(a).await.accepted("a renewal by the holder after refused reclaims")?;
-    // The second reclaim is what a client does that did not receive the answer to the first.
+    // The second reclaim is that of a client that did not receive the answer to the first reclaim.
     for _ in 0..2 {
         bench.reclaim(a, b, &new).await.accepted("a reclaim")?;
         let seen = bench.see().await?;
@@ -234,7 +234,7 @@ pub(super) async fn renewed_lease_lasts_for_its_length(bench: Arc<Bench>) -> Ver
                 let _ = bench.lease_end.set(LeaseEnd {
                     held_for: refused.saturating_sub(ends),
                     free_within: polled.saturating_sub(ends),
-                    // If this machine was paused between two attempts, the delay is unknown.
+                    // If this machine was paused between the last two attempts, it is unknown when the lease ended.
                     is_precise: polled.saturating_sub(refused.max(ends)) < POLL * 20,
                 });
                 return Ok(());

@@ -28,7 +28,7 @@ pub use live::NODE;
 #[cfg(feature = "conformance")]
 use suite::StoreBench;
 
-/// A group of cases, and a line in the report of `baton doctor` if it can run any of them.
+/// A group of cases. It has a line in the report of `baton doctor`, if that command can run any of the cases.
 pub struct Check {
     /// Name of the group.
     pub name: &'static str,
@@ -58,7 +58,7 @@ pub enum Run {
     AtOnce(fn(Arc<Bench>) -> Running),
     /// Needs one election, and waits for its lease to expire.
     AfterExpiry(fn(Arc<Bench>) -> Running),
-    /// Needs a store of its own, whose records it may delete.
+    /// Needs a store that no other case uses, because the case may delete the store's records.
     #[cfg(feature = "conformance")]
     OnOwnStore(fn(StoreBench) -> Running),
 }

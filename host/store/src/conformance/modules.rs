@@ -101,7 +101,7 @@ pub(super) async fn module_put_again_is_not_removed_as_old(bench: StoreBench) ->
         found.map(|module| module.stored).ok_or_else(|| Finding::broken("a module that was put is not listed"))
     };
     let first = stored().await?;
-    // The store's times of puts are in seconds.
+    // The store records the time of a put in whole seconds.
     bench.wait_out(Duration::from_millis(1_001)).await;
     let second = stored().await?;
     ensure!(second > first, "{second} is not later than {first}");
@@ -130,7 +130,7 @@ pub(super) async fn nodes_announce_and_withdraw(bench: StoreBench) -> Verdict {
 
 pub(super) async fn elections_are_separate(bench: StoreBench) -> Verdict {
     let store = &bench.store;
-    // The first name is also the name of a folder, and the other two share a prefix.
+    // The first name is also the name of a folder in the store. The other two names share a prefix.
     let names = ["modules", "one", "one-more"].map(election);
     let digest = Digest::of(b"apart");
     accepted!(store.put_module(&digest, text("apart")).await);
@@ -152,7 +152,7 @@ pub(super) async fn elections_are_separate(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// The ids have unusual characters, or would collide with other names.
+/// Uses ids with unusual characters, and ids that could collide with other names.
 pub(super) async fn any_node_id_has_its_own_announcement(bench: StoreBench) -> Verdict {
     let store = &bench.store;
     let job = election("places");

@@ -63,7 +63,7 @@ pub async fn findings<B: Backend + 'static>(make: impl AsyncFn() -> B, takes: im
     running.join_all().await.into_iter().flatten().collect()
 }
 
-/// A store of its own for a case. Dereferences to the [`Bench`] of the election `job`.
+/// A store that only one case uses. Dereferences to the [`Bench`] of the election `job`.
 pub struct StoreBench {
     /// The store.
     pub backend: Arc<dyn Backend>,
@@ -79,7 +79,7 @@ impl StoreBench {
 
     /// Creates the bench of a store that the cases use through this handle.
     pub fn with_handle(store: Arc<dyn Store>, backend: Arc<dyn Backend>) -> Self {
-        // The shortest lease that does not expire by itself on a slow machine.
+        // Short, but long enough that the lease does not expire while a slow machine runs a case.
         let length = store.lease_range().0.max(Duration::from_secs(6));
         let passage = Arc::new(BackendTime(Arc::clone(&backend)));
         let bench = Bench::new(persistent(store), job(), length, [a(), b(), c()], record(0), passage);

@@ -1,4 +1,4 @@
-//! The suite's cases about terms: the mark of a record, and the recall.
+//! The suite's cases about terms: the released mark of a record, and the recall of the highest term.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub(super) async fn recreated_record_has_no_mark(bench: StoreBench) -> Verdict {
     Ok(())
 }
 
-/// Returns the answer to a recall. Checks that a survey returns the same term, together with the version of the
+/// Returns the answer to a recall. Also checks that a survey returns the same term, together with the version of the
 /// steering object.
 async fn recall(store: &dyn Store) -> Verdict<Result<Term, StoreError>> {
     let recalled = match store.request(&job(), Op::Recall).await {
@@ -88,7 +88,7 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: StoreBench
     let store = bench.open();
     let store = store.as_ref();
     ensure_eq!(recall(store).await?, Ok(0), "there is nothing");
-    // Elections whose names share a prefix with this one do not count.
+    // The terms of elections whose names share a prefix with this one do not count.
     for other in ["jo", "job-2", "jobs"] {
         let other = ElectionName::new(other).unwrap();
         announce(store, &other, "web-1-0", 99).await?;
@@ -122,7 +122,7 @@ pub(super) async fn recall_names_the_highest_term_in_the_store(bench: StoreBench
     ensure_eq!(recall(store).await?, Ok(319), "each node has said its last word");
     accepted!(store.withdraw(&job(), "web-1-18").await);
     ensure_eq!(recall(store).await?, Ok(318));
-    // A state that is too large for one request.
+    // This state is too large to be read in one request.
     claim(store, HIGHEST_TERM - 1, 5 << 20).await?;
     ensure_eq!(recall(store).await?, Ok(HIGHEST_TERM - 1));
     // The state is read even while the lease is held.

@@ -84,7 +84,8 @@ fn record(term: u64, incarnation: &str) -> Record {
     }
 }
 
-/// The result of a survey, after a read whose result may only be older.
+/// Returns the result of a survey. Asserts that a read just before it shows the same state, or that the lease was still
+/// held.
 async fn see(host: &Reclaiming) -> (LeaseState, Version) {
     let (read, surveyed) = (host.request(&job(), Op::Read).await, host.request(&job(), Op::Survey).await);
     match (read, surveyed) {
@@ -109,7 +110,8 @@ fn reclaim(version: Version) -> Op {
     Op::Reclaim { from: id(1), id: id(2), version }
 }
 
-/// Waits until the lease is reclaimable. A program that another test starts briefly has copies of all descriptors.
+/// Waits until the lease is reclaimable. A program that another test starts has copies of all descriptors for a moment,
+/// and so keeps the locks.
 async fn is_reclaimable(host: &Reclaiming, number: u128) -> Version {
     let mut patience = Patience::default();
     loop {
@@ -138,7 +140,7 @@ async fn lease_is_reclaimed_once_holder_and_runners_are_dead() {
     let reclaim = |from, fresh| Op::Reclaim { from: id(from), id: id(fresh), version: version.clone() };
     assert_eq!(beta.request(&job(), reclaim(2, 3)).await, Err(StoreError::Held), "no note names that");
     assert_eq!(beta.request(&job(), reclaim(1, 2)).await, Ok(Reply::Done));
-    // Until its term is written, no other host reclaims the lease. This host may repeat its request.
+    // Until `beta` has written its term, no other host reclaims the lease. `beta` may repeat its request.
     assert_eq!(gamma.request(&job(), reclaim(1, 3)).await, Err(StoreError::Held));
     assert_eq!(see(&gamma).await.0, LeaseState::Held);
     assert_eq!(see(&beta).await.0, LeaseState::Held);
@@ -167,7 +169,7 @@ async fn only_one_of_several_hosts_reclaims_the_lease() {
     assert_eq!(machine.store.request(&job(), reclaim(3, 4)).await, Err(StoreError::Conflict));
 }
 
-/// Each host has noted its id, but its request did not reach the store.
+/// Two hosts have added their ids to the note, but their requests did not reach the store.
 #[tokio::test]
 async fn lease_is_reclaimed_under_any_noted_id() {
     let machine = Machine::new();
@@ -206,14 +208,14 @@ async fn reclaim_fails_when_another_client_held_the_lease() {
     drop(machine.leader("alpha", 1).await);
     let (beta, _beta) = machine.host("beta");
     let version = is_reclaimable(&beta, 1).await;
-    // Another machine's client breaks and acquires the lease, and has written nothing yet.
+    // A client on another machine breaks and acquires the lease, but has not written a record yet.
     machine.store.break_now(&job()).await.unwrap();
     let acquire = Op::Acquire { id: id(9), length: D, version: version.clone(), instead_of: None };
     assert_eq!(machine.store.request(&job(), acquire).await, Ok(Reply::Done));
     is_reclaimable(&beta, 1).await;
     let answer = beta.request(&job(), reclaim(version)).await;
     assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}");
-    // Although the note already names the fresh id, this host does not try the ids again.
+    // The note already contains the fresh id, but this host does not try the ids again.
     assert_eq!(see(&beta).await.0, LeaseState::Held);
 }
 

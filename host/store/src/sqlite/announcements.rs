@@ -32,7 +32,7 @@ const UNFINISHED: &str = ".new";
 /// Maximum length of a node's id, in bytes. With either suffix, the file name fits into the limit of 255 bytes.
 const LONGEST_NODE: usize = 200;
 
-/// Minimum age of an incomplete file whose writer must have been killed.
+/// Age from which an incomplete file counts as left behind: its writer must have been killed.
 const LEFT: Duration = Duration::from_secs(60);
 /// Size of a buffer for the names of 1000 nodes, in bytes. One system call reads all of them while the kernel keeps the
 /// folder locked.

@@ -81,7 +81,7 @@ impl<Q, A> PendingRequest<Q, A> {
 }
 
 impl SqliteStore {
-    /// Carries out a request, together with all requests that are waiting by then.
+    /// Carries out a request, together with all other requests that are then waiting.
     pub(super) async fn together<Q: Send + 'static, A: Send + 'static>(
         &self,
         queue: Arc<Queue<Q, A>>,
@@ -93,7 +93,8 @@ impl SqliteStore {
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(|_| Err(cut_off())),
-            // The thread keeps the permit even if the caller gives up. The semaphore is never closed.
+            // The thread keeps the permit even if the caller has given up. The semaphore is never closed, so there is
+            // always a permit.
             turn = Arc::clone(&queue.turn).acquire_owned() => {
                 self.blocking(move |shared| {
                     let _turn = turn;
@@ -108,8 +109,8 @@ impl SqliteStore {
 }
 
 impl Database {
-    /// Carries out all requests in one transaction, and answers them. If the file is faulty, tries each request
-    /// separately: the fault may affect only one of them.
+    /// Carries out all requests in one transaction, and answers them. If the transaction fails because of the file,
+    /// tries each request separately: the fault may affect only one of them.
     pub fn transact_all<Q, A>(
         &self,
         access: Intent,

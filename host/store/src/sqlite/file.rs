@@ -110,7 +110,7 @@ impl File {
         out_of_reach(&self.path, "cannot be inspected", &error, Some(error))
     }
 
-    /// Returns a connection for one request, or `None` if another file is at the path by now.
+    /// Returns a connection for one request, or `None` if the path now refers to another file.
     pub fn connection(&self) -> Result<Option<Connection>, StoreError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(connection) = idle {

@@ -18,8 +18,8 @@ struct Holder {
     writes: bool,
 }
 
-/// Describes the other processes that lock the database at this path: `process 42 (baton) writes to it`. Returns `None`
-/// if the kernel lists no process; it does not list processes in other containers.
+/// Describes the other processes that lock the database at this path, for example `process 42 (baton) writes to it`.
+/// Returns `None` if the kernel lists no process; it does not list processes in other containers.
 pub(super) fn described(path: &Path) -> Option<String> {
     let found = stat(path).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();

@@ -37,11 +37,11 @@ pub(super) struct ReadRequest {
 /// The results of the reads since the last write to the file.
 #[derive(Default)]
 struct Last {
-    /// None before the first transaction, or if the system has no inotify queue left.
+    /// None before the first transaction, or if the system has no more inotify queues.
     watches: Option<Arc<Watches>>,
     /// The number of the file that was last found at the path.
     file: u64,
-    /// Number of times that the kernel has reported an event or another file was found.
+    /// Number of times so far that the kernel reported an event or that another file was found.
     told: u64,
     /// The time of the last read of each key, and the object's version if the object existed.
     found: HashMap<String, (Instant, Option<Version>)>,
@@ -98,7 +98,7 @@ impl ReadCache {
         control.watch_changes(&watches).then(|| self.last(control).told)
     }
 
-    /// Keeps a result, unless [`Last::told`] is no longer `told`, its value before the read.
+    /// Keeps a result, unless [`Last::told`] has changed since before the read, when its value was `told`.
     fn note(&self, control: &Database, told: u64, sought: &ReadRequest, reading: &Reading) {
         let mut last = self.last(control);
         if last.told == told {

@@ -28,8 +28,8 @@ pub(super) fn refuse_open_folder(dir: &Path) -> Result<(), StoreError> {
     Err(misconfigured(dir, format!("all users of this machine may write to this folder (mode {mode:04o}): {remedy}")))
 }
 
-/// Creates an empty file that only its owner can access, or in a [shared](is_shared) folder also its group. Keeps an
-/// existing file.
+/// Creates an empty file that only its owner can access. In a [shared](is_shared) folder, the file's group can access
+/// it as well. Keeps an existing file.
 pub(super) fn make_file(path: &Path) -> io::Result<()> {
     let mode = path.parent().map_or(OWN, mode_of_files);
     // Create the file without opening it: closing it would drop any locks that SQLite already holds on it in this
@@ -68,9 +68,9 @@ fn owner_for_root(dir: &Path) -> io::Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid))))
 }
 
-/// Creates a folder that only its owner can access, or in a [shared](is_shared) folder also its group. Keeps an
-/// existing folder. The folder survives a power failure. The parent folder must exist; if root creates the folder, it
-/// gets the parent's owner.
+/// Creates a folder that only its owner can access. In a [shared](is_shared) folder, the new folder's group can access
+/// it as well. Keeps an existing folder. The folder survives a power failure. The parent folder must exist; if root
+/// creates the folder, it gets the parent's owner.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     let above = path.parent().unwrap_or(path);
     let of_files = mode_of_files(above);

@@ -1,7 +1,7 @@
 //! The tables for the leases: the leases' rows, the marks of released records, and the notes about the leases' holders.
 //!
-//! Hosts that are older than the marks write a whole row by column position, so the columns of the table `lease` cannot
-//! change. Marks have their own table. A mark contains the version of its record, so a record that an older host writes
+//! Hosts of a version without marks write a whole row by column position, so the columns of the table `lease` cannot
+//! change. Marks have their own table. A mark contains the version of its record, so a record that such a host writes
 //! has no mark. Notes work the same way, and also contain the lease's id, because an older host that acquires the lease
 //! chooses a new id.
 
@@ -22,16 +22,16 @@ CREATE TABLE lease (
   changed INTEGER NOT NULL, boot TEXT NOT NULL, time_namespace TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// Created with the first mark, because an older host may have created the file, or an operator may have restored an
-/// old one.
+/// The table of marks. It is created with the first mark, because the file may not have it: an older host may have
+/// created the file, or an operator may have restored an old one.
 const RELEASED: &str = "
 CREATE TABLE IF NOT EXISTS released (election TEXT PRIMARY KEY, version TEXT NOT NULL) STRICT, WITHOUT ROWID;";
 
-/// Created with the first pause, for the same reasons as [`RELEASED`].
+/// The table of pauses. It is created with the first pause, for the same reasons as [`RELEASED`].
 const REST: &str = "
 CREATE TABLE IF NOT EXISTS rest (election TEXT PRIMARY KEY, version TEXT NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID;";
 
-/// Created with the first note, for the same reasons as [`RELEASED`].
+/// The table of notes. It is created with the first note, for the same reasons as [`RELEASED`].
 pub(super) const HOLDER: &str = "
 CREATE TABLE IF NOT EXISTS holder (
   election TEXT PRIMARY KEY, version TEXT NOT NULL, id BLOB NOT NULL,

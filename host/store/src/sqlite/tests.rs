@@ -37,7 +37,7 @@ fn record(term: u64) -> Record {
     }
 }
 
-/// A boot clock that the test moves, in seconds.
+/// Returns a boot clock that shows the time set by the test, in seconds.
 fn boot(name: &str, namespace: &str, seconds: &Arc<AtomicU64>) -> BootClock {
     let seconds = Arc::clone(seconds);
     let clock = Arc::new(move || Duration::from_secs(seconds.load(Ordering::SeqCst)));
@@ -178,7 +178,7 @@ async fn lease_of_another_boot_expires_after_it_was_seen_unchanged() {
 async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     let dir = TempDir::new().unwrap();
     let (ahead, here) = (Arc::new(AtomicU64::new(1_000)), Arc::new(AtomicU64::new(100)));
-    // The same boot by its id, but the machine was set back to an earlier moment.
+    // Two clocks with the same boot id: the machine was reset to an earlier moment, so the second clock is behind.
     let holder = SqliteStore::with_boot(dir.path(), boot("b", "n", &ahead));
     let store = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     created(&holder).await;
@@ -186,7 +186,7 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     assert_eq!(read(&store).await.0, LeaseState::Held);
     here.store(101, Ordering::SeqCst);
     assert_eq!(acquire(&store, 2).await, Err(StoreError::Held));
-    // A late renewal restarts the count.
+    // After a late renewal, the store measures the lease from the beginning.
     ahead.store(1_001, Ordering::SeqCst);
     holder.request(&job(), Op::Renew { id: id(1) }).await.unwrap();
     here.store(102, Ordering::SeqCst);
@@ -199,7 +199,7 @@ async fn lease_stamped_in_the_future_expires_and_stays_expired() {
     here.store(1_002, Ordering::SeqCst);
     assert_eq!(read(&store).await.0, LeaseState::Expired);
     assert_eq!(acquire(&store, 2).await, Ok(Reply::Done));
-    // The store's own stamp counts by its clock at once.
+    // The last acquire was stamped by this store's own clock, so the lease is measured on that clock at once.
     let other = SqliteStore::with_boot(dir.path(), boot("b", "n", &here));
     here.store(1_004, Ordering::SeqCst);
     assert_eq!(read(&other).await.0, LeaseState::Expired);
@@ -222,7 +222,7 @@ async fn renewal_is_lost_when_the_file_was_moved_or_replaced() {
     std::fs::remove_file(&file).unwrap();
     store.create().await.unwrap();
     assert_eq!(store.request(&job(), Op::Read).await, Ok(Reply::Read(Snapshot::Nothing)));
-    // The connection to the new file must not answer for the restored one.
+    // Once the old file is restored, the store must not use its connection to the new file.
     std::fs::rename(&away, &file).unwrap();
     assert_eq!(read(&store).await.0, LeaseState::Held);
 }
@@ -336,7 +336,7 @@ async fn new_folder_is_private_and_lease_length_is_checked() {
     }
 }
 
-/// The file that hosts older than the marks make, with the header that identifies it.
+/// The file that a host of a version without marks creates, with the header that identifies it.
 const OLDER_FILE: &str = "
 CREATE TABLE lease (
   election TEXT PRIMARY KEY, version TEXT NOT NULL,
@@ -355,7 +355,7 @@ const OLDER_WRITE: &str = "INSERT OR REPLACE INTO lease VALUES (:election, :vers
            :term, :node, :incarnation, :since, :lease, :module, :outcome, :failures,
            :holder, :length, :broken_after, :changes, :changed, :boot, :time_namespace)";
 
-/// Changes a row like an older host: reads all columns by their names, and writes all by position.
+/// Changes a row like an older host: reads all columns by name, and writes all columns by position.
 fn older_host_writes(db: &Connection, version: Option<&str>, term: i64) {
     use rusqlite::types::Value;
 
@@ -406,14 +406,14 @@ async fn file_of_an_older_host_is_shared_with_it() {
         assert_eq!(read(&store).await.2, Some(marked(term)));
     };
     mark(6).await;
-    // An acquire, a renewal or a release leaves the version alone.
+    // An acquire, a renewal or a release by an older host does not change the version, so the mark remains valid.
     older_host_writes(&older, None, 6);
     assert_eq!(read(&store).await.2, Some(marked(6)));
     older_host_writes(&older, Some("5f1f"), 7);
     assert_eq!(read(&store).await.2, Some(Record { term: 7, ..of_older.clone() }), "a write voids the mark");
     mark(8).await;
     assert_eq!(tables(), Ok(2));
-    // The header is as the older host wrote it.
+    // The header is still the one that the older host wrote.
     let number = |name| older.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     assert_eq!((number("application_id"), number("user_version")), (Ok(1_113_683_054), Ok(1)));
     // An older file that replaces this one while the store is open is read and marked, too.
@@ -424,7 +424,7 @@ async fn file_of_an_older_host_is_shared_with_it() {
     mark(9).await;
 }
 
-/// Makes elections in one store, each with a lease.
+/// Creates elections in one store, each with a lease.
 async fn leased(store: &SqliteStore, elections: u128) -> Vec<(ElectionName, LeaseId)> {
     store.create().await.unwrap();
     let mut leased = Vec::new();
@@ -517,7 +517,7 @@ async fn renewals_in_a_new_file_proceed_while_the_old_one_hangs() {
     let dir = TempDir::new().unwrap();
     let store = SqliteStore::new(dir.path());
     created(&store).await;
-    // A renewal that never ends.
+    // A renewal that never ends keeps this permit.
     let hung = store.shared.renewals.of(&store.shared.leases);
     let _turn = Arc::clone(&hung.turn).acquire_owned().await.unwrap();
     std::fs::remove_file(dir.path().join("lease.db")).unwrap();
@@ -553,7 +553,7 @@ async fn docs_list_every_table_and_its_file() {
     created(&store).await;
     acquire(&store, 1).await.unwrap();
     let version = read(&store).await.1;
-    // The tables of marks, pauses and notes exist only after the first write.
+    // The tables of marks, pauses and notes do not exist until a mark, a pause or a note is written.
     let paused_until = Some(Duration::from_secs(1));
     let marked = Record { released: true, paused_until, ..record(1) };
     store.request(&job(), Op::Write { id: id(1), version, record: marked }).await.unwrap();

@@ -9,9 +9,9 @@ use rusqlite::types::Value;
 use super::row;
 use crate::lease::{Lease, LeaseObject};
 
-/// Reads a row of `lease` whose columns have any type, which never occurs in a file that Baton wrote. `bytes` has a
-/// type byte for each column after the election. 8 bytes follow for a number; a length byte and the content follow for
-/// text or a blob.
+/// Reads a row of `lease` whose columns have any type, which never occurs in a file that Baton wrote. `bytes` contains
+/// a type byte for each column after the election. The type byte of a number is followed by 8 bytes, and that of text
+/// or a blob by a length byte and the content.
 pub(crate) fn row(bytes: &[u8]) {
     thread_local! {
         static DB: (Connection, usize) = database().unwrap_or_else(|error| panic!("{error}"));
@@ -19,7 +19,7 @@ pub(crate) fn row(bytes: &[u8]) {
     DB.with(|(db, columns)| read(db, *columns, bytes)).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Creates a database whose table `lease` accepts such rows. Returns the database and the number of columns.
+/// Creates a database whose table `lease` accepts columns of any type. Returns the database and the number of columns.
 fn database() -> rusqlite::Result<(Connection, usize)> {
     let db = Connection::open_in_memory()?;
     db.execute_batch(row::SCHEMA)?;

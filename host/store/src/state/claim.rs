@@ -56,7 +56,7 @@ type Found = Result<Option<(Version, Bytes)>, StoreError>;
 
 struct HandoverOffer {
     term: Term,
-    /// The mark of the claim for `term`, which may have been attempted only.
+    /// The mark of the claim for `term`. The claim may have been attempted without success.
     claim: Mark,
     /// The document and its version, if both are known for certain.
     document: Option<(Version, Arc<Document>)>,
@@ -72,8 +72,8 @@ pub struct Claim {
 /// A handle that claims the state for the next term while this term's instance is still running.
 pub struct HandoverClaim(Arc<AsyncMutex<History>>);
 
-/// The document as one term knows it, and the term's writes, which are made one at a time, each based on the previous
-/// one.
+/// The document as one term knows it, and the term's writes. The writes are made one at a time, and each is based on
+/// the previous one.
 struct History {
     home: Claimant,
     term: Term,
@@ -95,7 +95,7 @@ pub enum Change {
     Delete(String),
 }
 
-/// The reason why a term could not claim the state. Its instance is not started.
+/// The reason why a term could not claim the state. The term's instance is not started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClaimError {
     /// This term or a higher one has already claimed the state: the election's record was lost or reset to an earlier
@@ -189,8 +189,8 @@ impl Claimant {
             };
             let is_superseded =
                 |found: &Document| found.term > term || (found.term == term && Some(found.claim) != ahead);
-            // A document that was read ahead may lead to a write, but never to an error: it may have been repaired
-            // since.
+            // A document that was read ahead may lead to a write, but never to an error: the stored document may have
+            // been repaired since.
             if is_old && found.as_ref().map_or(true, is_superseded) {
                 continue;
             }
@@ -406,8 +406,8 @@ impl History {
                             Ok(())
                         }
                         other => {
-                            // Only this process claims the state for its next term, so an operator must have changed
-                            // the document.
+                            // Only this process claims the state for its next term. So if the document contains that
+                            // term, an operator must have changed the document.
                             let ours = self.next.map(|(term, _)| term);
                             let term = other.map_or(0, |(_, found)| found.term);
                             let term = if Some(term) == ours { self.term } else { term };

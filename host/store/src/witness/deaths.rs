@@ -70,7 +70,8 @@ impl Deaths {
             let count = *heard.borrow_and_update();
             if let Some(Holder { place, is_told: false, looked }) = holder {
                 let looks = async {
-                    // Watch first, so that the check or an event detects a death in between.
+                    // Watch before the check. Then the check detects a death before the watch began, and an event
+                    // detects a later one.
                     self.watch().await;
                     let often = match looked {
                         // Check once, for a death between the reading and the watch.

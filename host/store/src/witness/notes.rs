@@ -114,7 +114,7 @@ impl Notes {
         self.own.place().incarnation == incarnation
     }
 
-    /// Notes the id under which this host requests a lease.
+    /// Writes a note of the id under which this host requests a lease.
     pub(crate) fn write(&self, election: &ElectionName, id: LeaseId) -> io::Result<()> {
         let note = Note {
             boot: self.boot.clone(),
@@ -140,7 +140,7 @@ impl Notes {
         note
     }
 
-    /// True if the note's host is dead with all its runners, and no other host has taken the note.
+    /// True if the note's host and all its runners are dead, and no other host has taken the note.
     pub(crate) fn can_be_taken(&self, note: &Note) -> bool {
         let look = || -> io::Result<bool> {
             let folder = open_folder(self.folder())?;
@@ -162,7 +162,7 @@ impl Notes {
             if !lock(file.as_fd(), libc::F_WRLCK, 0, 0)? {
                 return Ok(None);
             }
-            // The note's previous owner has removed it if the lease was resumed.
+            // The note may have been removed in the meantime, because its lease was resumed.
             let (now, found) = self.open(&folder, &note.place.incarnation, &note.election, OFlags::RDONLY)?;
             let is_it = is_same(&fstat(&file)?, &fstat(&now)?) && found.as_ref() == Some(note);
             if !is_it || !note.place.is_gone(self.folder()) {
@@ -182,12 +182,12 @@ impl Notes {
         take().ok().flatten()
     }
 
-    /// Removes a taken note that no host needs any more, since the lease was resumed.
+    /// Removes a taken note. No host needs it any longer, because its lease was resumed or is about to be released.
     pub(crate) fn remove_taken(&self, Taken { note, .. }: Taken) -> io::Result<()> {
         unlink(&open_folder(self.folder())?, &name(&note.place.incarnation, &note.election))
     }
 
-    /// True if other hosts have noted a lease of the election.
+    /// True if other hosts have left notes of leases on this election.
     pub(crate) fn has_others(&self, election: &ElectionName) -> bool {
         let suffix = format!("-{election}");
         let is_others =
@@ -195,8 +195,8 @@ impl Notes {
         self.names().is_ok_and(|names| names.iter().any(|name| is_others(name)))
     }
 
-    /// Removes dead hosts' files, but keeps this boot's notes for this lease's holder and for other elections and
-    /// stores.
+    /// Removes the files of dead hosts. Keeps the notes of this boot that are from this lease's holder, or for other
+    /// elections or stores.
     pub(crate) fn tidy_up(&self, election: &ElectionName, holder: &str) -> io::Result<()> {
         let folder = open_folder(self.folder())?;
         for name in self.names()? {

@@ -34,8 +34,8 @@ impl Drop for Runner {
     }
 }
 
-/// Waits until the incarnation is dead. A program that another test starts holds copies of all descriptors for a
-/// moment.
+/// Waits until the incarnation is dead. A program that another test starts has copies of all descriptors for a moment,
+/// and so keeps the locks.
 fn is_seen_gone(place: &LockFileId, holders: &Path) {
     Patience::poll(Duration::from_millis(1), || place.is_gone(holders).then_some(())).expect("it is gone");
 }
@@ -71,7 +71,7 @@ fn host_is_dead_once_it_and_all_runners_have_exited() {
     }
 }
 
-/// A lock that is local to each machine says nothing about a process of another machine.
+/// A lock that is local to each machine says nothing about a process on another machine.
 #[test]
 fn locks_on_a_shared_file_system_do_not_count() {
     let Some(fuse) = Fuse::mount("a") else { return };
@@ -112,7 +112,7 @@ fn lock_file_counts_only_if_it_is_the_locked_one() {
         assert!(!place.is_gone(&holders));
         let _either = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
     }
-    // The host and its runner keep running.
+    // Even when the host and its runner have exited, their death is uncertain: their lock file was removed.
     let runner = Runner::holding(host.for_runner().unwrap());
     drop((host, runner));
     assert!(!place.is_gone(&holders), "it has no name any more");

@@ -20,7 +20,7 @@ use super::proxy::{Mode, Proxy};
 use super::suite::{self, Backend, StoreBench, a, b, job, record, text};
 use super::{assert_lost, version_of};
 
-/// The time that a caller waits: much shorter than a lease, longer than any answer on loopback.
+/// Time that a caller waits for an answer: much shorter than a lease, and longer than any answer takes on loopback.
 const CALLER_WAITS: Duration = Duration::from_millis(1500);
 
 /// A container in an emulator that other tests use, too.
@@ -63,7 +63,8 @@ impl Backend for Container {
 
     async fn wait_out(&self, time: Duration) {
         tokio::time::sleep(time + Duration::from_millis(250)).await;
-        // A loaded emulator's clock may be late. A lease outlasts a wait that is shorter than the lease.
+        // The clock of a busy emulator may be late, so also wait until the store shows that the time has passed. If
+        // `time` is shorter than a lease, the lease is still held.
         let mut patience = Patience::default();
         loop {
             let is_early = match self.handle().request(&job(), Op::Read).await {
@@ -199,7 +200,7 @@ async fn late_create_changes_nothing() {
     late.arrives(Op::Create { record: record(7) }, async |bench| drop(bench.create().await.unwrap())).await;
     let version = late.bench.see().await.unwrap().version;
     late.assert_unharmed(LeaseState::Free, &version, 0).await;
-    // The same while another client holds the lease.
+    // A late create also changes nothing if another client holds the lease by then.
     let create = Op::Create { record: record(7) };
     late.arrives(create, async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Held, &version, 0).await;
@@ -233,7 +234,7 @@ async fn late_renewal_takes_nothing_from_the_next_holder() {
     late.arrives(renew(), async |bench| assert_eq!(bench.acquire(b()).await, Ok(Reply::Done))).await;
     late.assert_unharmed(LeaseState::Held, &version, 0).await;
     assert_eq!(late.bench.renew(b()).await, Ok(Reply::Done));
-    // Nor does it revive a lease that an operator has broken.
+    // A late renewal does not revive a lease that an operator has broken.
     assert_eq!(late.bench.release(b()).await, Ok(Reply::Done));
     assert_eq!(late.bench.acquire(a()).await, Ok(Reply::Done));
     late.arrives(renew(), async |bench| assert_eq!(bench.backend.break_lease(Duration::ZERO).await, Ok(()))).await;
@@ -267,7 +268,7 @@ async fn late_write_changes_nothing_after_a_write_or_a_takeover() {
     .await;
     let second = second.take().unwrap();
     late.assert_unharmed(LeaseState::Held, &second, 1).await;
-    // The version is still right, but another client has the lease.
+    // The version in the request is still current, but another client holds the lease.
     late.arrives(write(&second), async |bench| {
         assert_eq!(bench.release(a()).await, Ok(Reply::Done));
         assert_eq!(bench.acquire(b()).await, Ok(Reply::Done));
@@ -351,7 +352,8 @@ async fn lease_freed_by_a_write_without_its_id_is_not_released() {
     }
 }
 
-/// Azure lists more than the emulator: blobs without metadata, and blobs that Azure has encrypted.
+/// A listing by Azure contains more than one by the emulator: blobs without metadata, and blobs that Azure has
+/// encrypted.
 #[tokio::test]
 async fn list_in_azures_format_is_parsed() {
     let blob = |name: &str, metadata: &str| {
@@ -379,7 +381,7 @@ async fn list_in_azures_format_is_parsed() {
     for (state, requests, term) in [
         (String::new(), 1, 8),
         (blob("job/state", "<Metadata><Term>9</Term></Metadata>"), 1, 9),
-        // The store requests the first bytes of the state, which was deleted meanwhile.
+        // The store requests the first bytes of the state, which was deleted in the meantime.
         (blob("job/state", "<Metadata />"), 2, 8),
         (blob("job/state", "<Metadata><term>many</term></Metadata>"), 2, 8),
     ] {
@@ -419,7 +421,7 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     let Ok(Reading::Found(_, content)) = store.read(VersionedObject::State, &job(), None).await else {
         panic!("it was written");
     };
-    // The metadata names another term than these bytes before it disappears.
+    // First write another term, so that the metadata differs from `content`. Then replace the blob without metadata.
     claim(5).await;
     let location = CloudLocation::Emulator { address: "127.0.0.1".to_owned(), port: azurite.address().port() };
     let blob =
@@ -428,7 +430,7 @@ async fn state_with_its_term_only_in_the_content_is_recalled() {
     assert_eq!(store.request(&job(), Op::Recall).await, Ok(Reply::Term(41)));
 }
 
-/// The variable with the store's credentials. No other test may see it.
+/// The environment variable with the store's credentials. It must not be set for any other test.
 const CREDENTIALS: &str = "BATON_STORE_CONNECTION_STRING";
 /// The variable with the emulator's address, for a process of this test binary.
 const WRONG_KEY_AT: &str = "BATON_TEST_WRONG_KEY_AT";
@@ -475,7 +477,7 @@ pub fn answer(answers: Vec<String>) -> (SocketAddr, std::thread::JoinHandle<Vec<
         let request = String::from_utf8_lossy(&request).into_owned();
         client.write_all(answer.as_bytes()).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        // Reads the rest of the request: otherwise, closing would cut the answer off.
+        // Read the rest of the request. Otherwise, closing the connection would cut off the answer.
         while client.read(&mut bytes).is_ok_and(|length| length > 0) {}
         request
     };

@@ -72,7 +72,7 @@ async fn module_requests_are_misconfigured_without_a_container() {
     }
 }
 
-/// No other request may take this long: a renewal that did would be useless.
+/// Only requests for modules may take this long. A renewal that took this long would be useless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_module_may_take_as_long_as_a_slow_line_needs() {
     let azurite = Azurite::start();
@@ -121,7 +121,7 @@ async fn module_is_assembled_from_parts_of_one_version() {
     assert_eq!(answer, Ok(Some(text("0123456789abcdefghij"))));
     assert!(asked[0].contains("bytes=0-") && !asked[0].contains("if-match"), "{asked:?}");
     assert!(asked[1].contains("bytes=10-") && asked[1].contains("if-match: \"0x1\""), "{asked:?}");
-    // The store requests no more than what the caller wants.
+    // The store requests no more bytes than the caller wants.
     for limit in [7, 10] {
         assert_eq!(read(limit, vec![first()]).await.0, Ok(Some(text(&"0123456789"[..limit as usize]))));
     }
@@ -148,19 +148,19 @@ async fn existing_module_is_neither_sent_nor_replaced() {
     let there = || part("0-9", "");
     let (answer, asked) = put(vec![there(), there()]).await;
     assert_eq!(answer, Ok(()));
-    // Only the time of the last change moves.
+    // The module already exists, so only the time of its last change is updated.
     assert!(asked[0].starts_with("HEAD ") && asked[1].contains("comp=metadata"), "{asked:?}");
-    // Another client was faster.
+    // Another client stores the module after the check, but before the upload.
     let (answer, asked) = put(vec![missing(), ends("409 Conflict", "BlobAlreadyExists"), there()]).await;
     assert_eq!(answer, Ok(()));
     assert!(asked[1].starts_with("PUT ") && asked[1].contains("if-none-match: *"), "{asked:?}");
     assert!(asked[2].contains("comp=metadata"), "{asked:?}");
-    // The module may or may not be there.
+    // Without an answer to the upload, the module may or may not have been stored.
     let (answer, _) = put(vec![missing(), String::new()]).await;
     assert!(matches!(answer, Err(StoreError::Unknown(_))), "{answer:?}");
 }
 
-/// If another client leases a module or a node's blob, the store reports trouble, not a lost lease.
+/// If another client leases the blob of a module or of a node, the store reports an unknown outcome, not a lost lease.
 #[tokio::test]
 async fn blob_leased_by_another_client_is_unknown() {
     let (address, server) = answer(vec![ends("412 Precondition Failed", "LeaseIdMissing"); 3]);

@@ -1,4 +1,4 @@
-//! The conformance suite on every store, and the tests of what only one of them can meet.
+//! The conformance suite on every store, and tests of problems that only one of the stores can have.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]

@@ -1,4 +1,5 @@
-//! The embedded store in other processes, which are killed or live in another time. They run this test binary.
+//! The embedded store in other processes, which run this test binary. Some are killed, and some run in another time
+//! namespace.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -129,7 +130,7 @@ async fn terms(store: &SqliteStore) {
         let op = Op::Write { id, version: version.clone(), record: record(term) };
         match store.request(&election, op).await {
             Ok(Reply::Version(written)) => version = written,
-            // The parent may hold the lock to read.
+            // The parent process may hold the lock while it reads.
             Err(StoreError::Unknown(_)) => version = read(store, &election).await.1,
             other => panic!("{other:?}"),
         }
@@ -161,7 +162,7 @@ fn answered_write_survives_when_its_process_is_killed() {
     });
 }
 
-/// The lease length in `hold`: renewals may be late on a slow machine.
+/// The lease length in `hold`. It is long, because renewals may be late on a slow machine.
 const HELD: Duration = Duration::from_secs(8);
 
 async fn hold(store: &SqliteStore) {

@@ -26,7 +26,7 @@ async fn renew(store: &SqliteStore) -> Result<Reply, StoreError> {
     store.request(&job(), Op::Renew { id: a() }).await
 }
 
-/// Another process's transaction that does not end.
+/// Begins another client's transaction, which does not end until the returned connection is dropped.
 fn locked(folder: &Path) -> Connection {
     let other = Connection::open(folder.join("lease.db")).unwrap();
     other.busy_timeout(Duration::from_secs(5)).unwrap();
@@ -43,7 +43,7 @@ async fn handle_writes_again_when_the_disk_becomes_writable() {
     let store = SqliteStore::new(disk.path());
     let renewed = renew(&store).await;
     assert!(matches!(renewed, Err(StoreError::Misconfigured(_))), "{renewed:?}");
-    // The read's connection must not stay read-only for the next request.
+    // This read opens a read-only connection, which must not be used for the next request.
     assert!(store.request(&job(), Op::Read).await.is_ok());
     assert!(mount(&["-o", "remount,rw"], disk.path()), "root may remount");
     assert_eq!(renew(&store).await, Ok(Reply::Done));
@@ -56,7 +56,7 @@ async fn store_writes_again_when_the_full_disk_has_room() {
     let filler = disk.path().join("filler");
     let fills = || assert!(std::fs::write(&filler, [0; 1 << 17]).is_err(), "the disk is not full");
     fills();
-    // The kept journal has room for a renewal.
+    // The renewal succeeds, because the kept journal has enough room for it.
     assert_eq!(renew(&store).await, Ok(Reply::Done));
     std::fs::remove_file(disk.path().join("lease.db-journal")).unwrap();
     fills();

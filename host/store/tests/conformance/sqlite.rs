@@ -141,7 +141,7 @@ async fn damaged_module_files_are_named() {
         let Err(StoreError::Misconfigured(why)) = &answer else { panic!("{answer:?}") };
         assert!(why.contains(file) && why.contains("move it out of the way"), "{why}");
     }
-    // Leases and state do not depend on them.
+    // Leases and state do not depend on the module files.
     let bench = StoreBench::new(folder);
     bench.held_by(a()).await.unwrap();
     store.write(VersionedObject::State, &job, None, text("x")).await.unwrap();
@@ -186,7 +186,7 @@ async fn holder_has_lost_when_the_file_was_moved_away() {
     assert_lost(&bench.release(a()).await);
     let answer = bench.ask(Op::Read).await;
     assert!(matches!(answer, Err(StoreError::Misconfigured(_) | StoreError::Unknown(_))), "{answer:?}");
-    // The store has made no new file behind the operator's back.
+    // The store has not silently created a new file.
     assert!(!path.exists());
 }
 
@@ -272,7 +272,7 @@ async fn race(racer: &str) {
     std::fs::write(folder.join(format!("ready-{n}")), "").unwrap();
     wait_for(&folder.join("start")).await;
     let id = LeaseId::from_random(n.parse().unwrap());
-    // The longest lease: the race ends before it expires, even on a slow machine.
+    // Use the longest lease, so that the race ends before the lease expires, even on a slow machine.
     let op = Op::Acquire { id, length: store.lease_range().1, version: Version(version.to_owned()), instead_of: None };
     println!("racer: {:?}", suite::persistent(Arc::new(store)).request(&job(), op).await);
 }
@@ -291,14 +291,14 @@ async fn wait_for(file: &Path) {
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// Mounts a disk. None, with a message, if this process may not mount.
+    /// Mounts a disk. If this process may not mount, prints a message and returns `None`.
     pub fn mount() -> Option<Self> {
         Self::mount_with("size=512k")
     }
 
     fn mount_with(options: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        // A tmpfs is writable for others by default.
+        // By default, other users may write to a tmpfs.
         if mount(&["-t", "tmpfs", "-o", &format!("{options},mode=700"), "tmpfs"], dir.path()) {
             return Some(Self(dir));
         }
@@ -332,7 +332,7 @@ fn fill(dir: &Path) {
     while file.write(&[0; 512]).is_ok_and(|written| written > 0) {}
 }
 
-/// Returns the answers to a holder and to a reader after `trouble` has struck the disk.
+/// Applies `trouble` to a disk with a store. Returns the answers that a holder and a reader get afterwards.
 async fn on_a_disk(trouble: impl FnOnce(&Path)) -> Option<(Result<Reply, StoreError>, Result<Reply, StoreError>)> {
     let disk = Disk::mount()?;
     let store = disk.store();
@@ -370,7 +370,7 @@ async fn disk_that_takes_no_files_is_reported_with_a_remedy() {
 #[tokio::test]
 async fn full_disk_is_unknown_and_can_still_be_read() {
     let fill_all = |dir: &Path| {
-        // The kept journal would have room for the renewal.
+        // Remove the kept journal, which would have enough room for the renewal.
         std::fs::remove_file(dir.join("lease.db-journal")).unwrap();
         fill(dir);
     };
@@ -379,7 +379,7 @@ async fn full_disk_is_unknown_and_can_still_be_read() {
     assert!(matches!(read, Ok(Reply::Read(_))), "{read:?}");
 }
 
-/// A takeover writes more than a renewal: the record, and in the end the mark, for which there is no table yet.
+/// A takeover writes more than a renewal: the record and, at the end, the mark, for which there is no table yet.
 #[tokio::test]
 async fn lease_is_taken_over_while_the_disk_is_full() {
     let Some(disk) = Disk::mount() else { return };

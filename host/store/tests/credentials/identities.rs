@@ -1,5 +1,5 @@
-//! Tokens of identities. A small server on loopback replaces the service that issues tokens, and another one the
-//! account. The real services cannot be tested here.
+//! Tokens of identities. One small server on loopback replaces the service that issues tokens, and another one replaces
+//! the storage account. The real services cannot be tested here.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -54,7 +54,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wakes the server.
+        // Wake the server, which waits for a connection.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -118,7 +118,7 @@ fn ask(token: &'static str, variables: &[(&str, &str)]) -> (String, Server) {
     (answers("azure://contoso/leases", &variables), account)
 }
 
-/// Asserts that the account knew the token: only then does it answer like this.
+/// Asserts that the account accepted the token: it gives this answer only for a token that it knows.
 #[track_caller]
 fn assert_known(told: &str) {
     assert!(
@@ -177,7 +177,7 @@ fn token_is_discarded_when_the_store_refuses_it() {
     let refused = asked.iter().filter(|request| request.contains("Bearer token-1\r\n")).count();
     assert_eq!(refused, 1, "it was shown again: {asked:?}");
     assert!(asked.len() > 2 && asked[1..].iter().all(|request| request.contains("Bearer token-2\r\n")), "{asked:?}");
-    // A request that is forbidden does not lead to another token.
+    // A forbidden request does not make the store fetch another token.
     assert_eq!(machine.requests("").len(), 2);
 }
 

@@ -1,4 +1,5 @@
-//! The Azure store's account and credentials, which come from the environment: so each test runs a process of its own.
+//! The Azure store's account and credentials. They come from the environment, so each test runs in a process of its
+//! own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::disallowed_methods, reason = "nobody suspends the machine while it is tested")]
@@ -70,7 +71,7 @@ async fn as_a_process_of_its_own() {
     }
 }
 
-/// Makes the container, and returns a signature with these rights to it.
+/// Creates the container, and returns a SAS with these rights to the container.
 async fn container(azurite: &Azurite, rights: BlobSasPermissions) -> String {
     client(azurite).create().await.unwrap();
     signature(azurite, rights).await
@@ -148,7 +149,7 @@ async fn signature_without_rights_is_reported_with_a_remedy() {
             assert!(line.contains(&format!("the container {CONTAINER}")) && line.contains("the rights"), "{line}");
         }
         for request in allowed {
-            // The request is carried out, or refused for another reason than its rights.
+            // The request is carried out, or refused for a reason other than missing rights.
             assert!(!line(request).contains("Misconfigured"), "{told}");
         }
     }
@@ -161,7 +162,7 @@ async fn account_address_comes_from_connection_string_or_endpoint() {
     let endpoint = format!("http://{}/devstoreaccount1", azurite.address());
     let account = format!("azure://devstoreaccount1/{CONTAINER}");
     let by_key = format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint={endpoint};");
-    // In the portal's format: without a name, and with a slash at the end.
+    // The portal's format: without an account name, and with a slash at the end of the endpoint.
     let by_sas = format!("BlobEndpoint={endpoint}/;SharedAccessSignature={sas}");
     let elsewhere = ("AZURE_STORAGE_SERVICE_ENDPOINT", endpoint.as_str());
     for (n, variables) in [
@@ -174,7 +175,7 @@ async fn account_address_comes_from_connection_string_or_endpoint() {
     .enumerate()
     {
         let told = answers(&account, variables);
-        // The first one creates the record, and the others find it.
+        // The first process creates the record, and the others find it.
         let created = if n == 0 { "create: Version" } else { "Conflict" };
         assert!(told.contains(created) && told.contains("term: 1") && told.contains("list: ["), "{told}");
     }

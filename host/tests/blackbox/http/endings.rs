@@ -11,7 +11,7 @@ use crate::frozen::freeze;
 use crate::http::{fleet, launch, launch_with_lease};
 use crate::node::{GUARD, Node, until};
 
-/// A listener that does not answer, and its URL.
+/// Returns a listener, which accepts connections but does not answer, and its URL.
 fn listen() -> (TcpListener, String) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -49,7 +49,8 @@ fn read_to_reset(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&read).into_owned()
 }
 
-/// Checks that killing the instance resets its request once `begun` has arrived.
+/// Waits until `begun` has arrived, and makes the host kill the instance. Checks that this resets the request's
+/// connection.
 fn is_reset_by_a_kill(behaviour: &str, begun: &str) {
     let fleet = fleet();
     let (listener, url) = listen();
@@ -81,7 +82,7 @@ fn unsent(stream: &TcpStream) -> u64 {
     };
     let (theirs, ours) = (hex(stream.peer_addr().unwrap()), hex(stream.local_addr().unwrap()));
     let listed = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    // `sl local rem st tx:rx …`
+    // The columns are `sl local rem st tx:rx …`.
     let mut words = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let found = words.find(|words| words.get(1..3) == Some(&[theirs.as_str(), ours.as_str()]));
     let queue = found.and_then(|words| words.get(4)?.split(':').next().map(str::to_owned));
@@ -102,7 +103,7 @@ fn killed_host_leaves_no_data_for_kernel_to_send() {
     });
     node.signal(Signal::KILL);
     node.wait();
-    // Data that had arrived is still readable, and then the reset follows.
+    // The data that had arrived can still be read. Then the read fails with the reset.
     read_to_reset(&mut stream);
     fleet.check_promises();
 }
@@ -160,7 +161,7 @@ fn request_timeout_of_guest_is_applied() {
 
 #[test]
 fn response_wait_may_outlast_a_renewed_lease() {
-    // If a busy machine loses the lease, the test tries a longer lease.
+    // If the lease is lost because the machine is busy, the test tries again with a longer lease.
     let outlasts = [4, 8, 16, 32].map(Duration::from_secs).into_iter().any(wait_outlasts);
     assert!(outlasts, "no wait outlasted its lease");
 }

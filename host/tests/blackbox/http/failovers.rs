@@ -18,10 +18,11 @@ scenarios! {
 
 const FAILOVERS: usize = 200;
 
-/// Every 100th leader is killed, so its lease must expire. The others shut down cleanly.
+/// Every 100th leader is killed, so the next leader must wait until its lease has expired. The others shut down
+/// cleanly.
 const KILL_EVERY: usize = 100;
 
-/// The nodes: so many that one of them polls soon after the lease is free.
+/// The nodes. They are so many that one of them polls soon after the lease becomes free.
 const NODES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
@@ -35,8 +36,9 @@ fn fencing_server_sees_no_lower_term_over_200_failovers(fleet: Fleet) {
         *highest = request.term();
         Reply::ok("")
     });
-    // With reclaim, the next leader's request could arrive before the server has read the killed leader's last request.
-    // The grace is long, so that a request in flight at a stop is answered even on a busy machine.
+    // Reclaim is off, because with it, the next leader's request could arrive before the server has read the killed
+    // leader's last request. The grace is long, so that a stopping instance still gets the answer to its last request
+    // on a busy machine.
     let start = |name: &str| {
         let launch = launch_with_times(fleet.lease(), "10s", &fleet, name, "report", &server.url());
         launch.arg("--reclaim=false").flag("--allow-http", server.url()).start()

@@ -1,4 +1,4 @@
-//! Grants of HTTP requests, refusals, and their events.
+//! Grants of HTTP requests, refused requests, and the events about them.
 
 use crate::fleet::Fleet;
 use crate::guests::asks_over_http;
@@ -110,7 +110,7 @@ fn logged_flag_can_be_pasted_into_a_shell() {
     let refusal = events(&fleet, "request_refused").remove(0);
     assert!(!refusal.raw.contains("hunter2"), "a query may contain a token: {refusal:?}");
     node.terminate();
-    // Pastes the flag behind a command in a shell, as an operator would.
+    // Pastes the flag after a command in a shell, as an operator would.
     let folder = tempfile::tempdir().unwrap();
     let pasted = format!("printf '%s\\n' {}", refusal.text("flag"));
     let run = std::process::Command::new("sh").args(["-c", &pasted]).current_dir(folder.path()).output().unwrap();
@@ -159,8 +159,8 @@ fn granted_name_reaches_loopback_only_if_marked_private() {
     assert!(results(&fleet, &node)[0].ends_with("200 inside"));
 }
 
-/// The owner of a name points the name at a public address of this machine, or at a neighbor on an IPv6 link. In an
-/// IPv4 network, an interface has one primary address and any number of secondary ones.
+/// The owner of a granted name points the name at a public address of this machine, or at a neighbor on an IPv6 link.
+/// An interface can have secondary IPv4 addresses next to its primary one, so the test tries both.
 #[test]
 fn granted_name_does_not_reach_public_address_of_own_machine() {
     const SETUP: &str = "ip link set lo up && ip address add 93.184.216.34/24 dev lo && \

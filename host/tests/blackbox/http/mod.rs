@@ -18,7 +18,7 @@ fn fleet() -> Fleet {
     Fleet::new(Store::sqlite())
 }
 
-/// Prepares a node whose guest requests the URLs with a behavior. Nothing is granted yet.
+/// Prepares a node whose guest has this behavior and uses `url`. The node grants no requests yet.
 pub fn launch(fleet: &Fleet, name: &str, behaviour: &str, url: &str) -> Launch {
     launch_with_lease(fleet.lease(), fleet, name, behaviour, url)
 }

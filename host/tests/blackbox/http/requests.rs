@@ -1,4 +1,4 @@
-//! The requests that arrive at a server.
+//! A guest's requests, as they arrive at a server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -63,12 +63,13 @@ fn open_connections_are_reused() {
         ["/1", "/2", "/3", "/last", "/5", "/6"].map(|path| format!("{}{path}", server.url())).to_vec();
     let node = launch(&fleet, "alpha", "get", &urls.join(" ")).flag("--allow-http", server.url()).start();
     let lines = results(&fleet, &node);
-    // The request after `/last` may be sent before the guest's host sees that the connection is closed, and be lost.
+    // The host may send the request after `/last` before it notices that the connection is closed. That request is then
+    // lost.
     let is_lost = |(number, line): (usize, &String)| number == 4 && line.ends_with(": ErrorCode::ConnectionTerminated");
     let lines_are_right = lines[..6].iter().enumerate().all(|one| one.1.contains(": 200 ") || is_lost(one));
     assert!(lines_are_right, "{lines:?}");
     let connections: Vec<usize> = server.requests().iter().map(|request| request.connection).collect();
-    // A request opens a connection if the previous request has not yet returned its own.
+    // A request opens a new connection if the previous request has not yet returned its connection to the pool.
     let opened = connections.iter().max();
     assert!(opened.is_some_and(|opened| *opened < connections.len()), "no connection is reused: {connections:?}");
     let closed = connections[3];
@@ -88,7 +89,7 @@ fn timers_and_requests_progress_when_guest_never_waits() {
 
 fn ten_thousand_requests_meet_limit_and_keep_the_lease(fleet: Fleet) {
     let server = Server::start(|request| if request.path() == "/hang" { Reply::Hang } else { Reply::ok("") });
-    // The lease is long, so that a busy machine does not cost a renewal.
+    // The lease is long, so that no renewal is too late on a busy machine.
     let lease = Duration::from_secs(20);
     let node = launch_with_lease(lease, &fleet, "alpha", "many", &server.url());
     let node = node.flag("--allow-http", server.url()).start();

@@ -16,7 +16,7 @@ pub struct Request {
     pub connection: usize,
     pub line: String,
     pub headers: Vec<String>,
-    /// The body. If it is chunked, with the chunk sizes and trailers.
+    /// The body. If it is chunked, this includes the chunk sizes and trailers.
     pub body: String,
     /// The bytes of the body if the request has a `Content-Length`.
     pub bytes: Vec<u8>,
@@ -44,7 +44,7 @@ impl Request {
 
 /// The server's reaction to a request.
 pub enum Reply {
-    /// Answers with a status line, which headers may follow, and a body.
+    /// Answers with this status line and this body. Headers may be appended to the status line.
     Answer(String, String),
     /// Does not answer, and keeps the connection open.
     Hang,
@@ -102,7 +102,7 @@ impl Server {
         Self { port, shared, acceptor: Some(acceptor) }
     }
 
-    /// The server's URL by address, without a path.
+    /// The server's URL without a path. It has an IP address instead of a name.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }

@@ -15,7 +15,7 @@ use crate::guests::asks_over_http;
 use crate::http::{fleet, launch, results};
 use crate::node::{baton, finish};
 
-/// The path of a file in `tls/`: the certificate of the tests' authority, or a certificate or key for `localhost`.
+/// The path of a file in `tls/`: the certificate of the test CA, or a certificate or key for `localhost`.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/http/tls").join(name)
 }

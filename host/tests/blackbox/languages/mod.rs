@@ -19,7 +19,7 @@ use workers::{Offer, Workers};
 
 const ELECTION: &str = "partitions";
 const PARTITIONS: u64 = 12;
-/// Longer than a clean shutdown takes on any machine.
+/// The grace is longer than a clean shutdown takes on any machine.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// A worker takes this partition, and the leader crashes before the answer arrives.
@@ -94,7 +94,8 @@ fn survives_a_crash_and_a_hand_off(language: &str, fleet: &Fleet) {
     each_is_acknowledged_as_it_was_taken(&fleet.saved(), &offers, &fleet.workers);
 }
 
-/// Checks that every partition is offered once. The 2 whose acknowledgement was lost are offered twice, to one worker.
+/// Checks that each partition is offered once. The 2 partitions whose acknowledgements were lost are offered twice,
+/// both times to the same worker.
 fn each_is_offered_until_it_is_acknowledged(offers: &[Offer], terms: &[&Event]) {
     let [first, second, third] = *terms else { panic!("there are three terms") };
     for partition in 0..PARTITIONS {
@@ -139,7 +140,7 @@ struct Fleet {
     home: TempDir,
     store: String,
     lease: &'static str,
-    /// False if no node learns of another's death from the kernel, as between machines.
+    /// False if the kernel reports no node's death to the other nodes, as if each node ran on its own machine.
     has_witness: bool,
     /// Keeps the emulator running while nodes use it.
     azurite: Option<Azurite>,
@@ -156,7 +157,7 @@ impl Fleet {
         fleet
     }
 
-    /// The same fleet, in which a successor waits until the dead leader's lease has expired.
+    /// Changes the fleet so that a successor waits until a dead leader's lease has expired.
     fn without_witness(mut self) -> Self {
         self.lease = "15s";
         self.has_witness = false;
@@ -171,7 +172,7 @@ impl Fleet {
     }
 
     fn new(language: &str) -> Self {
-        // Only cargo knows the target folder: its `tmp` and `examples` are siblings.
+        // Cargo sets `CARGO_TARGET_TMPDIR` to `tmp` in the target folder. The examples are in the same folder.
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
         let component = target.join(format!("examples/scheduler-{language}.wasm"));
         assert!(component.is_file(), "{} is not there: `make examples` builds it", component.display());
@@ -266,7 +267,7 @@ impl Fleet {
     }
 }
 
-/// Removes the node of that name from the list. Dropping it sends SIGKILL.
+/// Removes the node with this name from the list and returns it. Dropping the node sends SIGKILL.
 fn take(nodes: &mut Vec<Node>, name: &str) -> Node {
     let index = nodes.iter().position(|node| node.name == name).expect("a node of that name");
     nodes.remove(index)

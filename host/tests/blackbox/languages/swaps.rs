@@ -23,7 +23,8 @@ fn on_azurite() {
 }
 
 fn take_over_from_one_another(mut fleet: Fleet) {
-    // Longer than a busy machine delays a renewal: an instance that stops for a late renewal is not swapped.
+    // The lease is long, so that renewals are not late on a busy machine. An instance that stops because of a late
+    // renewal is not swapped.
     fleet.lease = "60s";
     let file = fleet.home.path().join("current.wasm");
     let put = |label: usize| {

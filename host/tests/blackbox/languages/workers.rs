@@ -13,7 +13,7 @@ use crate::patience::{LOOK, Patience, QUIET};
 pub struct Offer {
     pub worker: usize,
     pub partition: u64,
-    /// Taken from the host's headers, as are the node and the election.
+    /// The term in the header that the host adds. The node and the election are also from such headers.
     pub term: u64,
     pub node: String,
     pub election: String,
@@ -40,7 +40,7 @@ struct State {
     offers: Vec<Offer>,
     highest: u64,
     taken: BTreeMap<(usize, u64), u64>,
-    /// Partitions whose next offer is taken but not answered.
+    /// Partitions whose next offer a worker takes but does not answer.
     to_hold: BTreeSet<u64>,
     held: BTreeMap<u64, TcpStream>,
     ended: bool,
@@ -64,7 +64,7 @@ impl Workers {
         &self.workers[worker].0
     }
 
-    /// Waits until a worker has taken the partition without an answer.
+    /// Waits until a worker has taken the partition without answering the offer.
     pub fn held(&self, partition: u64) {
         self.wait(&format!("partition {partition} to be offered"), |state| state.held.contains_key(&partition));
     }
@@ -94,7 +94,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.state().ended = true;
         for (_, address, worker) in self.workers.drain(..) {
-            // Wakes the worker. It fails only if the worker has already ended.
+            // Wakes the worker. The connection fails only if the worker has already ended.
             let _ = TcpStream::connect(address);
             let _ = worker.join();
         }

@@ -1,4 +1,4 @@
-//! Modules that must not run, from each source. None of them runs, and none of them stops the running version.
+//! Modules that must not run, from each kind of source. None of them runs, and none of them stops the running version.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ scenarios! {
     ],
 }
 
-/// Enough to compile the guest, and a short wait for a module that would take minutes.
+/// Time limit that is long enough to compile the guest, and short for a module that would take minutes.
 const COMPILE_TIMEOUT: &str = "6s";
 
 fn bad_modules_in_the_store_neither_run_nor_stop_another(fleet: Fleet) {
@@ -123,7 +123,7 @@ fn bad_modules(signer: &Signer, source: &Source, with_slow: bool) -> Vec<(Offere
         (signed(modules::component("", "baton:host/task@0.9.0")), "update the host"),
         (signed(vec![0; (64 << 20) + 1]), source.size_error()),
     ];
-    // This module costs 6 s of CPU time, and the store's kind makes no difference, so it is only tested on SQLite.
+    // This module takes 6 s of CPU time, so it is tested only on SQLite. The kind of store makes no difference.
     if with_slow {
         bad.push((signed(modules::slow()), "more than 6s of CPU time"));
     }

@@ -73,8 +73,8 @@ fn no_version_is_replaced_while_store_is_away(fleet: Fleet) {
     let term = fleet.runs(&first, 0).term;
     let outage = fleet.store.hang();
     fleet.push_around(&next);
-    // The embedded store keeps modules and leases in different files, so its node can fetch the module during the
-    // outage of the leases.
+    // The embedded store keeps modules and leases in different files, so a node can fetch the module while the leases
+    // are unavailable.
     if fleet.store.is_sqlite() {
         fleet.is_ready(&alpha, &next);
     }
@@ -85,7 +85,7 @@ fn no_version_is_replaced_while_store_is_away(fleet: Fleet) {
     drop(outage);
     let runs = fleet.runs(&next, term);
     assert_eq!(runs.from, "alpha", "{runs:?}");
-    // On a busy machine, the outage may take so long that the leader stops for its lease.
+    // On a busy machine, the outage may last so long that the leader stops because its lease is at risk.
     if fleet.events("stopping").iter().all(|event| event.text("reason") == "replaced") {
         fleet.check_that_it_led_throughout(&alpha);
         fleet.check_the_count();

@@ -92,7 +92,7 @@ fn push_during_a_swap_is_not_lost(fleet: Fleet) {
     assert!((1..=2 + failed).contains(&swaps), "{swaps} swaps, and {failed} failed");
 }
 
-/// A fleet whose instances count their effects, as does a server.
+/// A fleet whose instances number their effects, and the server that records their requests.
 struct Scene {
     fleet: Fleet,
     server: Server,
@@ -110,7 +110,7 @@ impl Scene {
     }
 
     /// Terminates the leader, and checks the effects of all its instances. Returns the number of swaps and the number
-    /// of failed instances. Each failure may add a swap, back to the previous version, or remove one.
+    /// of failed instances. Each failure may add a swap back to the previous version, or may prevent a swap.
     fn end(self, mut leader: Node) -> (usize, usize) {
         let Self { fleet, server } = self;
         fleet.check_that_it_led_throughout(&leader);
@@ -122,14 +122,15 @@ impl Scene {
         let changes = starts.windows(2).filter(|pair| pair[0].text("module") != pair[1].text("module"));
         let changes: Vec<_> = changes.map(|pair| [pair[0].text("module"), pair[1].text("module")]).collect();
         let reported: Vec<_> = swapped.iter().map(|swap| [swap.text("replaces"), swap.text("module")]).collect();
-        // If an instance failed, was killed or was stopped for another reason, the next version started without a swap.
+        // If an instance failed, was killed, or was stopped for a reason other than a swap, the next version started
+        // without a swap.
         let failed = fleet.events("ended").iter().filter(|ended| ended.text("outcome") != "done").count();
         let failed = failed + fleet.events("stopping").iter().filter(|stop| stop.text("reason") != "replaced").count();
         let mut rest = changes.iter();
         assert!(reported.iter().all(|swap| rest.any(|change| change == swap)), "{reported:?} of {changes:?}");
         assert!(changes.len() - reported.len() <= failed, "{failed} failed; {reported:?} of {changes:?}");
         for event in &swapped {
-            // The benchmark measures the gap.
+            // Checks only that a gap is reported, because the benchmark measures it.
             assert!(event.fields["gap_s"].as_f64().is_some_and(|gap| gap >= 0.0), "{event:?}");
             assert_ne!(event.text("module"), event.text("replaces"), "{event:?}");
         }
@@ -156,7 +157,7 @@ impl Fleet {
     }
 }
 
-/// Replaces a file by a version with a rename, as a deployment does.
+/// Replaces a file with a version by a rename, as a deployment does.
 pub(super) fn put(file: &Path, version: &Version) {
     let new = file.with_extension("new");
     std::fs::copy(&version.path, &new).expect("the file is copied");

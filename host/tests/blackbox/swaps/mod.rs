@@ -21,9 +21,9 @@ use crate::node::{Event, Launch, Node, baton, finish, until};
 use crate::publish::with_modules;
 use versions::Version;
 
-/// Long enough that a busy machine does not lose the lease.
+/// A lease that is long enough not to be lost on a busy machine.
 const LONG_LEASE: (&str, &str) = ("--lease", "60s");
-/// Long enough for an instance to stop on a busy machine.
+/// A grace that is long enough for an instance to stop on a busy machine.
 const LONG_GRACE: (&str, &str) = ("--grace", "10s");
 
 impl Fleet {
@@ -41,7 +41,7 @@ impl Fleet {
         self.baton(&["push", version.path.to_str().expect("a path"), ELECTION])
     }
 
-    /// Pushes a version without going through the outage.
+    /// Pushes a version even during an outage of the store.
     fn push_around(&self, version: &Version) {
         if self.store.is_sqlite() {
             // `baton push` also opens the file of the leases, which the outage locks.
@@ -87,8 +87,8 @@ impl Fleet {
         self.journal.events().into_iter().filter(|event| event.name == name).collect()
     }
 
-    /// Returns the number of instances that ended between those of two terms. The difference of the terms does not say
-    /// it, because a term may end before it has an instance.
+    /// Returns the number of instances that ended in the terms between `earlier` and `later`. There may be fewer of
+    /// them than terms, because a term may end before its instance starts.
     fn between(&self, earlier: u64, later: u64) -> usize {
         self.events("ended").iter().filter(|event| event.term > earlier && event.term < later).count()
     }
@@ -189,7 +189,7 @@ fn one_instance_of_a_node(events: &[Event]) -> Result<(), String> {
                 }
                 running.push(event);
             }
-            // An earlier node of the same name may have been killed.
+            // An earlier host with the same name may have been killed, without an event `ended`.
             "ended" | "starting" => running.retain(|other| other.from != event.from),
             _ => {}
         }

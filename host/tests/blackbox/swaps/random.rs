@@ -1,4 +1,4 @@
-//! Crashes of leaders and of pushers at random moments.
+//! Crashes of leaders and of `baton push` at random moments.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -73,13 +73,13 @@ fn version_is_rolled_back_for_each_kind_of_failure(fleet: Fleet) {
         (fleet.version("fatal 2"), "is not for here", 1),
         (fleet.version("fails 3"), "3 failures within its probation, the last: fails 3 fails", 3),
         (made("starts with a trap", "(func $trap unreachable) (start $trap)"), "unreachable", 1),
-        // The limit is 64 MiB.
+        // The host's memory limit is 64 MiB.
         (made("wants 128 MiB", "(memory 2048)"), "memory", 1),
     ];
     are_rolled_back(&fleet, &[], &bad);
 }
 
-/// The limit is longer than any pause of a working version on a busy machine.
+/// The value of `--stall-after` is longer than any pause of a working version on a busy machine.
 fn version_that_stalls_is_rolled_back(fleet: Fleet) {
     let bad = [(fleet.version("stalls 4"), "no progress", 1)];
     are_rolled_back(&fleet, &[("--stall-after", "30s")], &bad);
@@ -135,7 +135,7 @@ fn version_is_kept_when_a_secret_or_folder_is_briefly_missing(fleet: Fleet) {
 fn accepted_version_is_not_rolled_back(fleet: Fleet) {
     let (first, next) = (fleet.version("works 1"), fleet.version("works 2"));
     fleet.push(&first);
-    // Versions that work send requests to this server, and fail without it.
+    // Working versions send requests to this server, and fail without it.
     let server = Server::start(|_| Reply::ok(""));
     let url = server.url();
     let leader = fleet.launch_pushed("alpha", &[LONG_LEASE, ("--probation", "2s"), ("--allow-http", &url)]);

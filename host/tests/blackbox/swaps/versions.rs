@@ -19,7 +19,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Makes a version of these bytes, unchecked.
+    /// Makes a version from these bytes without checking them.
     pub fn of(fleet: &Fleet, name: &str, bytes: &[u8]) -> Self {
         let path = fleet.home.path().join(format!("{}.wasm", name.replace(' ', "-")));
         std::fs::write(&path, bytes).expect("the file is written");
@@ -36,13 +36,14 @@ impl Version {
 }
 
 impl Fleet {
-    /// Makes the version that behaves as its name begins (see `host/tests/http-guest/src/versions.rs`).
+    /// Makes a version whose behavior is set by the first word of its name (see
+    /// `host/tests/http-guest/src/versions.rs`).
     pub fn version(&self, name: &str) -> Version {
         Version::of(self, name, &component(name))
     }
 }
 
-/// Returns the guest under this name: the same code with another digest.
+/// Returns the guest with this name in it. Each name yields the same code with another digest.
 pub fn component(name: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(versions()).expect("the guest is built");
     let places: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(NAME)).collect();

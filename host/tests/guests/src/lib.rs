@@ -90,7 +90,8 @@ fn run(term: &Term) -> baton_sdk::Result {
             println!("{}", recurse(black_box(1)));
             Ok(())
         }
-        // As long as the host accepts. Called through `map`, the SDK adds no line number to the message.
+        // The message is as long as the host accepts. The SDK adds no line number to it, because `Failure::fatal` is
+        // called through `map`.
         "long-failure" => {
             let [failure] = ["x".repeat(1 << 20)].map(Failure::fatal);
             Err(failure)
@@ -116,7 +117,7 @@ fn run(term: &Term) -> baton_sdk::Result {
             let variables = std::env::vars().map(|(name, value)| format!("variable {name}={value}"));
             let stored = store::get_all().map_err(|error| Failure::fatal(format!("{error:?}")))?;
             let stored = stored.into_iter().map(|(name, value)| format!("config {name}={value}"));
-            // One line, so that a test that waits for it has all values.
+            // Prints one line, so that a test that has received it has all values.
             println!("{}", variables.chain(stored).collect::<Vec<_>>().join("; "));
             Ok(())
         }
@@ -141,7 +142,8 @@ fn run(term: &Term) -> baton_sdk::Result {
         },
         "gigabyte" => {
             use std::io::Write;
-            // Half of it in lines, half of it without a line end. Each call writes as much as it can.
+            // Prints half of the gigabyte in lines, and the other half without line ends. Each call writes as much as
+            // one call can.
             for text in [format!("{}\n", "x".repeat(99)).repeat(600), "y".repeat(60_000)] {
                 (0..(1 << 29) / text.len()).try_for_each(|_| std::io::stdout().lock().write_all(text.as_bytes()))?;
             }
@@ -200,7 +202,7 @@ fn mutter(term: &Term) -> ! {
     process::exit(0)
 }
 
-/// Writes until a write is refused, and returns the error as its failure, instead of trapping.
+/// Writes until a write is refused. Returns the error as its failure instead of trapping.
 fn refused(term: &Term) -> baton_sdk::Result {
     use std::io::Write;
     loop {

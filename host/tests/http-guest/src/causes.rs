@@ -1,6 +1,6 @@
 //! Causes effects as fast as it can, or with pauses of `EVERY_US` microseconds: alternately a request to `URL` and a
-//! line of output. Every eighth time it prints more lines than are written at once. With the variable `FILE`, appends
-//! each effect to that file, too.
+//! line of output. Every eighth time, it prints 32 lines, which is more than the host writes at once. With the variable
+//! `FILE`, appends each effect to that file, too.
 //!
 //! Each effect is `INSTANCE/N/RESUMED/SAVED_IN/SAVED/TERM`:
 //!
@@ -9,7 +9,7 @@
 //! - the number of acknowledged saves so far
 //! - the term
 //!
-//! Two terms of four ignore stop requests.
+//! In two of every four terms, the guest ignores stop requests.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -47,7 +47,7 @@ pub fn cause(term: &Term, before: Saved, save: impl Fn(u64) -> bool) -> baton_sd
         if number % 4 < 2 {
             term.check()?;
         }
-        // Ignores refused and lost effects, because a guest that continues is the harder test.
+        // Ignores refused and lost effects, because a guest that continues is harder to stop from having effects.
         if n.is_multiple_of(SAVES_EVERY) && save(saved + 1) {
             saved += 1;
         }

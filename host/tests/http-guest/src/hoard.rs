@@ -1,4 +1,4 @@
-//! Allocates as many objects as it can of one kind that takes memory of the host. The variable `HOARD` names the kind.
+//! Allocates as many objects as it can of a kind that uses the host's memory. The variable `HOARD` names the kind.
 
 use std::hint::black_box;
 
@@ -38,7 +38,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             })
         }
         "emptied" => keep(|n| {
-            // Each object takes long to create. This many would already show in the host's memory.
+            // Each object takes long to create, so this stops early. This number of objects would already show in the
+            // host's memory.
             if n == 1_000 {
                 return Err(Failure::fatal("enough"));
             }
@@ -55,7 +56,8 @@ pub fn hoard(what: &str, url: &str) -> Result<String, Failure> {
             Ok::<_, Failure>(request)
         }),
         "heads" => keep(|n| {
-            // Each object takes a request. This many would already show in the host's memory.
+            // Each object takes a request, so this stops early. This number of objects would already show in the host's
+            // memory.
             if n == 10_000 {
                 return Err("enough".to_owned());
             }

@@ -168,7 +168,7 @@ fn many(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Starts 64 requests, and waits for the kill.
+/// Starts 64 requests, and waits until the host kills the instance.
 fn crowd(term: &Term, url: &str) -> baton_sdk::Result {
     let begun: Result<Vec<_>, String> = (0..64).map(|_| client::begin(url, Fields::new(), None)).collect();
     let begun = begun?;
@@ -199,7 +199,7 @@ fn flood(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Starts requests with endless bodies, which the server answers early, until the host refuses one.
+/// Starts requests with endless bodies until the host refuses one. The server answers them before their bodies end.
 fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     let mut kept = Vec::new();
     let refused = loop {
@@ -216,7 +216,7 @@ fn linger(term: &Term, url: &str) -> baton_sdk::Result {
     rest(term)
 }
 
-/// Waits for an answer that does not come. `TIMEOUT_MS` sets a timeout other than the host's.
+/// Waits for an answer that does not come. `TIMEOUT_MS` overrides the host's timeout.
 fn hang(term: &Term, url: &str) -> baton_sdk::Result {
     let options = RequestOptions::new();
     if let Ok(timeout) = variable("TIMEOUT_MS").parse::<u64>() {
@@ -268,7 +268,7 @@ fn never_wait(term: &Term, urls: &str) -> baton_sdk::Result {
     };
     let (alone, beside, stdout) = (subscribe_duration(50_000_000), subscribe_duration(100_000_000), get_stdout());
     while !is_there(&alone) {}
-    // The output is always ready, so that `poll` never blocks.
+    // Stdout is always ready, so `poll` never blocks.
     let room = stdout.subscribe();
     while !poll(&[&beside, &room]).contains(&0) {}
     say!("timers");

@@ -15,8 +15,9 @@ pub struct Azurite {
 impl Azurite {
     /// Starts an emulator that keeps its data in memory. Installs Azurite first if it is missing.
     ///
-    /// Each write takes memory until Azurite sweeps, every ten minutes. It answers no request during a sweep, whose
-    /// duration grows with the square of the writes: two seconds for 2,000 writes, ten minutes for 35,000.
+    /// Each write takes memory until Azurite's next sweep. Azurite sweeps every 10 minutes, and answers no request
+    /// meanwhile. The duration of a sweep is proportional to the square of the number of writes: 2 s for 2,000 writes,
+    /// 10 minutes for 35,000.
     ///
     /// # Panics
     /// If Azurite cannot be installed or started: a suite that passes without its server shows nothing.
@@ -25,7 +26,7 @@ impl Azurite {
     }
 
     /// Starts an emulator that keeps its data in files of `folder`. Many writes share a file, so a sweep is short.
-    /// Tests that write for more than ten minutes need it.
+    /// Tests that write for more than 10 minutes need this emulator.
     pub fn start_in(folder: &Path) -> Self {
         Self::start_with(&["--location", folder.to_str().expect("a folder whose path is text")])
     }

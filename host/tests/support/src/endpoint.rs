@@ -22,12 +22,12 @@ pub struct Answer {
 }
 
 impl Endpoint {
-    /// An unused address, for a node whose log is not read.
+    /// Returns an unused address. It is for a node whose log, which reports the address, is not read.
     pub fn free() -> Self {
         Self((crate::loopback(), free_port()).into())
     }
 
-    /// The endpoint that `node` logs at its start.
+    /// The endpoint that `node` logs when it starts.
     pub fn of(node: &Node) -> Self {
         let endpoint =
             node.event("its endpoint", |event| event.name == "listening" && event.text("purpose") == "admin");
@@ -50,19 +50,20 @@ impl Endpoint {
         Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
     }
 
-    /// Gets a path.
+    /// Sends a GET request for a path.
     pub fn ask(self, path: &str) -> Answer {
         self.ask_as("node", path)
     }
 
-    /// Gets a path with this `Host` header.
+    /// Sends a GET request for a path, with this `Host` header.
     pub fn ask_as(self, host: &str, path: &str) -> Answer {
         let answer = self.send(&get(host, path)).expect("an answer");
         assert!(answer.status > 0, "{self:?} has hung up");
         answer
     }
 
-    /// Gets a path repeatedly until the answer has this status. The endpoint closes connections if it has too many.
+    /// Repeats a GET request for a path until the answer has this status. Ignores failed connections, because the
+    /// endpoint closes connections if it has too many.
     pub fn ask_until(self, path: &str, status: u16) -> Answer {
         until(&format!("{path} to answer {status}"), || {
             let answer = self.send(&get("node", path)).map_err(|error| error.to_string())?;

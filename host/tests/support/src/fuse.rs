@@ -22,7 +22,8 @@ pub struct Fuse {
     server: Option<JoinHandle<()>>,
 }
 
-/// A write without an answer. Dropping it answers the write, because nothing else can end the writing process.
+/// A write that the test has not answered yet. Dropping it answers the write, because otherwise nothing could end the
+/// writing process.
 pub struct HungWrite {
     device: File,
     request: [u8; 8],
@@ -79,7 +80,7 @@ impl Drop for HungWrite {
     }
 }
 
-/// Answers the kernel until the folder is unmounted.
+/// Answers the kernel's requests until the folder is unmounted.
 fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
     let mut bytes = vec![0; 1 << 17];
     while let Ok(length @ 40..) = device.read(&mut bytes) {
@@ -93,7 +94,7 @@ fn serve(mut device: File, file: &str, hang: &Sender<HungWrite>) {
             LOOKUP => Err(-2), // ENOENT
             GETATTR | SETATTR => Ok([words(&[0, 0]), attributes(node)].concat()),
             STATFS => Ok(vec![0; 80]),
-            // A handle, and FOPEN_DIRECT_IO, so that the kernel caches no contents.
+            // Answers with a handle and with FOPEN_DIRECT_IO, so that the kernel caches no contents.
             OPEN => Ok([0_u64, 1].map(u64::to_ne_bytes).concat()),
             FLUSH | RELEASE => Ok(vec![]),
             WRITE => {

@@ -14,7 +14,7 @@ pub async fn gone(instance: &mut Instance) -> Gone {
         }
     };
     Patience::of_future(gone).await.unwrap_or_else(|_| {
-        // A panic would hang: it drops the runtime, which waits for a guest that cannot be ended.
+        // A panic would hang, because it would drop the runtime, which would wait for a guest that cannot be ended.
         eprintln!("the instance is never gone");
         std::process::abort()
     })

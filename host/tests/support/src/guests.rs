@@ -19,11 +19,11 @@ pub enum Guest {
     Loops,
     /// Keeps printing after a stop request. The last line is always incomplete.
     IgnoresStop,
-    /// Waits in a call of the host that does not return.
+    /// Waits in a call to the host that does not return.
     WaitsForEver,
     /// Prints as fast as it can, forever.
     Floods,
-    /// Logs and prints to both of its streams as fast as it can, forever.
+    /// Logs, and prints to stdout and stderr, as fast as it can, forever.
     FloodsItsLog,
     /// Prints 1 GiB, then a line every 20 ms.
     PrintsAGigabyte,
@@ -49,7 +49,7 @@ pub enum Guest {
     FailsRetryable,
     /// Returns a fatal failure.
     FailsFatally,
-    /// Saves one state after another until it receives a stop request, and prints which were saved.
+    /// Saves a growing count in its state until it receives a stop request, and prints the saved counts.
     KeepsHistory,
     /// Exceeds each limit of the state.
     SavesTooMuch,
@@ -72,7 +72,8 @@ impl Guest {
     /// The environment variables that select the behavior and its interval.
     pub fn env(self) -> [(&'static str, &'static str); 2] {
         let beat = match self {
-            // A host keeps a few thousand lines. The relevant ones must still be there when a slow browser asks.
+            // A host keeps only a few thousand lines. With this interval, the relevant lines are still there when a
+            // slow browser requests them.
             Self::Logs => "1000",
             _ => "20",
         };

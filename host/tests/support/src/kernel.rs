@@ -1,5 +1,5 @@
-//! Simulates older kernels and containers with a restrictive profile. A filter fails some system calls of a program
-//! with `ENOSYS`, as a kernel that lacks them does.
+//! Simulates older kernels and containers with a restrictive profile. A filter makes some system calls of a program
+//! fail with `ENOSYS`, as they do on a kernel that lacks them.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;

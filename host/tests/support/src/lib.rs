@@ -49,7 +49,7 @@ pub fn target() -> &'static Path {
     profile().parent().expect("a profile is in the target folder")
 }
 
-/// A folder for files that other tests and later runs use. It is cargo's `CARGO_TARGET_TMPDIR`.
+/// A folder for files that other tests and later runs also use. It is cargo's `CARGO_TARGET_TMPDIR`.
 pub fn scratch() -> &'static Path {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = target().join("tmp");

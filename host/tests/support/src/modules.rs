@@ -1,7 +1,7 @@
 //! Modules generated for tests.
 
-/// A custom section with these contents, which must be shorter than 100 bytes. Appended to a module, it yields another
-/// module with the same code.
+/// Returns a custom section with these contents, which must be shorter than 100 bytes. A module with this section
+/// appended is another module with the same code.
 pub fn section(contents: impl AsRef<[u8]>) -> Vec<u8> {
     let contents = contents.as_ref();
     // The section's id, its size, the length of its name, its name, and its contents.
@@ -44,8 +44,8 @@ pub fn core_command() -> Vec<u8> {
     .unwrap()
 }
 
-/// A component that takes most of a minute to compile. Its only function has much control flow, for which the
-/// compiler's time grows faster than the function's length.
+/// A component that takes most of a minute to compile. Its only function has so much control flow that the compile time
+/// grows faster than the length of the function.
 pub fn slow() -> Vec<u8> {
     let block = "(if (i32.eqz (local.get 0)) (then (local.set 1 (i32.mul (local.get 0) (local.get 1)))) \
                  (else (local.set 0 (i32.add (local.get 1) (local.get 0)))))";

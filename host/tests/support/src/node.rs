@@ -1,7 +1,7 @@
 //! Runs the real `baton` binary and reads its log into a [`Journal`].
 //!
 //! All nodes of a test share one journal, so that the test can wait for events of the fleet as well as of one node.
-//! Wait only for conditions that stay true. Waits use [`Patience`], so they do not check how long something takes.
+//! Wait only for conditions that stay true. Waits use [`Patience`], so they cannot check how long something takes.
 //! Dropping a [`Node`] kills its process.
 
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::kernel::{self, Lacks};
 use crate::patience::{Patience, QUIET};
 
-/// A timeout against hangs, for waits that cannot use [`Patience`]. Not for measurements.
+/// A timeout against hangs, for waits that cannot use [`Patience`]. It is too coarse for measurements.
 pub const GUARD: Duration = QUIET;
 
 /// One line of a host's log.
@@ -104,8 +104,8 @@ impl Journal {
         self.wait_for_the_last(what, |events| test(events).ok_or(0))
     }
 
-    /// Like [`Journal::wait`], for a condition that takes long to reach. `test` returns the progress so far as `Err`.
-    /// The timeout restarts whenever the progress grows.
+    /// Like [`Journal::wait`], but for a condition that takes long to reach. Until then, `test` returns the progress so
+    /// far as `Err`. The timeout restarts whenever the progress grows.
     pub fn wait_for_the_last<T>(&self, what: &str, mut test: impl FnMut(&[Event]) -> Result<T, u64>) -> T {
         let (mut patience, mut furthest) = (Patience::default(), 0);
         let mut events = self.lock();
@@ -122,7 +122,7 @@ impl Journal {
                 drop(events);
                 self.fail(&format!("waited in vain for {what}"));
             }
-            // A line that replaces another does not notify.
+            // Polls, too, because a line that replaces another one causes no notification.
             let poll_interval = Duration::from_millis(100);
             events = self.shared.1.wait_timeout(events, poll_interval).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -195,13 +195,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `baton run` as node `name`, with `home` as its home and working folder. It inherits only `PATH` from this
-    /// process's environment. Its admin endpoint listens on a free port of [`crate::loopback`].
+    /// Prepares `baton run` as node `name`, with `home` as its home and working folder. It inherits only `PATH` from
+    /// this process's environment. Its admin endpoint listens on a free port of [`crate::loopback`].
     pub fn run(name: &str, home: &Path, journal: &Journal) -> Self {
         let mut command = baton(home);
         command.args(["run", "--node", name, "--log-format", "json"]);
         command.env("BATON_ADMIN", format!("{}:0", crate::loopback()));
-        // All tests run the same few modules. One cache, with one key, lets their hosts compile each module once.
+        // All tests run the same few modules. Their hosts share a cache and its key, so that each module is compiled
+        // only once.
         command.env("BATON_CACHE", crate::scratch().join("compiled"));
         make_cache_key(home);
         // `BATON_LINKS=false` checks that the tests pass without links.
@@ -242,8 +243,8 @@ impl Launch {
         self
     }
 
-    /// Like [`Launch::with_mounts`], in a new network namespace as well. Only its loopback interface exists, and it is
-    /// down.
+    /// Like [`Launch::with_mounts`], but the host also starts in a new network namespace. That namespace has only a
+    /// loopback interface, which is down.
     #[must_use]
     pub fn with_network(mut self, setup: &str) -> Self {
         let mut unshare = Command::new("unshare");
@@ -265,7 +266,8 @@ impl Launch {
         self
     }
 
-    /// Starts `program`, which must exec the command that follows `args`, so that the host keeps its pid.
+    /// Starts the host through `program`, which receives `args` and then the host's command. It must exec that command,
+    /// so that the host keeps the pid.
     #[must_use]
     pub fn beginning_as(mut self, program: &str, args: &[&str]) -> Self {
         let mut inside = Command::new(program);
@@ -403,7 +405,7 @@ impl Node {
     pub fn pause_host(&self) {
         until(&format!("a moment in which {} has locked no file", self.name), || {
             self.signal(Signal::STOP);
-            // A thread that still runs may take a lock.
+            // Waits until all threads have stopped, because a thread that still runs may take a lock.
             waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("it stops");
             let locks = self.record_locks();
             if locks.is_empty() {
@@ -548,7 +550,7 @@ pub fn with_descriptors(command: &Command, limit: &str) -> Command {
     after(Command::new("sh"), command, &format!("ulimit {limit}"))
 }
 
-/// Has `shell` run `setup` and then exec `command`.
+/// Makes `shell` run `setup` and then exec `command`.
 fn after(mut shell: Command, command: &Command, setup: &str) -> Command {
     shell.args(["-ec", &format!("{setup}\nexec \"$0\" \"$@\"")]);
     shell.arg(command.get_program()).args(command.get_args()).env_clear();

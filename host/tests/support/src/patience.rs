@@ -3,7 +3,7 @@
 //! No test knows how fast its machine is, or what else the machine runs. A [`Patience`] therefore does not count:
 //!
 //! - time in which a thread of the test or of its child processes waits for a CPU
-//! - time in which a compiler or a build that one of its hosts has started makes progress
+//! - time in which a compiler or a build that one of the test's hosts has started makes progress
 //!
 //! A wait fails after one minute ([`QUIET`]) of the remaining time. A test that waits for many events in a row calls
 //! [`Patience::renew`] after each.
@@ -101,8 +101,8 @@ impl Patience {
 struct Meter {
     /// Time in which no thread of ours waited for a CPU.
     available: Duration,
-    /// CPU time of compilers and builds, in the kernel's ticks. Both exit by themselves or because their host limits
-    /// them. Hosts and emulators do not count, because they never exit by themselves.
+    /// CPU time of compilers and builds, in the kernel's ticks. Compilers and builds exit by themselves or because of
+    /// their host's limits. Hosts and emulators do not count, because they never exit by themselves.
     build_ticks: u64,
 }
 
@@ -167,8 +167,8 @@ struct Process {
     ticks: u64,
 }
 
-/// Prefixes of the names of processes that run as long as their parents: a host's and a browser's. A leader's runner
-/// always makes progress. If it counted as a builder, no wait would time out.
+/// Prefixes of the names of processes that run as long as their parents: the processes of hosts and browsers. A
+/// leader's runner always makes progress. If it counted as a builder, no wait would time out.
 const NEVER_DONE: [&str; 2] = ["baton", "chrom"];
 
 /// This process and all of its descendants.
@@ -202,7 +202,8 @@ fn stat(id: u32) -> Option<(u32, u64, bool)> {
     Some((fields.get(1)?.parse().ok()?, ticks, !NEVER_DONE.iter().any(|start| name.starts_with(start))))
 }
 
-/// Time that a thread has waited for a CPU since its start. If the kernel does not report it, all time counts.
+/// Time that a thread has waited for a CPU since its start. `None` if the kernel does not report it; in that case, all
+/// time counts towards the timeout.
 fn waited_for_cpu(process: u32, thread: u32) -> Option<Duration> {
     let schedstat = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).ok()?;
     schedstat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

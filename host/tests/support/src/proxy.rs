@@ -15,11 +15,11 @@ pub enum Mode {
     Pass,
     /// Requests are read and discarded, so no answer comes.
     Hang,
-    /// Requests pass. The connection is closed instead of the answer.
+    /// Requests pass. Instead of passing the answer, the proxy closes the connection.
     CutAfterRequest,
-    /// Requests are held until the mode changes. They then pass even if the client has given up.
+    /// Requests are held until the mode changes. They then pass even if the client has closed the connection.
     HoldRequest,
-    /// Requests pass. Answers are held until the mode changes, even if the client has given up.
+    /// Requests pass. Answers are held until the mode changes, even if the client has closed the connection.
     HoldAnswer,
     /// All connections are closed, and new ones as soon as they are accepted.
     Down,
@@ -184,7 +184,7 @@ fn requests(shared: &Shared, mut client: TcpStream, mut server: TcpStream) {
             }
         }
     }
-    // The server still answers what it has.
+    // The server still answers the requests that it has received.
     let _ = server.shutdown(Shutdown::Write);
 }
 
@@ -199,7 +199,7 @@ fn answers(shared: &Shared, mut server: TcpStream, mut client: TcpStream) {
             state = shared.changed.wait_while(state, waiting).expect("no holder of the lock panics");
             matches!(state.mode, Mode::CutAfterRequest | Mode::Down)
         };
-        // The write fails if the client has given up. The answer is counted anyway.
+        // The write fails if the client has closed the connection. The answer is counted anyway.
         if cut || client.write_all(&bytes[..length]).is_err() {
             break;
         }

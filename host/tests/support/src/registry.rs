@@ -59,7 +59,7 @@ impl Registry {
         self.address
     }
 
-    /// Number of answered requests with this method, whose path has `/path` after the name of a repository.
+    /// Number of answered requests with this method whose path contains `/path` after the name of a repository.
     pub fn requests(&self, method: &str, path: &str) -> usize {
         let matches = |line: &str| line.contains(&format!("\"{method} /v2/")) && line.contains(&format!("/{path}"));
         self.log().lines().filter(|line| line.starts_with("127.0.0.1 ") && matches(line)).count()

@@ -28,8 +28,9 @@ pub fn has_started(process: &mut Child, address: SocketAddr) -> Result<bool, InV
     })
 }
 
-/// Returns true if a server answers a request at `address`. An accepted connection would prove less: a process that
-/// another thread is starting may have inherited the listener of [`free_port`], and that listener accepts, too.
+/// Returns true if a server answers a request at `address`. An accepted connection alone does not prove this. A process
+/// that another thread is starting may have inherited the listener of [`free_port`], and that listener accepts
+/// connections, too.
 fn answers(address: SocketAddr) -> bool {
     let request = || -> std::io::Result<usize> {
         let mut stream = TcpStream::connect(address)?;
@@ -41,7 +42,7 @@ fn answers(address: SocketAddr) -> bool {
 }
 
 /// A port for a server that cannot choose one itself. It is free, not yet returned in this process, and below the
-/// system's ephemeral ports, so that two tests do not share a port and with it a server.
+/// system's ephemeral ports, so that two tests do not use the same port, and thus the same server.
 pub fn free_port() -> u16 {
     static RETURNED: AtomicU32 = AtomicU32::new(0);
     // Test processes start at different ports.

@@ -75,8 +75,8 @@ impl Holding {
         }
     }
 
-    /// Renews the lease. If the lease is longer than D and no wait requires that any more, acquires it again with
-    /// length D under the same id. So a node that takes over after the next term need not wait longer than D.
+    /// Renews the lease. If the lease is longer than D and no longer needs to be, acquires it again with length D under
+    /// the same id. So a node that takes over after the next term need not wait longer than D.
     pub(super) fn renew_if_due(&mut self, context: &mut Context) {
         if !self.is_due(context, Timer::Renew) {
             return;
@@ -145,7 +145,8 @@ impl Holding {
                 None
             }
             Err(StoreError::Lost(why)) => self.lose(context, why),
-            // The answer to a shortening, which carries the last version that this node wrote.
+            // Only a request that shortens the lease gets this answer. It carried the version of the last record that
+            // this node wrote, so another client has written since.
             Err(StoreError::Conflict) => self.lose(context, WRITTEN_BY_OTHERS.to_string()),
             Err(StoreError::Held) => self.lose(context, "the lease is held by another client".to_string()),
             Err(error) => {

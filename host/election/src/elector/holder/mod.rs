@@ -28,7 +28,7 @@ use terms::{FailureStreak, LeaveReason};
 #[derive(Debug, Clone, Hash)]
 pub(super) struct Holding {
     id: LeaseId,
-    /// The length that the store counts: D, or more during a wait for another instance.
+    /// The lease's length in the store: D, or more during a wait for another instance.
     length: Duration,
     /// The time just before the last request known to have succeeded was sent. All deadlines are counted from it.
     renewed: Time,
@@ -37,7 +37,7 @@ pub(super) struct Holding {
     stage: Stage,
     /// The time since which no instance runs because the record could not be written.
     stuck_since: Option<Time>,
-    /// The highest term that must not be served any more: it was or may have been served, or another writer has claimed
+    /// The highest term that must no longer be served: it was or may have been served, or another writer has claimed
     /// its state.
     spent: Term,
     /// The failures of the last served version. The record may already name a version that is never served.

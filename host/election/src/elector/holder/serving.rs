@@ -43,8 +43,8 @@ pub(super) struct Killed {
     pub(super) counted_from: Time,
     /// The time of the last check.
     pub(super) seen: Now,
-    /// True if the kill timeout is already counted from a wake-up after a pause past the deadline. It is not restarted
-    /// again then.
+    /// True if the host was paused past the deadline, and the kill timeout is already counted from its wake-up. In that
+    /// case the timeout is not restarted again.
     after_a_pause: bool,
 }
 
@@ -98,7 +98,8 @@ impl Holding {
     /// Restarts the kill timeout if the host was paused past the deadline: during the pause, the gate refused
     /// everything, and the host could not learn that the instance was gone. The timeout is restarted only once;
     /// otherwise a host that is paused repeatedly would never end. It is not restarted if it had elapsed before the
-    /// pause. A clock that is set forward is not a pause: the killed instance has been hanging all the time.
+    /// pause. A clock that is set forward is not a pause: the host was running, and would have noticed the end of the
+    /// instance.
     pub(super) fn check_killed_instance(&mut self, context: &Context) {
         let (now, deadline, timing) = (context.time(), self.deadline(context), &context.settings.timing);
         let Stage::Serving(Serving { killed: Some(killed), .. }) = &mut self.stage else { return };
@@ -166,7 +167,7 @@ impl Holding {
             (Stage::Serving(serving), Some(version)) if version.digest == serving.version.digest => {
                 serving.version = version.clone();
             }
-            // The wait is for the previous module.
+            // The wait applies only to the previous module.
             (Stage::Resting { until }, Some(_)) if is_other => *until = context.time(),
             (Stage::Claiming | Stage::Claimed, Some(_)) if is_other => self.pause_until = context.time(),
             (Stage::Noting { rest }, Some(_)) if is_other => *rest = Duration::ZERO,
@@ -212,7 +213,7 @@ impl Holding {
         let was_stopped = serving.grace_ends.is_some();
         let (term, version, started, begun) = (serving.term, serving.version.clone(), serving.started, serving.begun);
         let rejected = serving.rejected.take().filter(|_| context.versions.is_on_probation(&version));
-        // The timer has not been checked since the instance became healthy.
+        // The instance may have become healthy since the timer was last checked.
         if !serving.healthy && context.time().since(started) >= HEALTHY_AFTER {
             self.note_health(context);
         }

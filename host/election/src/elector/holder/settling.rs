@@ -9,7 +9,7 @@ use super::{Holding, Stage};
 use crate::port::Report;
 use crate::request::{Op, Reply, StoreError};
 
-/// A wait for the end of another instance, by the slowest clock.
+/// A wait for the end of another instance, timed by the slowest clock.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct Settling {
     pub(super) since: Duration,
@@ -38,8 +38,8 @@ impl Holding {
     }
 
     /// Handles the answer to the recall after the wait. The answer includes every term that began in the meantime and
-    /// was announced. If the store refuses the recall, or takes too long to answer, such a term stays unknown: its
-    /// lease has expired, and its number is skipped.
+    /// was announced. If the store refuses the recall, or takes too long to answer, such a term stays unknown. That is
+    /// safe: its lease has expired by then, and its number is skipped.
     pub(super) fn recalled(
         &mut self,
         context: &mut Context,

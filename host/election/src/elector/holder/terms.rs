@@ -25,7 +25,7 @@ impl FailureStreak {
     /// version.
     pub(super) fn after(context: &Context, opening: &AcquireBasis) -> Self {
         match (&opening.record, opening.way) {
-            // A pause follows only an instance that returned ok.
+            // A pause follows only an instance that returned ok, so there is no failure to count.
             (Some(record), _) if !context.pause_left(Some(record)).is_zero() => Self::default(),
             (Some(Record { module, failures, .. }), AcquireMode::InsteadOf(_) | AcquireMode::Reclaim(_)) => {
                 Self { module: module.clone(), failures: failures.saturating_add(1) }
@@ -77,8 +77,8 @@ impl Holding {
         }
     }
 
-    /// Steps down for a while if this node reclaims its lease after at least two consecutive failures. Otherwise a host
-    /// that dies and restarts would repeat this as fast as it dies.
+    /// Steps down for a while if this node reclaims its lease after at least two consecutive failures. Otherwise, a
+    /// host that its instance kills would restart and reclaim the lease again and again without a pause.
     pub(super) fn step_down_if_host_keeps_dying(&mut self, context: &Context, opening: &AcquireBasis) {
         let Some(record) = opening.record.as_ref().filter(|record| context.versions.is_in(record)) else { return };
         if record.failures == 0 || !matches!(opening.way, AcquireMode::Reclaim(_)) {
@@ -133,7 +133,7 @@ impl Holding {
             Stage::Claimed if !self.is_claimed(context) => self.stage = Stage::Resting { until: context.time() },
             _ => {}
         }
-        // The module to serve now may be the one with which the election ended.
+        // The election may have ended with the module that is planned now.
         let is_noting = matches!(self.stage, Stage::Noting { .. }) && self.writer.is_busy();
         if self.writer.record().is_some_and(|record| context.is_over(record)) && !is_noting {
             return self.leave(context, LeaveReason::Over);
@@ -234,8 +234,8 @@ impl Holding {
             context.begin_cool_off(reason);
         }
         if matches!(self.stage, Stage::Settling(_) | Stage::Recalling { .. }) {
-            // A release would tell the next holder that no instance can still be running, which this node does not
-            // know.
+            // A release would mean to the next holder that no instance can still be running, but this node does not
+            // know that.
             return leave_to_run_out(context, "another node's instance may still be running".to_string());
         }
         // Write the mark together with the last term's outcome, but leave out a term that has not begun.

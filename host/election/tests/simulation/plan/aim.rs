@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Draws faults that come with a host's actions, or shortly after.
+/// Draws faults that occur together with a host's action, or shortly after it.
 pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) -> Vec<Aimed> {
     let mut aimed = Vec::new();
     if rng.per_mille(650) {
@@ -44,7 +44,7 @@ pub(super) fn draw_aimed(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant) ->
             aimed.push(Aimed { from, host, moment, after: Duration::ZERO, fault });
         }
     }
-    // A clone leaves everything else that the seed determines unchanged.
+    // Draw from a clone, so that everything else that the seed determines stays the same.
     let rng = &mut rng.clone();
     if rng.per_mille(60) {
         let from = rng.between(Duration::ZERO, heal_at - Duration::from_secs(1));
@@ -79,7 +79,8 @@ fn draw_trouble_at_the_deadline(rng: &mut Rng, from: Instant, host: usize, lease
     }
 }
 
-/// Draws a deleted record and an ended host, which leave a term known to almost nothing but its announcement.
+/// Draws a deletion of the record and the end of a host. Afterwards, a term is found almost nowhere except in its
+/// announcement.
 fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Duration, aimed: &mut Vec<Aimed>) {
     let moment = Moment::Starts;
     let deleted = rng.between(lease / 40, lease / 10);
@@ -89,7 +90,8 @@ fn draw_end_without_a_trace(rng: &mut Rng, from: Instant, host: usize, lease: Du
     aimed.push(Aimed { from, host, moment, after: ends, fault: Fault::Shutdown { host, down } });
 }
 
-/// Draws two plans for a standby: another version, then the finished one again as it requests the lease.
+/// Draws two plans for a standby: another version, and later, as the standby requests the lease, the finished version
+/// again.
 fn draw_return_to_what_is_over(rng: &mut Rng, from: Instant, (host, plan): (usize, &HostPlan), aimed: &mut Vec<Aimed>) {
     let publish = |module| Fault::Publish { host, module: Some(module), fallback: None };
     let other = Aimed { from, host, moment: Moment::Asks(Ask::Read), after: Duration::ZERO, fault: publish(2) };
@@ -128,7 +130,7 @@ fn draw_pauses_after_a_kill(rng: &mut Rng, from: Instant, (host, lease): (usize,
     }
 }
 
-/// Draws a fault that may come with any action.
+/// Draws a fault that can occur together with any action.
 fn draw_blow(rng: &mut Rng, host: usize, lease: Duration) -> Fault {
     let length = rng.between(lease / 100, lease * 3 / 2);
     match rng.below(11) {

@@ -5,7 +5,7 @@ use baton_election::eligibility::HIGHEST_PRIORITY;
 
 use super::*;
 
-/// The time before the end of all faults at which the last command is given: all hosts have read it by then.
+/// Minimum time from the last command to the end of all faults, so that all hosts have read the command by then.
 const LAST_COMMAND: Duration = Duration::from_secs(6);
 
 impl Plan {
@@ -179,7 +179,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
                 let all = [Outage::Hang, Outage::Refuse, Outage::Doubt, Outage::Misconfigured, Outage::Unwritable];
                 let kind = rng.pick(&all);
                 let of = rng.per_mille(400).then(|| rng.pick(&ASKS));
-                // An outage that leaves renewals alone may outlast the lease.
+                // An outage that does not affect renewals may outlast the lease.
                 let is_kept = kind == Outage::Unwritable || of.is_some_and(|of| of != Ask::Renew);
                 let length = rng.between(Duration::from_millis(100), lease * if is_kept { 6 } else { 2 });
                 Fault::Outage { host: rng.per_mille(500).then_some(host), length, kind, of }
@@ -229,7 +229,7 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
             }
         };
         faults.push((at, fault));
-        // Faults often come twice.
+        // Faults often occur twice.
         if rng.per_mille(150) {
             faults.push((at + rng.millis(1, 2000), fault));
         }
@@ -242,7 +242,8 @@ fn draw_faults(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, longest: Dur
     faults
 }
 
-/// In some plans, each host lets others ask first for a while, some from the beginning.
+/// Draws, in some plans, a time during which each host has reached its leadership quota. For some hosts, this time
+/// starts at the beginning of the run.
 fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if !rng.per_mille(100) {
         return;
@@ -255,7 +256,7 @@ fn draw_letting_others_ask(rng: &mut Rng, hosts: &[HostPlan], heal_at: Instant, 
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// In some plans, hosts differ in priority, and operators give commands.
+/// Draws, in some plans, different priorities of the hosts, and commands of operators.
 fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     if rng.per_mille(300) {
         hosts.iter_mut().for_each(|host| host.priority = rng.pick(&[0, 50, 90, HIGHEST_PRIORITY]));
@@ -283,7 +284,7 @@ fn draw_commands(rng: &mut Rng, hosts: &mut [HostPlan], heal_at: Instant, faults
     faults.sort_by_key(|(at, _)| *at);
 }
 
-/// Draws a publication that reaches every host within a while. Some hosts receive another soon after.
+/// Draws a publication that reaches every host within a while. Some hosts receive another one soon after.
 fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) -> Fault {
     let mut publishing = Fault::Stall { host: 0 };
     for host in 0..hosts.len() {
@@ -299,7 +300,8 @@ fn draw_publishing(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut 
     publishing
 }
 
-/// Draws a loss of the lease as each host receives a version, and then another before the store can have answered.
+/// Draws a loss of the lease at the time when each host receives a version. The host then receives another version
+/// before the store can have answered.
 fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     faults.push((at, rng.pick(&[Fault::Seize, Fault::Break { period: Duration::ZERO }])));
     for (host, HostPlan { lease, .. }) in hosts.iter().enumerate() {
@@ -311,7 +313,8 @@ fn draw_loss_as_versions_come(rng: &mut Rng, hosts: &[HostPlan], at: Instant, fa
     }
 }
 
-/// Draws the case that the wait after a break is for: a leader that cannot learn of it, and short-lived candidates.
+/// Draws the case for which the wait after a break exists: a leader that cannot learn of the break, and short-lived
+/// candidates.
 fn draw_trouble_after_a_break(rng: &mut Rng, hosts: &[HostPlan], at: Instant, faults: &mut Vec<(Instant, Fault)>) {
     let cut_off = rng.below(hosts.len() as u64) as usize;
     let length = hosts[cut_off].lease;

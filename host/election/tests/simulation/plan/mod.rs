@@ -13,9 +13,9 @@ use baton_election::Op;
 use crate::rng::Rng;
 use crate::store::Instant;
 
-/// The largest drift of a host's clock, in millionths. A holder that waits D on a fast clock must find an instance gone
-/// that ends at 0.93 D on a slow one. So `0.93 * (1 + drift) / (1 - drift)`, plus the lateness of a wake-up (D/100),
-/// must stay below 1.
+/// The largest drift of a host's clock, in millionths. An instance ends at 0.93 D by its host's clock, which may be
+/// slow. It must be gone when another holder has waited for D by a fast clock. So `0.93 * (1 + drift) / (1 - drift)`,
+/// plus the lateness of a wake-up (D/100), must stay below 1.
 pub const DRIFT_PPM: i64 = 30_000;
 /// The largest drift if hosts that end themselves first report why. That takes up to a third of the rest of the lease,
 /// so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness, must stay below 1.
@@ -31,7 +31,7 @@ pub struct Plan {
     /// The seed of the electors' own randomness and of late wake-ups.
     pub seed: u64,
     pub hosts: Vec<HostPlan>,
-    /// True if each term claims the coordinator's state. If not, only the record and announcements name terms.
+    /// True if each term claims the coordinator's state. If not, only the record and announcements contain terms.
     pub has_state: bool,
     /// True if each host has a watchdog, and each instance a thread that ends it at its deadline.
     pub is_watched: bool,
@@ -44,8 +44,8 @@ pub struct Plan {
     pub details: Details,
 }
 
-/// The store's source for deaths before the lease expires. The erring ones are faults of the store that no elector can
-/// make up for. The simulation must notice them.
+/// The way in which the store detects a holder's death before the lease expires. The faulty variants are errors of the
+/// store for which no elector can compensate, and the simulation must notice them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Witness {
     None,
@@ -59,7 +59,7 @@ pub enum Witness {
     Notes,
     /// Like `Notes`, but the holder's runner may still exist.
     NotesForgetTheRunner,
-    /// Like `Notes`, but whatever holder the record names.
+    /// Like `Notes`, but even if the record is not that of the dead holder.
     NotesForgetTheRecord,
 }
 
@@ -85,7 +85,7 @@ pub struct HostPlan {
     pub lease: Duration,
     pub grace: Duration,
     pub pause: Duration,
-    /// The drift of its clock, in millionths; positive if the clock is fast.
+    /// The drift of the host's clock, in millionths; positive if the clock is fast.
     pub drift: i64,
     pub finish: bool,
     pub module: u64,
@@ -97,7 +97,7 @@ pub struct HostPlan {
 pub enum Command {
     Suspend,
     Resume,
-    /// A host steps down, if it has the incarnation of that moment when it reads the command.
+    /// A host steps down, if it still has the same incarnation when it reads the command.
     StepDown {
         host: usize,
         length: Duration,
@@ -132,7 +132,8 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// One clock changes its speed. A faster one speeds up the host's clock; a slower one slows the end of its waits.
+    /// One clock changes its speed. A faster clock speeds up the host's clock, and a slower clock makes the host's
+    /// waits end later.
     Slew {
         host: usize,
         ppm: i64,
@@ -143,7 +144,7 @@ pub enum Fault {
         host: usize,
         by: Duration,
     },
-    /// The store fails one host, or all, in all requests or in those of one kind.
+    /// The store fails for one host or for all hosts, either in all requests or in the requests of one kind.
     Outage {
         host: Option<usize>,
         length: Duration,
@@ -156,7 +157,8 @@ pub enum Fault {
         host: usize,
         length: Duration,
     },
-    /// The host leads enough other elections, and withholds its elector's requests for the lease where it may.
+    /// The host has reached its leadership quota, and withholds its elector's requests for the lease where that is
+    /// allowed.
     LetsOthersAsk {
         host: usize,
         length: Duration,
@@ -165,7 +167,7 @@ pub enum Fault {
     Break {
         period: Duration,
     },
-    /// An operator deletes the object, leased or not.
+    /// An operator deletes the object, even if the lease is held.
     Delete,
     /// An outsider creates an object without a record, if there is none.
     Plant,
@@ -175,9 +177,9 @@ pub enum Fault {
     },
     /// An outside client breaks the lease, acquires and releases it, all at once.
     Seize,
-    /// An operator starts a finished election again, which rewrites a free record.
+    /// An operator starts a finished election again, which rewrites the record if the lease is not held.
     StartAgain,
-    /// An operator restores a state, as of a term that may be later than the record's.
+    /// An operator restores the coordinator's state, with a term that may be later than the record's.
     Restore {
         ahead: u64,
     },
@@ -209,14 +211,14 @@ pub enum Fault {
     },
 }
 
-/// A fault that comes with a host's action.
+/// A fault that is triggered by a host's action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aimed {
-    /// The time from which the action counts.
+    /// The earliest time at which the action triggers the fault.
     pub from: Instant,
     pub host: usize,
     pub moment: Moment,
-    /// The delay of the fault.
+    /// The time from the action to the fault.
     pub after: Duration,
     pub fault: Fault,
 }
@@ -290,11 +292,11 @@ pub enum Outage {
 /// The network's effect on one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fate {
-    /// The time to the store; `None` if the request is lost.
+    /// The time that the request takes to reach the store; `None` if the request is lost.
     pub arrives: Option<Duration>,
     /// The delay of a second copy.
     pub again: Option<Duration>,
-    /// The time of the answer's return; `None` if it is lost.
+    /// The time that the answer takes to return; `None` if the answer is lost.
     pub answer: Option<Duration>,
     /// The delay of a second copy of the answer, which may come after the timeout.
     pub answer_again: Option<Duration>,
@@ -309,15 +311,15 @@ pub struct Life {
     /// The time until the instance ends by itself; `None` for never.
     pub runs: Option<Duration>,
     pub ends: Ending,
-    /// The time to obey a stop; `None` if the instance ignores it.
+    /// The time that the instance takes to obey a stop; `None` if the instance ignores the stop.
     pub stops: Option<Duration>,
     /// The time from the end or kill until the instance is gone.
     pub gone: Duration,
     /// The time until the supervisor learns that the system is ending the instance; `None` for never.
     pub dying: Option<Duration>,
-    /// The time that an effect takes to the receiver.
+    /// The time that an effect takes to reach the receiver.
     pub lands: Duration,
-    /// The time that the host's last words take if the instance is not gone in time.
+    /// The time that the host takes to send its last words if the instance is not gone in time.
     pub words: Duration,
 }
 
@@ -352,12 +354,12 @@ pub const HEALTHY: Life = Life {
 /// Host, incarnation, and number of the request or instance.
 pub type Key = (usize, u32, u64);
 
-/// The many small decisions, which are not drawn in advance.
+/// The many small decisions that are not drawn in advance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Details {
     /// Each decision follows from the seed and its key.
     Drawn(Weather),
-    /// The decisions that differ from the calm one, by key.
+    /// The decisions that differ from those of a run without faults, by key.
     Written { fates: BTreeMap<Key, Fate>, lives: BTreeMap<Key, Life> },
 }
 
@@ -365,7 +367,7 @@ pub enum Details {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
     pub network: Network,
-    /// A kind of request with a network of its own.
+    /// A kind of request, and the rates that apply only to it.
     pub apart: Option<(Ask, Network)>,
     pub short_lives: u64,
     pub failures: u64,

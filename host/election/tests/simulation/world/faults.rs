@@ -107,8 +107,9 @@ impl World {
         self.feed(host, input)
     }
 
-    /// Notes the time until which nothing can end the host's instance. Either supervisor and watchdog are both paused,
-    /// or one paused before the other had the time that an end takes. The gate refuses effects all the same.
+    /// Notes the time until which nothing can end the host's instance. Either the supervisor and the watchdog are both
+    /// paused, or one of them paused before the other had run for long enough to end the instance. The gate still
+    /// refuses effects.
     fn cannot_be_ended(&mut self, host: usize) {
         let machine = &self.hosts[host];
         let unwatched_until = if self.plan.is_watched { machine.unwatched_until } else { Duration::MAX };
@@ -129,7 +130,8 @@ impl World {
         self.clocks_have_changed(host);
     }
 
-    /// Lets the supervisor and the watchdog read the clock soon after time has passed differently than timers show.
+    /// Makes the supervisor and the watchdog read the clock soon after time has passed in a way that timers do not
+    /// show.
     fn clocks_have_changed(&mut self, host: usize) {
         let incarnation = self.hosts[host].incarnation;
         let Some(process) = &self.hosts[host].process else { return };
@@ -141,9 +143,9 @@ impl World {
         }
     }
 
-    /// Lets an operator delete the object. If neither state nor announcements name the latest term, two cases are
-    /// excluded. A host that has never seen the election may start at once. A create under way may look like the first
-    /// to such a host.
+    /// Deletes the object, as an operator may. If the latest term is neither in the state nor in the announcement of
+    /// the host that wrote it, the object must stay in two cases. If a host has never read the object, the host may
+    /// start immediately. If a create is under way, such a host may mistake it for the first one.
     fn delete(&mut self) {
         let alive: Vec<_> = self.hosts.iter().filter_map(|host| host.process.as_ref()).collect();
         if self.store.object.is_none() {
@@ -172,13 +174,13 @@ impl World {
     }
 
     /// The latest term that may have an instance. A term counts once it is written: its instance starts even if the
-    /// record is gone when its writer learns of it.
+    /// record has been deleted by the time the writer receives the answer.
     fn latest_term(&self) -> Term {
         self.history.floor().max(self.store.record().map_or(0, |record| record.term))
     }
 
-    /// True if the state names the latest term, or the announcement of its writer does. Announcements of other hosts do
-    /// not count: they may be removed while an instance of that term runs.
+    /// True if the latest term is in the state, or in the announcement of the host that wrote the term. Announcements
+    /// of other hosts do not count: they may be removed while an instance of that term runs.
     fn latest_is_witnessed(&self) -> bool {
         let latest = self.latest_term();
         let is_writers = |host: usize| {
@@ -190,7 +192,8 @@ impl World {
         latest == 0 || by_state || (0..self.hosts.len()).filter(|host| is_writers(*host)).any(is_announced)
     }
 
-    /// Clears the outcome of a record under a lease that nobody holds. Anything unclear stays unclear.
+    /// Clears the outcome of a record under a lease that nobody holds. The record is marked as released only if that is
+    /// certain.
     fn start_again(&mut self) {
         if let Snapshot::Object { lease, record: Some(record), .. } = self.store.snapshot(self.now)
             && !lease.is_held()
@@ -204,8 +207,9 @@ impl World {
         }
     }
 
-    /// Writes the record without the lease, perhaps an earlier one. If neither state nor announcements name the latest
-    /// term, only the latest record is written again: nobody could know of a later term.
+    /// Writes the record again without the lease, perhaps an earlier one. If the latest term is neither in the state
+    /// nor in the announcement of the host that wrote it, writes only the latest record: after an earlier record,
+    /// nobody could know that term.
     fn rewrite(&mut self, back: usize) {
         let Some(record) = self.records.iter().nth_back(back).cloned() else { return };
         let is_latest = self.store.record().is_some_and(|current| *current == record);
@@ -219,7 +223,7 @@ impl World {
         }
     }
 
-    /// Lets an outside client break, acquire and release the lease before any node reads it.
+    /// Breaks, acquires and releases the lease as an outside client, before any node reads it.
     fn seize(&mut self) {
         self.store.break_lease(self.now, Duration::ZERO);
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 2);
@@ -229,7 +233,7 @@ impl World {
         }
     }
 
-    /// Lets an operator restore the state, perhaps of a later term, which supersedes running instances.
+    /// Restores the state as an operator, perhaps with a later term, which supersedes running instances.
     fn restore_state(&mut self, ahead: u64) {
         if !self.plan.has_state {
             return;
@@ -245,8 +249,8 @@ impl World {
         }
     }
 
-    /// Lets an outside client acquire the lease. After a break, it keeps the lease for longer than any instance can
-    /// last: no host could notice a shorter one.
+    /// Acquires the lease as an outside client. After a break, the client keeps the lease for longer than any instance
+    /// can last, because no host could notice a shorter lease.
     fn take_outside(&mut self, length: Option<Duration>) {
         let id = LeaseId::from_random(u128::from(self.queued) << 64 | 1);
         let after_break = matches!(self.store.object.as_ref().map(|one| one.lease), Some(Lease::Broken { .. }));

@@ -64,10 +64,10 @@ pub struct World {
     /// The id under which an outside client has acquired the lease.
     outside: Option<LeaseId>,
     pub coverage: Coverage,
-    /// The plan's decisions that differ from the calm one.
+    /// The plan's decisions that differ from those of a run without faults.
     pub fates: BTreeMap<Key, Fate>,
     pub lives: BTreeMap<Key, Life>,
-    /// The events, for a person; recorded on request.
+    /// The events as text for people, recorded only on request.
     pub trace: Option<Vec<String>>,
 }
 
@@ -133,13 +133,13 @@ enum Event {
     ReadsItsDeadline {
         key: Key,
     },
-    /// The watchdog makes its check that was planned for that time.
+    /// The watchdog makes the check that was planned for that time.
     Watch {
         key: Key,
         look: u64,
         planned: Time,
     },
-    /// A process ends after its last words.
+    /// A process ends after it has sent its last words.
     EndsItself {
         host: usize,
         incarnation: u32,
@@ -172,7 +172,7 @@ enum Event {
         incarnation: u32,
         plan: baton_election::Plan,
     },
-    /// The rest of a process is gone.
+    /// The remains of a process are gone.
     IsGone {
         host: usize,
     },
@@ -182,7 +182,7 @@ enum Event {
         incarnation: u32,
         ids: Vec<LeaseId>,
     },
-    /// A host receives a hint, which may be without a reason.
+    /// A host receives a hint, which may have no cause.
     Hint {
         host: usize,
         incarnation: u32,
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// Lets the event happen to a process, but not before `at`.
+    /// Handles a process's event, or postpones it until `at` if that is later.
     fn happen_once(&mut self, at: Instant, (host, incarnation): (usize, u32), event: Event) -> Checked {
         if self.process((host, incarnation)).is_none() {
             return Ok(());
@@ -427,16 +427,16 @@ impl World {
     // ---- processes ----
 
     fn start_process(&mut self, host: usize) -> Checked {
-        // A host that starts after the object was deleted knows only the terms that the state and announcements name.
-        // If the term that still runs is not among them, the host cannot know that it must wait, and the design lets it
-        // start at once. The operator who deletes the object keeps such hosts away.
+        // A host that starts after the object was deleted knows only the terms in the state and in announcements. If a
+        // term whose instance still runs is not among them, the host cannot know that it must wait, and by design it
+        // starts immediately. An operator who deletes the object must not start such hosts.
         let witnessed = self.witnessed();
         if self.deleted && self.running().iter().any(|one| one.term > witnessed) {
             self.push(self.now + Duration::from_secs(1), Event::Start { host });
             return Ok(());
         }
         if self.deleted {
-            // The host continues from the named term, or from 0.
+            // The host continues from the highest of these terms, or from 0 if there is none.
             self.history.deleted(witnessed);
         }
         let machine = &mut self.hosts[host];
@@ -469,8 +469,8 @@ impl World {
         self.push(at, Event::Start { host });
     }
 
-    /// Leaves the rest of an ended process, if there is a witness. The runner ends later, at its deadline at the
-    /// latest.
+    /// Keeps the remains of an ended process, if there is a witness. The process's runner ends later, at its deadline
+    /// at the latest.
     fn leaves(&mut self, host: usize) {
         let witness = self.plan.witness;
         let incarnation = self.hosts[host].incarnation;
@@ -502,7 +502,7 @@ impl World {
     fn feed(&mut self, host: usize, input: Input) -> Checked {
         let incarnation = self.hosts[host].incarnation;
         self.take(host, incarnation, input)?;
-        // Such an instance begins together with its start.
+        // An instance with `begins_at_once` begins as soon as it is started.
         if self.instance(host).is_some_and(|instance| std::mem::take(&mut instance.begins_at_once)) {
             self.take(host, incarnation, Input::Begun)?;
         }
@@ -591,13 +591,13 @@ impl World {
         }
     }
 
-    /// The highest term that anything but the record names.
+    /// The highest term in the announcements and, if terms claim it, in the state.
     fn witnessed(&self) -> Term {
         let announced = self.announced.iter().copied().max().unwrap_or_default();
         if self.plan.has_state { announced.max(self.state_term) } else { announced }
     }
 
-    /// The outage that a request of that kind meets now.
+    /// The outage that currently affects requests of that kind, if any.
     fn outage(&mut self, host: usize, ask: Ask) -> Option<Outage> {
         self.outages.retain(|failing| failing.until > self.now);
         let concerns =
@@ -713,7 +713,7 @@ impl World {
         Ok(result)
     }
 
-    /// The snapshot that a host reads, judged by its machine's notes.
+    /// The snapshot that a host reads. Its machine's notes, if any, determine the state of a held lease.
     fn judged(&self, snapshot: Snapshot, reader: &str) -> Snapshot {
         match snapshot {
             Snapshot::Object { lease: LeaseState::Held, version, record } if self.plan.witness.has_notes() => {
@@ -727,7 +727,8 @@ impl World {
         }
     }
 
-    /// The state that a host would read if it took the death of the lease's holder for that of the record's node.
+    /// The state that a host would read if it mistook the death of the lease's holder for the death of the record's
+    /// node.
     fn noted_by_anyone(&self, reader: &str) -> LeaseState {
         let notes = &self.store.notes;
         let Some(Lease::Held { id, .. }) = self.store.object.as_ref().map(|one| one.lease) else {
@@ -753,7 +754,7 @@ impl World {
     fn running(&self) -> Vec<Running> {
         let of = |(host, machine): (usize, &Host)| {
             let process = machine.process.as_ref()?;
-            // Nothing of a dying instance runs any more.
+            // No part of a dying instance is running.
             let instance = process.instance.as_ref().filter(|instance| !instance.is_gone && !instance.is_dying())?;
             let room = instance.ends_within(self.plan.hosts[host].lease);
             let frozen = instance.was_frozen_until;

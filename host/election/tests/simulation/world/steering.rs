@@ -1,5 +1,5 @@
-//! Operators' commands and maintenance: each host reads the commands at its own time, and passes its elector what
-//! follows from them.
+//! Operators' commands and maintenance: each host reads the commands at its own time, and passes the resulting
+//! eligibility to its elector.
 
 use baton_election::{Chosen, Eligibility, Ineligibility, IneligibleCause, SteeringVersion, Version};
 
@@ -41,9 +41,9 @@ pub struct Heard {
     transfer: Option<(u64, usize, Time)>,
     chosen: Option<Chosen>,
     maintenance: Option<u64>,
-    /// True if the process has held the lease since the transfer began, and if it has given up the lease after that,
-    /// which can end the transfer early.
+    /// True if the process has held the lease since the transfer began.
     has_held: bool,
+    /// True if the process has since given up the lease, which can end the transfer early.
     has_released: bool,
     /// The version of the steering object in the last reading, if that was a survey.
     surveyed: Option<Option<Version>>,
@@ -101,7 +101,7 @@ impl Heard {
 }
 
 impl World {
-    /// Carries out a command. Each host reads it within a while.
+    /// Carries out a command. Each host reads it within [`POLL`].
     pub(super) fn command(&mut self, command: Command) {
         self.coverage.commands += 1;
         self.steering.version += 1;
@@ -124,7 +124,7 @@ impl World {
         self.push(at, Event::ReadsCommands { host, incarnation });
     }
 
-    /// Lets the process read the commands, and passes its elector what follows.
+    /// Makes the process read the commands, and passes the resulting eligibility to its elector.
     pub(super) fn reads_commands(&mut self, host: usize) -> Checked {
         let Steering { version, suspended, order } = self.steering;
         let (now, priority) = (self.now, self.plan.hosts[host].priority);
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Lets most processes read the commands before they handle an answer, as a supervisor does during a recall and
+    /// Makes most processes read the commands before they handle an answer, as a supervisor does during a recall and
     /// after a survey.
     pub(super) fn reads_commands_with(&mut self, host: usize, reply: &Reply) -> Checked {
         let mut rng = Rng::about(&[self.plan.seed, 16, host as u64, self.queued]);

@@ -88,7 +88,7 @@ impl World {
             }
             Effect::Finished => {
                 self.coverage.shut_down += 1;
-                // The process removes its announcement, unless nothing else may name that term.
+                // The process removes its announcement only if the record contains that term or a higher one.
                 if self.store.snapshot(self.now).names(self.announced[host]) {
                     self.announced[host] = 0;
                 }
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Lets the instance cause an effect if its gate is open. The effect may be on its way for a while.
+    /// Makes the instance cause an effect if its gate is open. The effect may take a while to arrive.
     pub(super) fn sends(&mut self, host: usize) -> Checked {
         let now = self.now;
         let incarnation = self.hosts[host].incarnation;
@@ -303,7 +303,7 @@ impl World {
                 Ok(())
             }
             Event::Begins { key: (.., number) } => {
-                // The instance may have ended meanwhile, as long as the supervisor does not know it.
+                // The instance may have ended in the meantime, but the supervisor must not know that yet.
                 if self.instance(host).is_some_and(|instance| instance.number == number) {
                     return self.feed(host, Input::Begun);
                 }

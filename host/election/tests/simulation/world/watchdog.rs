@@ -1,9 +1,10 @@
-//! Threads that act without the supervisor: an instance's own, which ends it at its deadline, and the host's watchdog,
-//! which ends the host if the instance is not gone in time. They know only the deadlines in the elector's effects.
+//! Threads that act without the supervisor: an instance's own thread, which ends the instance at its deadline, and the
+//! host's watchdog, which ends the host if the instance is not gone in time. Both threads know only the deadlines in
+//! the elector's effects.
 
 use super::*;
 
-/// The lateness of a check from which the watchdog itself was paused.
+/// Minimum lateness of a check that shows that the watchdog itself was paused.
 const PAUSED: Duration = Duration::from_millis(500);
 
 impl World {
@@ -71,7 +72,7 @@ impl World {
         self.look_at(key, at + late);
     }
 
-    /// Ends a host after its last words. Meanwhile its supervisor does nothing else.
+    /// Ends a host after it has sent its last words. Until then, its supervisor does nothing else.
     pub(super) fn end_itself(&mut self, host: usize) {
         self.hosts[host].down = self.plan.hosts[host].lease / 10;
         let words = self.instance(host).map_or(Duration::ZERO, |instance| instance.life.words);

@@ -1,8 +1,8 @@
 //! Opens connections to granted servers, and checks the gate on each write.
 //!
-//! hyper speaks HTTP over sockets that this module opens. The default of `wasmtime-wasi-http`, and clients such as
-//! `reqwest`, open their own sockets. With those, the gate could not see the writes below TLS. After an instance is
-//! killed, the kernel would also send the data that it has buffered, instead of resetting the connection.
+//! hyper speaks HTTP over sockets that this module opens. The default handler of `wasmtime-wasi-http`, and clients such
+//! as `reqwest`, open their own sockets. With those sockets, the gate could not see the writes below TLS. Also, after
+//! an instance is killed, the kernel would send the data that it has buffered, instead of resetting the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ use crate::wire::page::RunnerGate;
 use crate::wire::protocol::Resolved;
 
 /// Size of the kernel's buffer for each direction of a connection (bytes); the kernel doubles this value. By default,
-/// the buffers grow to several megabytes of kernel memory, which no process limit counts.
+/// the buffers can grow to several megabytes. No process limit counts this kernel memory.
 pub(crate) const KEPT_BY_KERNEL: u32 = 128 << 10;
 
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl From<Error> for NotOpened {
 pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection's flags, set by the code that uses it. Clones share them.
+/// A connection's flags, which the code that uses the connection sets. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Signals(Arc<Signalled>);
 
@@ -72,7 +72,7 @@ impl Signals {
     }
 
     /// Makes the next reads ask the kernel for data until it has no more. While the guest computes, nothing drives the
-    /// reactor, so tokio does not know about data that has arrived since.
+    /// reactor, so tokio does not notice data that arrives meanwhile.
     pub(super) fn ask_kernel(&self) {
         self.0.asks_kernel.store(true, Ordering::Release);
     }
@@ -86,7 +86,7 @@ impl Connector {
     /// Opens a connection to an origin, at an address that `reach` includes.
     ///
     /// # Errors
-    /// [`NotOpened`] says why not.
+    /// [`NotOpened`] says why no connection was opened.
     pub(super) async fn open(
         &self,
         origin: &Origin,
@@ -158,7 +158,7 @@ impl Gated {
     async fn connect(address: SocketAddr, gate: &Arc<RunnerGate>) -> Result<(Self, Signals), Error> {
         gate.check().map_err(internal_error)?;
         let tcp = Self::open(address).await.map_err(|error| connect_error(&error))?;
-        // Disable Nagle's algorithm, so that a body need not wait until its head is acknowledged.
+        // Disable Nagle's algorithm. Otherwise a request's body would wait until the request's head is acknowledged.
         tcp.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let signalled = Signalled { is_in_flight: AtomicBool::new(true), asks_kernel: AtomicBool::new(false) };
         let signals = Signals(Arc::new(signalled));
@@ -171,7 +171,7 @@ impl Gated {
     async fn open(address: SocketAddr) -> io::Result<TcpStream> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_zero_linger()?;
-        // Set the buffer sizes before connecting, since the handshake negotiates the window.
+        // Set the buffer sizes before connecting, since the TCP handshake negotiates the window scale from them.
         socket.set_recv_buffer_size(KEPT_BY_KERNEL)?;
         socket.set_send_buffer_size(KEPT_BY_KERNEL)?;
         socket.connect(address).await
@@ -185,7 +185,7 @@ impl Gated {
 impl Drop for Gated {
     fn drop(&mut self) {
         if !self.signals.0.is_in_flight.load(Ordering::Acquire) && !self.gate.remaining().is_zero() {
-            // Close gracefully. If this fails, the connection is reset, which loses nothing, since no request is in
+            // Close gracefully. If this fails, the connection is reset. That loses no data, since no request is in
             // flight.
             #[expect(deprecated, reason = "closing blocks with a time to linger, and this takes that away")]
             let _ = self.tcp.set_linger(None);
@@ -295,7 +295,7 @@ mod tests {
             Some(read()).filter(Poll::is_ready)
         });
         assert_eq!(first, Some(Poll::Ready((true, b"more tha".to_vec()))));
-        // Reads keep asking the kernel as long as there is data.
+        // Reads keep asking the kernel as long as it has data.
         let rest = [&b"n its ro"[..], b"om"].map(|bytes| Poll::Ready((true, bytes.to_vec())));
         assert_eq!([read(), read()], rest);
         let ended = (0..).find_map(|_| {
@@ -316,7 +316,8 @@ mod tests {
             sent += written.unwrap();
         }
         assert!(sent < most, "{sent} bytes");
-        // Count the bytes that arrive while the client reads nothing, from a server with almost no send buffer.
+        // Count the bytes that arrive while the client reads nothing. The server has almost no send buffer, so the
+        // client's end holds them.
         rustix::net::sockopt::set_socket_send_buffer_size(&server, 4096).unwrap();
         server.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
         let mut received = 0;

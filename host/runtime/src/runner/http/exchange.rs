@@ -1,8 +1,9 @@
 //! One request and its response on one connection, and the pool of idle connections.
 //!
-//! The request or body that waits on a connection drives it, so a request needs only the task that wasmtime starts.
-//! Nothing drives an idle connection, so the next request first checks that the server has not closed it. This module
-//! has its own pool, since the pool of `hyper-util` gives each connection a task, and does not know a grant's reach.
+//! Whichever future waits on a connection, for a response or for its body, also drives the connection. So a request
+//! needs only the task that wasmtime starts. Nothing drives an idle connection, so the next request first checks that
+//! the server has not closed it. This module has its own pool: the pool of `hyper-util` starts a task for each
+//! connection, and knows nothing of a grant's reach.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -51,7 +52,7 @@ pub(super) async fn run(
     let origin = &server.origin;
     let place = Arc::new(place);
     if !request.body().is_end_stream() {
-        // The body holds the permit until all of it is sent, which may be after the response has arrived.
+        // The request's body holds the permit until all of it is sent. That may be after the response has arrived.
         let sending = Arc::clone(&place);
         let keeping = move |frame| {
             let _ = &sending;
@@ -64,14 +65,14 @@ pub(super) async fn run(
         let is_kept = kept.is_some();
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            // Box this part of the future: it is the largest part and rarely needed, and the future is moved before it
-            // runs.
+            // Box this part of the future, which is its largest part and rarely needed. Otherwise every request would
+            // move that part before it runs.
             None => Box::pin(open(&shared, origin, reach, waits)).await?,
         };
         connection.signals.set_in_flight(true);
         match connection.ask(request, &shared, waits.first_byte).await {
             Ok(response) => break (connection, response),
-            // The server has closed the idle connection and has received no part of the request.
+            // The server has closed the idle connection before it received any part of the request.
             Err(Unanswered { unsent: Some(unsent), .. }) if is_kept => {
                 request = unsent;
                 kept = shared.idle.take(origin, reach, shared.clock.now());
@@ -169,7 +170,7 @@ pub(super) struct Connection {
     /// The timer, first for connecting and then for each response.
     wait: Wait,
     signals: Signals,
-    /// True once the driver has ended. The driver must not be polled again then.
+    /// True once the driver has ended. It must not be polled again after that.
     ended: bool,
     idle_since: Time,
 }
@@ -235,7 +236,7 @@ impl Idle {
                     kept.iter().rposition(|connection| (&connection.origin, connection.reach) == (origin, reach))?;
                 kept.swap_remove(at)
             };
-            // On an idle connection a server sends nothing but the end.
+            // On an idle connection, a server sends nothing except the end of the stream.
             connection.signals.ask_kernel();
             if connection.poll_finished(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true) {
                 return Some(connection);

@@ -1,6 +1,6 @@
 //! Grants: the servers that a coordinator may send requests to. Checks requests against the grants.
 //!
-//! The same URL parser reads grants and requests, so both use the same form of a host: lower case, international names
+//! One URL parser reads both grants and requests, so a host has the same form in both: lower case, international names
 //! in ASCII, and one form for all spellings of an IPv4 address.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use baton_base::shell;
 /// Maximum length of a host in a URL (bytes). No DNS name or IP address is longer.
 const LONGEST_HOST: usize = 255;
 
-/// Maximum length of a path for which a grant is proposed (bytes).
+/// Maximum length of a path in a proposed grant (bytes).
 const LONGEST_PROPOSED: usize = 1000;
 
 /// The text after `#` in a grant that allows private addresses.
@@ -72,7 +72,7 @@ impl AddressReach {
     }
 }
 
-/// The reason a string is not a grant, and what to write instead.
+/// The reason a string is not a valid grant, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GrantError(String);
@@ -94,7 +94,7 @@ impl FromStr for Grant {
         };
         let (authority, path) = rest.split_at(rest.find(['/', '\\', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            // The text is not shown, since it may contain a password.
+            // Do not show the text, since it may contain a password.
             return Err(GrantError(
                 "remove the user and password before the host: the coordinator sends its own authorization".to_owned(),
             ));
@@ -167,7 +167,7 @@ impl Grant {
     fn covers_origin(&self, origin: &Origin) -> bool {
         let host = match (&self.host, &origin.host) {
             (HostRule::Exactly(granted), host) => granted == host,
-            // The star stands for at least one character.
+            // The star in `*.example.com` stands for at least one character.
             (HostRule::Under(domain), Host::Domain(name)) => name.len() > domain.len() && name.ends_with(domain),
             (HostRule::Under(_), _) => false,
         };
@@ -228,7 +228,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of a request; `None` if the URL is not HTTP, or names a user.
+    /// Returns the origin of a request. Returns `None` if the URL is not HTTP, or contains a user name.
     pub(super) fn of(uri: &http::Uri) -> Option<Self> {
         let scheme = Scheme::named(uri.scheme_str()?)?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
@@ -279,8 +279,8 @@ impl Grants {
         self.0.iter()
     }
 
-    /// Returns the addresses that a request may connect to; `None` if no grant covers the request. If several grants
-    /// cover it, the widest counts.
+    /// Returns the addresses that a request may connect to, or `None` if no grant covers the request. If several grants
+    /// cover it, the one with the widest reach decides.
     pub(super) fn reach(&self, origin: &Origin, path: &str) -> Option<AddressReach> {
         let covering = self.0.iter().filter(|grant| grant.covers_origin(origin) && grant.covers_path(path));
         covering.map(Grant::reach).max()
@@ -297,15 +297,15 @@ impl Grants {
             })
     }
 
-    /// Proposes a grant for a refused request: for the path if the origin already has a grant, otherwise for the
-    /// origin. Returns `None` if no grant would help.
+    /// Proposes a grant for a refused request. If the origin already has a grant, the proposal is for the path,
+    /// otherwise for the whole origin. Returns `None` if no grant would help.
     pub(super) fn wanted(&self, origin: &Origin, path: &str) -> Option<Grant> {
         let knows_origin = self.0.iter().any(|grant| grant.covers_origin(origin));
         if knows_origin && path.len() > LONGEST_PROPOSED {
             return None;
         }
         let text = if knows_origin { format!("{origin}{path}") } else { origin.to_string() };
-        // Parsing may change the path, for example its backslashes. The grant would then not cover the request.
+        // Parsing may change the path, for example replace its backslashes. The grant would then not cover the request.
         text.parse().ok().filter(|grant: &Grant| grant.covers_path(path))
     }
 
@@ -315,7 +315,7 @@ impl Grants {
         Some(Grant { private: true, ..covering.clone() })
     }
 
-    /// Returns the line of `baton.toml`, and the flags, that add this grant to the existing grants.
+    /// Returns the line of `baton.toml`, and the flags, for the existing grants plus this grant.
     pub(super) fn lines_with(&self, grant: &Grant) -> [String; 2] {
         let is_other = |other: &&Grant| Grant { private: grant.private, ..(*other).clone() } != *grant;
         let all: Vec<String> =

@@ -1,7 +1,7 @@
 //! `wasi:http/outgoing-handler`: starts the requests that a guest has built.
 //!
 //! Replaces the handler of `wasmtime-wasi-http`, so that a refused request needs no task, and a response that arrives
-//! at once needs one task instead of two.
+//! in one piece needs one task instead of two.
 
 use std::sync::Arc;
 
@@ -52,8 +52,9 @@ pub(crate) fn link<T: 'static>(
 /// Starts a request.
 ///
 /// # Errors
-/// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error instead of
-/// a future response. Otherwise, clients that send the body first would find its stream closed and report that instead.
+/// Returns why the request is invalid or not allowed. As `wasi:http` specifies, `handle` returns this error at once,
+/// not through the future response. Otherwise, a client that sends the body first would find the body's stream closed,
+/// and report that instead of the refusal.
 fn begin(http: &Http, asked: HostOutgoingRequest, waits: Waits) -> Result<HostFutureIncomingResponse, Error> {
     let shared = &http.hooks.shared;
     let admitted = shared.admit(request_of(asked)?, waits)?;

@@ -14,7 +14,8 @@ const OURS: &[u8] = b"baton-";
 pub(super) struct Stamp([(HeaderName, HeaderValue); 3]);
 
 impl Stamp {
-    /// Creates a term's stamp. The names of elections and nodes are valid header values.
+    /// Creates a term's stamp. The conversion cannot fail, since the names of elections and nodes are valid header
+    /// values.
     pub(super) fn new(election: &str, term: u64, node: &str) -> Self {
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         Self([(ELECTION, value(election)), (TERM, HeaderValue::from(term)), (NODE, value(node))])
@@ -34,7 +35,7 @@ impl Stamp {
 }
 
 /// Returns true if a guest may not send this header: it is reserved for the host, concerns the connection instead of
-/// the request, or could be mistaken for such a header. Many servers do not distinguish `Baton-Term` from `Baton_Term`.
+/// the request, or could be mistaken for one of these. Many servers do not distinguish `Baton-Term` from `Baton_Term`.
 pub(super) fn is_forbidden(name: &HeaderName) -> bool {
     if DEFAULT_FORBIDDEN_HEADERS.contains(name) {
         return true;

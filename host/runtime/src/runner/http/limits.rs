@@ -17,10 +17,11 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Default timeout for the head of the response, and for each further part of its body.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Interval before the deadline at which every wait ends, so that the guest can still handle the error.
+/// Every wait ends this long before the deadline, so that the guest can still handle the error.
 pub(super) const BEFORE_DEADLINE: Duration = Duration::from_millis(50);
 
-/// Maximum interval between two readings of the clock, since timers stop while the machine is suspended.
+/// Maximum interval between two readings of the clock. The clock must be read again and again, since timers stop while
+/// the machine is suspended.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
 /// Maximum size of a response's head, and of its trailers (bytes).
@@ -35,7 +36,8 @@ pub(super) const WORD_BYTES: usize = 64;
 /// Maximum length of an authority (bytes): a name of 255 bytes, a user and a port.
 pub(super) const AUTHORITY_BYTES: usize = 1 << 10;
 
-/// Maximum memory for a request's trailers (bytes). Together with [`WRITE_AHEAD`], this is less than a buffer.
+/// Maximum memory for a request's trailers (bytes). Together with [`WRITE_AHEAD`], this is less than a
+/// [`BUFFER`](crate::runner::weight::BUFFER).
 pub(super) const TRAILERS: usize = 16 << 10;
 
 /// Maximum amount of data that is read from a connection before the guest reads it (bytes).
@@ -61,7 +63,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Returns the timeouts that the guest has set, and the defaults for the others.
+    /// Returns the timeouts that the guest has set. A timeout that it has not set has its default.
     pub(super) fn of(options: Option<RequestOptions>) -> Self {
         let wanted = options.unwrap_or_default();
         Self {
@@ -74,7 +76,7 @@ impl Waits {
 
 /// A restartable timeout for an operation on a connection.
 ///
-/// The timer is reused, since postponing a timer is free, while creating one wakes a thread.
+/// The timer is reused: postponing it costs nothing, while creating a timer wakes a thread.
 pub(super) struct Wait {
     timer: Pin<Box<Sleep>>,
     begin: Time,

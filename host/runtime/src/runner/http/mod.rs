@@ -4,8 +4,8 @@
 //! guest can set identify the term. All of this runs in the instance's runner, except that the host looks up names.
 //!
 //! `types` and `handle` implement the interfaces. `grant` decides which requests are allowed, and `path` refuses
-//! ambiguous paths. `headers` adds the term's headers, and `connect`, `tls` and `exchange` make the request. `trace`
-//! reports requests to the host; `limits` has all numbers.
+//! ambiguous paths. `headers` adds the term's headers, and `connect`, `tls` and `exchange` make the request. `limits`
+//! defines the limits and timeouts.
 
 mod connect;
 mod exchange;
@@ -53,7 +53,8 @@ use limits::{BEFORE_DEADLINE, FIELD_BYTES, HEAD_BYTES, WRITE_AHEAD, Waits};
 pub use tls::CaError;
 pub(crate) use types::{HttpAccess, link as link_types};
 
-/// Maximum number of origins whose refusals are reported in a term. A guest could invent any number of origins.
+/// Maximum number of origins whose refusals are reported in a term. Without a limit, a guest could cause any number of
+/// reports by inventing origins.
 const TOLD: usize = 32;
 
 /// The HTTP permissions of a coordinator's instances.
@@ -90,7 +91,7 @@ impl HttpPolicy {
     }
 }
 
-/// Makes requests for an instance. A runner creates it before the instance exists.
+/// Makes the requests of an instance. The runner creates the client before the instance exists.
 #[derive(Clone)]
 pub(crate) struct Client {
     policy: Arc<HttpPolicy>,
@@ -153,7 +154,7 @@ impl Http {
         Self { ctx, hooks: Hooks { shared, forbidden: Arc::new(is_forbidden) } }
     }
 
-    /// Closes the idle connections gracefully, since the end of the process would reset them.
+    /// Closes the idle connections gracefully. Otherwise the end of the process would reset them.
     pub(crate) fn finish(&self) {
         self.hooks.shared.idle.clear();
     }
@@ -264,7 +265,7 @@ impl HttpShared {
         Ok(Admitted { request, server, reach, place, waits })
     }
 
-    /// Returns the guest's error after a timeout.
+    /// Returns the error that the guest gets after a timeout.
     fn late(&self, error: Error) -> Error {
         match self.gate.remaining() {
             left if left > BEFORE_DEADLINE => error,
@@ -274,7 +275,7 @@ impl HttpShared {
         }
     }
 
-    /// Returns the guest's error after a failure on a connection.
+    /// Returns the error that the guest gets after a failure on a connection.
     fn explain(&self, error: &hyper::Error) -> Error {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         let mut texts = Vec::new();
@@ -322,7 +323,7 @@ impl HttpShared {
         self.tell(RefusedRequest { origin: origin.to_string(), reason, allow })
     }
 
-    /// Reports a refusal, once for each origin, and returns the guest's error.
+    /// Reports a refusal, once for each origin. Returns the error that the guest gets.
     fn tell(&self, refused: RefusedRequest) -> Error {
         let mut told_of = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = told_of.len() < TOLD && told_of.insert(refused.origin.clone());
@@ -339,7 +340,7 @@ impl HttpShared {
     }
 }
 
-/// Returns a guest's error for which `wasi:http` has no code.
+/// Returns an error for the guest for which `wasi:http` has no code.
 fn internal_error(why: impl fmt::Display) -> Error {
     Error::InternalError(Some(why.to_string()))
 }

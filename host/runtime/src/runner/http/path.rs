@@ -1,5 +1,5 @@
-//! Detects ambiguous paths. The host checks a request's path against the grants, but the server interprets the path. So
-//! no grant covers a path that a server could interpret as a different path.
+//! Detects ambiguous paths. The host checks a request's path against the grants, but the server may interpret the path
+//! in its own way. So no grant covers a path that a server could interpret as a different path.
 
 /// Number of layers of percent-encoding that are decoded. A path with more layers is ambiguous.
 const ROUNDS: usize = 3;

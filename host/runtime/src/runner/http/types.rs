@@ -37,14 +37,16 @@ impl HttpAccess<'_> {
         self.http.view(&mut self.held.table)
     }
 
-    /// Reserves memory for `more` bytes of fields, and for a copy of the existing fields, which may be shared.
+    /// Reserves memory for `more` bytes of fields, and for a copy of the existing fields: a change copies them if they
+    /// are shared.
     fn copy(&mut self, fields: &Resource<FieldMap>, more: usize) -> wasmtime::Result<()> {
         let copied = of_fields(self.held.table.get(fields)?);
         Ok(self.held.keep(copied + more)?)
     }
 
-    /// Makes a change that may remove fields. If the map then has much more capacity than it needs, the map is rebuilt.
-    /// A map never shrinks, and its reported capacity does not include the room for further values of a name.
+    /// Makes a change that may remove fields. Afterwards, rebuilds the map if it has much more capacity than it needs,
+    /// since a map never shrinks. The capacity that a map reports does not include the room for further values of a
+    /// name.
     fn shrinking(
         &mut self,
         fields: Resource<FieldMap>,
@@ -277,7 +279,7 @@ impl types::HostOutgoingBody for HttpAccess<'_> {
 
     fn finish(&mut self, body: Resource<types::OutgoingBody>, trailers: Option<Resource<FieldMap>>) -> HttpResult<()> {
         if let Some(trailers) = &trailers {
-            // The trailers move to the body's other end, where they are no longer weighed.
+            // The trailers move to the other end of the body. The accounting of handles no longer includes them there.
             let weight = of_fields(self.held.table.get(trailers).map_err(HttpError::trap)?);
             if weight > TRAILERS {
                 let most = u32::try_from(TRAILERS).ok();

@@ -25,8 +25,8 @@ pub(crate) fn grant(bytes: &[u8]) {
     }
 }
 
-/// Stamps a guest's headers, one per line. Each of the host's headers must then appear exactly once, however a server
-/// reads names.
+/// Stamps a guest's headers, one per line. Each of the host's headers must then appear exactly once, even for a server
+/// that reads names leniently.
 pub(crate) fn headers(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {

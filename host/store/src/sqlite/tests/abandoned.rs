@@ -1,11 +1,11 @@
-//! Leases whose holders have exited: real processes that hold real locks.
+//! Tests of leases whose holders have exited, with real processes that hold real locks.
 
 use baton_test_support::patience::Patience;
 
 use super::*;
 use crate::witness::tests::Runner;
 
-/// A host as others see it: its lock file, and its handle of the store.
+/// A host from the view of other hosts: its lock file, and its handle to the store.
 struct Host {
     lock_file: Arc<LockFile>,
     store: SqliteStore,
@@ -23,7 +23,7 @@ impl Host {
         Self { lock_file, store }
     }
 
-    /// Ends the host, and leaves a runner.
+    /// Ends the host, and returns its runner, which is still running.
     fn dies(self) -> Runner {
         Runner::holding(self.lock_file.for_runner().unwrap())
     }
@@ -73,7 +73,8 @@ async fn state(store: &SqliteStore) -> LeaseState {
     read(store).await.0
 }
 
-/// Waits until the lease is abandoned. A process that another test starts has copies of all descriptors for a moment.
+/// Waits until the lease is abandoned. A process that another test starts has copies of all descriptors for a moment,
+/// and so keeps the locks.
 async fn is_seen_abandoned(store: &SqliteStore, n: u128) {
     let sees = async {
         while state(store).await != (LeaseState::Abandoned { holder: id(n) }) {
@@ -94,7 +95,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     assert_eq!(state(&other.store).await, LeaseState::Held, "its runner is there");
     drop(runner);
     is_seen_abandoned(&other.store, 1).await;
-    // A handle without a lock file sees only what is written.
+    // A handle without a lock file does not check the locks, and sees only what is stored.
     assert_eq!(state(&SqliteStore::with_boot(folder.path(), same_boot())).await, LeaseState::Held);
     let version = version(&other.store).await;
     for instead_of in [None, Some(id(2)), Some(id(3))] {
@@ -103,7 +104,7 @@ async fn lease_is_abandoned_when_host_and_runner_have_exited() {
     let stale = Version("stale".to_owned());
     assert_eq!(acquires(&other.store, 2, stale, Some(id(1))).await, Err(StoreError::Conflict));
     assert_eq!(acquires(&other.store, 2, version.clone(), Some(id(1))).await, Ok(Reply::Done));
-    // A late request preempts no new holder.
+    // A late request instead of the dead holder does not displace the new holder.
     assert_eq!(acquires(&other.store, 3, version.clone(), Some(id(1))).await, Err(StoreError::Held));
     assert_eq!(acquires(&other.store, 2, version, Some(id(1))).await, Ok(Reply::Done), "repeated");
 }
@@ -133,7 +134,7 @@ async fn lease_without_a_begun_term_is_not_abandoned() {
         drop(one);
         assert_eq!(state(&other.store).await, LeaseState::Held);
     }
-    // The note is of an earlier term, under another lease.
+    // The note belongs to an earlier term, which had another lease.
     let folder = made().await;
     let (one, other) = (Host::new(&folder, "one"), Host::new(&folder, "other"));
     one.holds(1, one.record(1)).await;
@@ -153,7 +154,7 @@ async fn lease_is_not_abandoned_when_an_older_host_voided_the_note() {
     settled(&one.store, Op::Release { id: id(1) }).await.unwrap();
     let record = one.record(2);
     drop(one);
-    // The older host takes the lease, and writes a record like that of the other host.
+    // The older host takes the lease, and writes a record with the incarnation of the host `one`.
     let seen = version(&before).await;
     acquires(&before, 2, seen.clone(), None).await.unwrap();
     assert_eq!(state(&other.store).await, LeaseState::Held);
@@ -172,12 +173,13 @@ async fn lease_is_not_abandoned_when_the_exit_is_uncertain() {
     };
     let folder = gone().await;
     is_seen_abandoned(&Host::new(&folder, "other").store, 1).await;
-    // After a reboot nothing is locked, and another kernel does not know these locks.
+    // A note from another boot does not count: after a reboot, nothing is locked, and another kernel does not know
+    // these locks.
     let elsewhere = boot("elsewhere", "n", &Arc::new(AtomicU64::new(1)));
     assert_eq!(state(&Host::on(&folder, "elsewhere", &elsewhere).store).await, LeaseState::Held);
     std::fs::remove_file(folder.path().join("holders/one")).unwrap();
     assert_eq!(state(&Host::new(&folder, "another").store).await, LeaseState::Held);
-    // A copy of the folder, lock files and all.
+    // A copy of the folder does not count, even with the lock files.
     let (folder, copy) = (gone().await, tempfile::tempdir().unwrap());
     std::fs::create_dir(copy.path().join("holders")).unwrap();
     for name in ["lease.db", "holders/one"] {

@@ -330,7 +330,7 @@ async fn handover_is_void_when_the_document_has_changed() {
     first.succession().claim(2).await.unwrap();
     let elsewhere = bench.elsewhere();
     elsewhere.claim(5, gate(Duration::from_secs(3600))).await.unwrap();
-    // The commit hits a conflict, and cannot read who changed the document before its term ends.
+    // The commit finds that the document has changed, but its term ends before it can read which writer changed it.
     bench.counter.is_unreadable.store(true, Ordering::SeqCst);
     bench.requests();
     let (committed, ()) = futures::join!(first.commit(n(1)), bench.ends(&term, 3));

@@ -51,7 +51,7 @@ fn tell() {
     say(&format!("input: {read:?}"));
 }
 
-/// Attempts twice to use each thing that it was not granted.
+/// Attempts twice to use each resource that was not granted.
 fn reach_out() {
     for _ in 0..2 {
         say(&format!("file: {}", outcome(std::fs::read("/etc/hostname"))));
