@@ -1,7 +1,7 @@
 //! Compiled code that is loaded into this process, from the compiler's process or from the cache.
 //!
-//! Wasmtime runs the code without verifying it, so nobody may be able to change the code after the check. An
-//! [`Artifact`] is an in-memory file that is first sealed, and then compared with its checksum.
+//! Wasmtime runs the code without verifying it, so the code must not change after it has been checked. An [`Artifact`]
+//! is therefore an in-memory file that is first sealed, and then compared with its checksum.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 use baton_runtime::{Engine, Module, OUTLINE, Outline};
 use baton_store::Digest;
 
-/// Version of the artifact's format. Raise it if modules must be recompiled although wasmtime's version and settings
-/// are unchanged: if core modules are wrapped differently, or if the content of artifacts changes.
+/// Version of the artifact's format. Raise it if core modules are wrapped differently, or if the content of artifacts
+/// changes. Modules must then be recompiled although wasmtime's version and settings are unchanged.
 const WRAPPING: u32 = 3;
 
 /// Length of the checksum, in bytes. It follows the code and its outline.
@@ -43,7 +43,7 @@ impl ArtifactKey {
         Self(format!("{}.{:016x}", digest.hex(), hasher.finish()))
     }
 
-    /// The key as a file name.
+    /// Returns the key as a file name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -105,7 +105,7 @@ impl Artifact {
         Ok(Self { file, checksum: written, outline: Outline::from_bytes(outline) })
     }
 
-    /// The checksum of the key and of the artifact's content.
+    /// Returns the checksum of the key and of the artifact's content.
     pub fn checksum(&self) -> &[u8] {
         &self.checksum
     }

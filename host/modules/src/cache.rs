@@ -63,7 +63,7 @@ pub enum CacheError {
         /// The system's error.
         why: io::Error,
     },
-    /// No home folder is known in which to keep the key.
+    /// The host does not know a home folder in which it could keep the key.
     #[error(
         "cannot use the cache of compiled modules: there is no home folder for its key; set HOME or XDG_STATE_HOME, or \
          use `--cache off`"
@@ -133,7 +133,7 @@ impl Cache {
         if kept.is_err() {
             self.discard(&folder, &unfinished);
         }
-        // If this fails, the next call removes the remaining entries.
+        // If this fails, the cache stays too large until the next call.
         let _ = self.shrink(&folder);
     }
 
@@ -306,7 +306,7 @@ mod tests {
             std::fs::File::options().write(true).open(case.path("m")).unwrap().set_len(length as u64).unwrap();
             assert!(!case.has("m"), "{length} bytes");
         }
-        // An undamaged entry, but of another module.
+        // This entry is undamaged, but belongs to another module.
         case.put("m", code);
         std::fs::rename(case.path("m"), case.path("n")).unwrap();
         assert!(!case.has("n"));
@@ -348,8 +348,8 @@ mod tests {
     fn entry_is_not_used_without_a_tag_of_this_users_key() {
         let case = Case::new();
         case.put("m", b"code");
-        // An undamaged entry without a tag, as an earlier version wrote it; then one whose tag was made with another
-        // user's key.
+        // The first entry is undamaged, but has no tag, as if an earlier version had written it. The tag of the second
+        // entry was made with another user's key.
         let known = std::fs::read(case.path("m")).unwrap();
         std::fs::write(case.path("m"), &known[TAG..]).unwrap();
         assert!(!case.has("m"));

@@ -44,7 +44,7 @@ const TOO_SLOW: u8 = 4;
 /// may be busy.
 const PATIENCE: (u32, Duration) = (10, Duration::from_secs(600));
 
-/// Length of a compiler's turn. The largest modules in practice need half of it, on two CPUs.
+/// Length of a compiler's turn. On two CPUs, even the largest modules in practice compile in half of this time.
 const TURN: Duration = Duration::from_secs(10);
 
 /// Maximum number of compilers that run at the same time. Each may use 4 GiB of memory.
@@ -73,9 +73,10 @@ pub struct Compiler {
     turns: Arc<Turns>,
 }
 
-/// Limits the number of concurrent compilers. Normally a single compiler runs, because this uses the least memory and
-/// gives it all CPUs. When its turn ends, a compiler continues in parallel with the next one, so that a slow module
-/// does not delay the others. Each election compiles one module at a time, so one election cannot occupy all places.
+/// Limits the number of concurrent compilers. Normally, only one compiler runs at a time. This uses the least memory,
+/// and gives the compiler all CPUs. If a compiler is still running when its turn ends, it continues in parallel with
+/// the next compiler, so that a slow module does not delay the others. Each election compiles one module at a time, so
+/// one election cannot occupy all places.
 #[derive(Debug)]
 struct Turns {
     places: Semaphore,
@@ -99,8 +100,8 @@ pub(super) enum CompileError {
     /// The module is at fault, for this reason.
     Module(String),
     TooSlow,
-    /// The parent gave up after this elapsed time, because the compiler had not received the CPU time that its limit
-    /// allows.
+    /// The parent gave up after this elapsed time. Until then, the machine had given the compiler less CPU time than
+    /// its limit allows.
     Starved(Duration),
     /// The compiler crashed. Holds its exit status and its message.
     Broken(String),
@@ -128,8 +129,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a place, which the caller keeps while the compiler runs, and for the turn, which it keeps for
-    /// [`TURN`]. First come, first served.
+    /// Waits for a place, and then for the turn. The caller keeps the place while the compiler runs, and the turn for
+    /// at most [`TURN`]. Callers are served in the order in which they arrive.
     async fn next(&self) -> Result<[SemaphorePermit<'_>; 2], AcquireError> {
         Ok([self.places.acquire().await?, self.turn.acquire().await?])
     }
@@ -178,7 +179,7 @@ impl Compiler {
 
     /// Passes a module to a child, and returns the child's output.
     async fn run(&self, arguments: &[String], bytes: &Bytes, within: Duration) -> Result<File, CompileError> {
-        // The semaphores are never closed.
+        // This fails only if a semaphore is closed, which never happens.
         let turn = self.turns.next().await;
         let [_place, turn] = turn.map_err(|closed| CompileError::Broken(closed.to_string()))?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
@@ -219,8 +220,8 @@ impl Compiler {
             Some(code) if code == i32::from(BAD_MODULE) => CompileError::Module(said),
             Some(code) if code == i32::from(TOO_SLOW) => CompileError::TooSlow,
             None if status.signal() == Some(libc::SIGXCPU) => CompileError::TooSlow,
-            // The child never kills itself with SIGKILL. When memory runs out, the kernel kills the child before other
-            // processes.
+            // The child never kills itself with SIGKILL. The signal most likely comes from the kernel, which kills the
+            // child before other processes when memory runs out.
             None if status.signal() == Some(libc::SIGKILL) => CompileError::Killed,
             _ => CompileError::Broken(describe_exit(status, &said)),
         })
@@ -264,7 +265,7 @@ fn describe_exit(status: ExitStatus, said: &str) -> String {
         }
         _ => status.to_string(),
     };
-    // A panic's message spans three lines.
+    // A panic's message spans three lines, so join the lines.
     let said: Vec<&str> = said.split_whitespace().collect();
     let said: String = said.join(" ").chars().take(LONGEST_CAUSE).collect();
     if said.is_empty() { how } else { format!("{how}: {said}") }
@@ -344,8 +345,8 @@ fn restrain(cpu: Duration, code: Code) -> Result<(), Failure> {
             .map_err(|error| Failure::Other(format!("cannot set its resource limits: {error}")))
     };
     limit(Resource::As, MEMORY, MEMORY)?;
-    // A fallback, in case the thread that monitors the CPU time is stopped. The parent recognizes the limit by the
-    // signal, SIGXCPU.
+    // This limit is a fallback, in case the thread that monitors the CPU time is stopped. If the child reaches the
+    // limit, the parent sees the signal SIGXCPU.
     let seconds = cpu.as_secs().saturating_add(2);
     limit(Resource::Cpu, seconds, seconds.saturating_add(1))?;
     limit(Resource::Fsize, LARGEST_ARTIFACT, LARGEST_ARTIFACT)?;

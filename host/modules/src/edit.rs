@@ -28,7 +28,7 @@ pub async fn edit_versions<T, E: From<EditError>>(
     mut change: impl FnMut(&mut VersionList) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut edit = Edit::of(store, VersionedObject::Control, election);
-    // All attempts use the same start, so that each would publish the same version.
+    // If there is no list yet, all attempts start from the same new list, so that each would publish the same version.
     let begun = VersionList::begun(wall());
     let mut doubt: Option<Doubt<T>> = None;
     loop {
@@ -64,7 +64,7 @@ impl Unusable for VersionListError {
 
 /// An attempt whose write may have succeeded. It can still succeed until the list on which it was based is replaced.
 struct Doubt<T> {
-    /// The version that the attempt made the newest, if any. Any other change can be repeated without effect.
+    /// The version that the attempt made the newest, if any. Repeating any other change has no further effect.
     newest: Option<ListedVersion>,
     answer: T,
 }

@@ -1,4 +1,4 @@
-//! A module in a file. Notices a new version however the file is replaced.
+//! A module in a file. The source notices a new version, no matter how the file is replaced.
 
 use std::collections::BTreeSet;
 
@@ -130,13 +130,13 @@ impl Source for FileSource {
                     self.settling = None;
                     let is_news = self.offered.as_ref() != Some(&found.identity);
                     self.offered = Some(found.identity);
-                    // After an error, the follower must learn that the module is back.
+                    // After an error, offer even an unchanged module, so that the follower learns that it is back.
                     if self.said.take().is_some() || is_news {
                         return Ok(found.offer);
                     }
                 }
                 Err(error) if unsure.is_zero() && self.said.as_ref() != Some(&error) => {
-                    // The file may come back unchanged, with the same stamps.
+                    // Forget the stamps: the file may come back with the same ones, and must then be read again.
                     self.known = None;
                     self.said = Some(error.clone());
                     return Err(error);
@@ -149,7 +149,8 @@ impl Source for FileSource {
 }
 
 impl FileSource {
-    /// Watches the folders that matter now, and only then checks the files, so that every later change gives a hint.
+    /// First watches the folders on which the path currently depends, and then checks the files. Every change after the
+    /// check thus gives a hint.
     async fn look(&mut self) -> Sight {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let pace = self.pace;
@@ -226,7 +227,8 @@ fn source_error(error: ModuleError) -> SourceError {
     if is_lasting { SourceError::Unusable(text) } else { SourceError::Unreachable(text) }
 }
 
-/// Returns true if the error lasts until somebody fixes the cause. Any other error is a failure of the file system.
+/// Returns true if the error lasts until somebody fixes the cause. Other errors are temporary failures of the file
+/// system.
 fn is_lasting(error: &io::Error) -> bool {
     let kinds = [ErrorKind::PermissionDenied, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
     kinds.contains(&error.kind()) || error.raw_os_error() == Some(libc::ELOOP)
@@ -254,7 +256,7 @@ fn read_signature(path: &Path) -> Result<Option<String>, SourceError> {
             return Err(SourceError::Unusable(text));
         }
     };
-    // Bytes that are not text are not a valid signature either, and the verification reports that.
+    // Bytes that are not text cannot be a valid signature. The verification reports that later.
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 

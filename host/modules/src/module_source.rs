@@ -91,8 +91,8 @@ impl ModuleSource {
     }
 }
 
-/// Returns true if `text` is a path rather than `SCHEME://…`. A path that looks like the latter can be written as
-/// `./…`.
+/// Returns true if `text` is a path rather than `SCHEME://…`. A path that looks as if it began with a scheme can be
+/// written as `./…`.
 pub fn is_path(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     scheme.is_empty() || !scheme.bytes().all(|c| c.is_ascii_alphanumeric())

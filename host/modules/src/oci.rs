@@ -174,7 +174,8 @@ async fn look(
     known: Known,
     pulling: Pulling,
 ) -> Looked {
-    // Other errors may be due to credentials or certificates, which may have changed before the next poll.
+    // After other errors, the next poll opens the registry again: the cause may be credentials or certificates that
+    // have changed by then.
     let kept = |registry, found: &_| Some(registry).filter(|_| matches!(found, Ok(_) | Err(Failure::Unfit(..))));
     if let Some(mut registry) = before {
         // The credentials may have expired, and new ones may be available.

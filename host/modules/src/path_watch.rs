@@ -25,8 +25,8 @@ pub struct PathLookup {
 }
 
 impl PathLookups {
-    /// Resolves a path from the root, or from the working folder if the path is relative. Takes names that do not exist
-    /// literally. May block for as long as the file system does.
+    /// Resolves a path from the root, or from the working folder if the path is relative. Keeps names that do not exist
+    /// as they are written. May block for as long as the file system does.
     ///
     /// # Errors
     /// If the path is empty, or relative to a working folder that no longer exists.
@@ -89,7 +89,7 @@ mod tests {
         assert!(decide.eq([&*base.join("a/b"), &base.join("c")]));
         assert_eq!(way.end, base.join("c/file"));
 
-        // Parts that do not exist are taken literally.
+        // Parts that do not exist are kept as they are written.
         let way = PathLookups::to(&base.join("a/b/link/../none/file")).unwrap();
         assert_eq!(way.end, base.join("none/file"));
         assert_eq!(PathLookups::to(Path::new("/")).unwrap().end, Path::new("/"));

@@ -30,7 +30,7 @@ pub enum SourceError {
     /// The source is currently unreachable. The next call retries.
     #[error("{0}")]
     Unreachable(String),
-    /// The content cannot be a module, or reading it is not permitted, until somebody changes that.
+    /// The content is not a module, or may not be read. The error lasts until somebody fixes the cause.
     #[error("{0}")]
     Unusable(String),
 }

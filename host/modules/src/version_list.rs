@@ -1,8 +1,8 @@
 //! The list of an election's versions: the control object `ELECTION/control`.
 //!
 //! Versions are listed in the order in which they were pushed. The **current** version is the newest that is not
-//! rejected. A push, a rollback and a rejection are therefore each one conditional write, and concurrent ones are all
-//! kept.
+//! rejected. Each push, rollback or rejection is therefore a single conditional write, and no concurrent change is
+//! lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -147,9 +147,9 @@ pub enum RollbackError {
 }
 
 impl VersionList {
-    /// Returns the initial list of an election for which nothing is stored. `now` is the time since the Unix epoch. An
-    /// earlier list may have been deleted, while running hosts still remember its serials, and which of them they
-    /// rejected. Serials therefore start at the time in microseconds, which no earlier serial has reached.
+    /// Returns the initial list of an election for which nothing is stored. `now` is the time since the Unix epoch. If
+    /// an earlier list was deleted, running hosts may still remember its serials, and which of these they rejected. The
+    /// serials of the new list therefore start at the time in microseconds, which no earlier serial has reached.
     #[must_use]
     pub fn begun(now: Duration) -> Self {
         let serial = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).min(HIGHEST_SERIAL / 2);
@@ -250,7 +250,8 @@ impl VersionList {
     }
 
     /// Records the verdict on a pushed version, but not on a later publication of the same digest. A rejection is
-    /// final. The last version that is not rejected cannot be rejected. Returns true if the list changed.
+    /// final. If all other versions are rejected, the remaining version cannot be rejected. Returns true if the list
+    /// changed.
     pub fn judge(&mut self, judgement: &Judgement, node: &str, at: &str) -> bool {
         let version = &judgement.version;
         let others = self.candidates().filter(|entry| entry.serial != version.serial).count();

@@ -1,7 +1,8 @@
 //! Detects file changes, through hints from the kernel and stamps that can be compared.
 //!
-//! Inotify is used through `rustix` and tokio. The crate `notify` starts a thread that would have to be joined, and
-//! reports which file changed and how. A hint is enough here, since a source compares the files itself.
+//! Inotify is used through `rustix` and tokio, and not through the crate `notify`, which starts a thread that would
+//! have to be joined. That crate also reports which file changed and how. A hint is enough here, since a source
+//! compares the files itself.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};

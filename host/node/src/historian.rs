@@ -17,8 +17,8 @@ use baton_store::{HistoryError, KEPT_TERMS, ObjectStore, PastTerm, report_terms}
 /// The timing of a historian.
 #[derive(Clone, Copy, Debug)]
 pub struct HistorianPace {
-    /// Delay between a term's change and the write, which may be up to twice as long. It lets a short term end first,
-    /// and leaves the machine to terms that are beginning.
+    /// Shortest delay between a change of a term and the write. The longest is twice this value. During the delay, a
+    /// short term can end, and the instance of a new term can start undisturbed.
     pub after: Duration,
     /// Minimum interval between writes.
     pub apart: Duration,
@@ -49,7 +49,7 @@ pub struct Historian {
     pub incarnation: String,
     /// The store with the history.
     pub store: Arc<dyn ObjectStore>,
-    /// The source of changes of terms.
+    /// The tracker that collects this node's terms.
     pub tracker: Arc<ElectionTracker>,
     /// The log for errors.
     pub log: Log,
@@ -137,7 +137,7 @@ impl Unwritten {
         for served in served {
             let (number, [before, own]) = (served.term, historian.past_terms(served));
             let unwritten = self.0.entry(number).or_default();
-            // The previous term is reported when a term begins, and again when it ends.
+            // The tracker reports the previous term together with a term, both when that term begins and when it ends.
             *unwritten = [before.or(unwritten[0].take()), own];
             if self.0.len() > KEPT_TERMS {
                 self.0.pop_first();

@@ -1,8 +1,9 @@
 //! Random numbers that differ between hosts, even if their machines are clones of each other.
 //!
-//! Two machines that were restored from one snapshot may have the same state of the kernel's generator. So the seed
-//! also contains what differs between hosts: the node, the machine, the process, and the clocks in nanoseconds. If a
-//! host is cloned while it runs, both copies have the same state until the next number, which mixes in the clocks.
+//! On two machines that were restored from one snapshot, the kernel's generator may have the same state. The seed
+//! therefore also contains values that differ between hosts: the node, the machine, the process, and the clocks in
+//! nanoseconds. If a host is cloned while it runs, both copies have the same state until they draw the next number,
+//! because each draw mixes in the clocks.
 
 use baton_base::clock::nanoseconds_on;
 use baton_election::Random;
@@ -14,7 +15,8 @@ use sha2::{Digest as _, Sha256};
 /// A generator's state. It determines all later numbers.
 type State = [u8; 32];
 
-/// Random numbers for one elector of a node. ChaCha expands the system's random numbers, so later draws cannot fail.
+/// Returns a random number generator for one elector of a node. It asks the system only for a seed, which ChaCha
+/// expands, so later draws cannot fail.
 pub fn random(node: &str) -> Result<Random, getrandom::Error> {
     let next = |state: &mut State| {
         *state = mix(state, &clocks());
@@ -45,12 +47,12 @@ fn clocks() -> [u8; 16] {
     (u128::from(clocks[0]) << 64 | u128::from(clocks[1])).to_le_bytes()
 }
 
-/// Derives a state from the previous one and `more`. It reveals neither.
+/// Derives a new state from the previous one and `more`. The new state reveals neither of them.
 fn mix(state: &State, more: &[u8]) -> State {
     Sha256::new_with_prefix(state).chain_update(more).finalize().into()
 }
 
-/// Draws the next number. Each comes with a new key, so a number reveals nothing about the state.
+/// Draws the next number. The cipher's output also replaces the key, so the number reveals nothing about the state.
 fn number(state: &mut State) -> u64 {
     let mut stream = ChaCha20Rng::from_seed(*state);
     stream.fill_bytes(state);

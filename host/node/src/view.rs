@@ -23,9 +23,9 @@ pub struct NodeView {
     pub instance: Option<InstanceView>,
     /// The module that this node would run.
     pub module: Option<Digest>,
-    /// The operators' command that prevents this node from leading, if any.
+    /// The operator's command that prevents this node from leading, if any.
     pub command: Option<String>,
-    /// The word for the reason why this node would not acquire the lease now, if there is one.
+    /// The reason, as a single word, why this node would not acquire the lease now, if there is one.
     pub ineligible: Option<&'static str>,
     /// The mark of the last steering object that this node has read, if any.
     pub steered: Option<String>,
@@ -42,7 +42,8 @@ pub struct NodeView {
     pub has_store: bool,
     /// True if the last reading, or this node's own loss of the lease, showed that there was no leader.
     pub is_vacant: bool,
-    /// The other node that leads. It is forgotten once a reading shows no leader, so that its next election counts.
+    /// The other node that leads. Cleared once a reading shows no leader. If the same node leads again later, that
+    /// counts as another change of leader.
     pub followed: Option<String>,
     /// True once this node knows who leads, or that nobody does.
     pub has_looked: bool,

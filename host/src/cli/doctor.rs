@@ -61,9 +61,9 @@ impl DoctorArguments {
 pub enum Level {
     /// Nothing to do.
     Ok,
-    /// Something has a cost, but breaks no promise.
+    /// The finding has a cost, but breaks none of Baton's promises.
     Warning,
-    /// Something would break a promise, or would prevent all nodes from leading.
+    /// The finding would break one of Baton's promises, or would prevent all nodes from leading.
     Problem,
 }
 
@@ -86,7 +86,7 @@ pub struct Finding {
     pub level: Level,
     /// The outcome of the check.
     pub found: String,
-    /// The consequence, if there is one.
+    /// The consequence of the finding, if any.
     pub means: Option<String>,
     /// Advice on what to do, if any.
     pub remedy: Option<String>,
@@ -98,7 +98,7 @@ impl Finding {
         Self { check, level: Level::Ok, found: found.into(), means: None, remedy: None }
     }
 
-    /// Creates a finding that has a cost, but breaks no promise.
+    /// Creates a warning: something that has a cost, but breaks none of Baton's promises.
     pub fn warning(
         check: &'static str,
         found: impl Into<String>,
@@ -108,7 +108,7 @@ impl Finding {
         Self { level: Level::Warning, ..Self::problem(check, found, means, remedy) }
     }
 
-    /// Creates a finding that would break a promise.
+    /// Creates a problem: something that would break one of Baton's promises.
     pub fn problem(
         check: &'static str,
         found: impl Into<String>,
@@ -120,7 +120,7 @@ impl Finding {
     }
 }
 
-/// The durations of renewals.
+/// Statistics of the time that lease renewals took.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
     /// Number of renewals.
@@ -140,9 +140,9 @@ pub struct Diagnosis {
     pub passed: bool,
     /// True if all checks have run; false if the command was interrupted.
     pub complete: bool,
-    /// Durations of the renewals; `None` if there were no renewals.
+    /// The time that renewals took; `None` if no lease was renewed.
     pub latency: Option<Latency>,
-    /// The shortest lease that suits the durations of the renewals; `None` if no lease does.
+    /// The shortest lease duration that leaves enough time for renewals as slow as these; `None` if there is none.
     pub recommended_lease: Option<String>,
     /// Delay between the expiry of a lease and its acquisition by another client, in milliseconds; `None` if not
     /// measured.

@@ -291,7 +291,7 @@ pub enum StateAction {
     },
 }
 
-/// The result of parsing a command line that yields no [`Command`].
+/// The reason why parsing a command line yielded no [`Command`].
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// The arguments are wrong, or ask for the help or the version.
@@ -334,7 +334,7 @@ fn report_usage(error: &clap::Error) -> std::io::Result<()> {
     }
     let styled =
         harmful.iter().fold(error.render().ansi().to_string(), |rendered, text| rendered.replace(*text, &escape(text)));
-    // The only remaining escape sequences are the parser's own, so drop them.
+    // The quoted arguments have been escaped, so all remaining escape sequences are the parser's own colors. Drop them.
     let mut parts = styled.split('\u{1b}');
     let first = parts.next().unwrap_or_default();
     let plain: String = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text)).collect();
@@ -455,8 +455,8 @@ fn development(dev: &args::Dev, around: &Environment) -> Result<Development, Con
     Ok(Development { folder, build, module, settings: dev.flags.layer()?, around })
 }
 
-/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap accepts the value of a switch
-/// only after `=`; otherwise `--preempt MODULE` would take the module as the value.
+/// Joins a switch and its value, so that `--preempt false` means `--preempt=false`. Clap is configured to accept the
+/// value of a switch only after `=`. Otherwise, it would read MODULE in `--preempt MODULE` as the value.
 fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_value = |argument: &OsString| argument.to_str().is_some_and(|text| config::switch(text).is_ok());
@@ -484,7 +484,7 @@ fn with_joined_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
     joined
 }
 
-/// Other names for commands: those used before 0.1.0, and those used by similar tools.
+/// Other names of commands. Each was used before 0.1.0 or is used by similar tools.
 const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("start", "rerun"),
     ("break", "break-lease"),
@@ -497,7 +497,7 @@ const COMMANDS_BY_OTHER_NAMES: [(&str, &str); 9] = [
     ("init", "new"),
 ];
 
-/// If the error is about an unknown flag or command, adds its current name.
+/// If the error is about an unknown flag or command that has another name in Baton, adds that name.
 fn with_current_name(mut error: clap::Error) -> clap::Error {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

@@ -77,7 +77,7 @@ impl Progress {
     }
 
     fn write(&self, line: &str) {
-        // The command does not fail if stderr is closed.
+        // Ignore errors: the command must not fail if stderr is closed.
         let _ = write!(io::stderr().lock(), "\r\u{1b}[K{line}");
     }
 }

@@ -21,7 +21,7 @@ use baton_store::{Digest, Labels, StoreUrl};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseLabel {
-    /// Held by the node that the record names.
+    /// Held by the node in the record.
     Held,
     /// Never acquired, or released.
     Free,
@@ -40,7 +40,7 @@ impl LeaseLabel {
     /// Baton.
     fn of(state: LeaseState, has_record: bool) -> Self {
         match state {
-            // Only nodes that may acquire the lease need to know that its holder has exited.
+            // Show these states as held: only nodes that may acquire the lease need to know that its holder has exited.
             LeaseState::Held | LeaseState::Abandoned { .. } | LeaseState::Reclaimable { .. } if has_record => {
                 Self::Held
             }
@@ -85,7 +85,7 @@ pub struct StatusRow {
     pub lease: LeaseLabel,
     /// The highest term that has begun; `None` if the store has no record.
     pub term: Option<Term>,
-    /// The node that began the term.
+    /// The node that began this term.
     pub node: Option<String>,
     /// Start of the term, as wall-clock time since the Unix epoch; RFC 3339 in JSON.
     #[serde(serialize_with = "as_rfc3339")]
@@ -94,13 +94,13 @@ pub struct StatusRow {
     pub module: Option<String>,
     /// The outcome of a finished election.
     pub outcome: Option<String>,
-    /// Consecutive failures, across all nodes; `None` if the store has no record.
+    /// Number of consecutive terms that failed, across all nodes; `None` if the store has no record.
     pub failures: Option<u32>,
     /// The suspension; `None` if the election is not suspended, or if the steering object cannot be read.
     pub suspended: Option<SuspendedRow>,
     /// The node's labels; empty if it has announced none.
     pub labels: Labels,
-    /// Usage of its instance; `None` if no host of this user on this machine runs the instance.
+    /// Resources that the election's instance uses; `None` if no host of this user on this machine runs the instance.
     #[serde(rename = "usage")]
     pub in_use: Option<InstanceUsage>,
 }
@@ -124,7 +124,7 @@ impl From<CommandOrigin> for SuspendedRow {
 }
 
 impl StatusRow {
-    /// Creates the row from one reading of the store. Returns `None` if there is no such election.
+    /// Creates the row from a snapshot of an election. Returns `None` if the election does not exist.
     #[must_use]
     pub fn of(election: &ElectionName, snapshot: Snapshot) -> Option<Self> {
         let Snapshot::Object { lease, record, .. } = snapshot else {
@@ -150,7 +150,8 @@ impl StatusRow {
                 election,
                 lease,
                 term: Some(record.term),
-                // If the lease has never been held, `since` is the time at which the record was created.
+                // If the lease has never been held, the record's `since` is only the time at which the record was
+                // created. Omit it.
                 since: record.node.is_some().then_some(record.since),
                 node: record.node,
                 module: record.module,

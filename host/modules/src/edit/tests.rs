@@ -83,7 +83,7 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
         assert_eq!(push(&store, "a").await, Ok(Pushed::Current), "{fault:?}");
         push(&store, "b").await.unwrap();
         store.fail_next(fault);
-        // A repeated rollback would restore the original version.
+        // If the edit repeated the rollback, it would restore the original version.
         assert_eq!(rollback(&store).await, Ok(RolledBack::To(Digest::of(b"a"))), "{fault:?}");
         holds(&store, &["b", "a"], 3).await;
     }
@@ -93,7 +93,7 @@ async fn edit_is_made_once_when_request_or_response_is_lost() {
 async fn new_list_has_serials_above_those_of_a_deleted_one() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         let mut serials = Vec::new();
-        // A reader that finds no list cannot tell whether a list existed and was deleted.
+        // An edit that finds no list cannot know whether an earlier list was deleted.
         for _ in 0..2 {
             let store = empty_store();
             store.fail_next(fault);
@@ -119,7 +119,7 @@ async fn edit_with_a_lost_response_is_found_below_later_edits() {
         calls += 1;
         Ok::<_, Failed>(control.rollback(None)?)
     });
-    // The edit does not wait between its start and the loss of its response.
+    // The edit does not yield between its start and the loss of its response, so the push follows after that.
     let (edited, other) = tokio::join!(edited, push(&store, "c"));
     assert_eq!((edited, other), (Ok(RolledBack::To(Digest::of(b"a"))), Ok(Pushed::Current)));
     assert_eq!(calls, 1);

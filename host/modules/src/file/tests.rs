@@ -1,4 +1,4 @@
-//! A watched file, replaced in every way that is common for files.
+//! Tests of a watched file that is replaced in all common ways.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -92,7 +92,7 @@ async fn first_offer_is_the_file_or_the_reason_why_not() {
     let (_folder, path) = folder();
     fs::write(&path, component("one")).unwrap();
     assert_eq!(offered(&mut source(&path)).await, component("one"));
-    // Errors in the module's content are reported later, by the preparation.
+    // The source does not check a module's content. The preparation does that later.
     fs::write(&path, "text").unwrap();
     assert_eq!(offered(&mut patient(&path)).await, b"text");
 

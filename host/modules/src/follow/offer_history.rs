@@ -35,7 +35,8 @@ impl OfferHistory {
         self.versions.insert(0, Version { candidate, offer: Some(offer), was_rejected });
     }
 
-    /// Returns the versions that are not rejected. When a rejection is removed, its version gets a new serial.
+    /// Returns the versions that are not rejected. If a version's rejection has been removed, gives the version a new
+    /// serial.
     pub fn candidates(&mut self, control: &VersionList) -> Vec<CandidateVersion> {
         for version in &mut self.versions {
             let is_rejected = rejection(control, &version.candidate.digest).is_some();
@@ -81,7 +82,7 @@ impl OfferHistory {
     }
 }
 
-/// Returns the reason for a module's rejection, if it is rejected. The module may be pushed or not.
+/// Returns the reason for a module's rejection, if the module is rejected. Finds both pushed and unpushed modules.
 pub(super) fn rejection<'a>(control: &'a VersionList, digest: &Digest) -> Option<&'a str> {
     let entries = control.pushed.iter().chain(&control.unpushed);
     entries.filter(|entry| entry.digest == *digest).find_map(ListedVersion::rejection)

@@ -97,8 +97,8 @@ impl ReadyVersions {
         is_news
     }
 
-    /// Chooses the next candidate to prepare: the newest one that can run here, then, if that one is on probation, its
-    /// fallback.
+    /// Chooses the next candidate to prepare: first the newest candidate that can run here, and then, if that candidate
+    /// is on probation, the fallback for it.
     pub fn next(&self, candidates: &[CandidateVersion], now: Instant) -> Step {
         let mut wake: Option<Instant> = None;
         let mut ready = 0;

@@ -32,7 +32,7 @@ impl Judged {
     }
 
     pub fn apply(&self, control: &mut VersionList) {
-        // The result, which says whether the list changed, does not matter here.
+        // The result says whether the list changed, which does not matter here.
         let _ = match self.unpushed {
             Some(size) => control.judge_unpushed(&self.judgement, size, &self.node, &self.at),
             None => control.judge(&self.judgement, &self.node, &self.at),
@@ -88,8 +88,8 @@ impl Recorder {
         (self.writing.is_idle() && !self.queue.is_empty()).then_some(self.again)
     }
 
-    /// Waits until the attempt in progress has ended. Returns the written judgement, or the error if no error has been
-    /// reported since the last success.
+    /// Waits until the attempt in progress has ended. Returns the written judgement, or an error. The error is `None`
+    /// if an earlier error since the last success has already been reported.
     pub async fn written(&mut self) -> Result<Judged, Option<EditError>> {
         match self.writing.done().await {
             Ok(()) => {

@@ -20,17 +20,17 @@ pub enum FollowerReport {
     },
     /// Fetching a version takes long.
     Pulling {
-        /// Its digest.
+        /// Digest of the version.
         module: Digest,
     },
     /// Compiling a version takes long.
     Compiling {
-        /// Its digest.
+        /// Digest of the version.
         module: Digest,
     },
     /// A version can be started: it is verified, compiled and linked.
     Ready {
-        /// Its digest.
+        /// Digest of the version.
         module: Digest,
         /// True if the code was in the cache.
         cached: bool,
@@ -39,7 +39,7 @@ pub enum FollowerReport {
     },
     /// The version that the source names cannot run here. The node keeps the previous version, if there is one.
     Refused {
-        /// Its digest, if it has one.
+        /// Digest of the version, if the source delivered a module.
         module: Option<Digest>,
         /// The reason, and what to do.
         error: String,
@@ -48,7 +48,7 @@ pub enum FollowerReport {
     },
     /// The newest version is rejected, and no node runs it.
     Rejected {
-        /// Its digest.
+        /// Digest of the version.
         module: Digest,
         /// The reason for the rejection.
         reason: String,

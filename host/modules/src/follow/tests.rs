@@ -93,7 +93,7 @@ async fn failed_preparation_is_reported_once_and_keeps_the_supply() {
     fleet.store.store.put_module(&damaged, component(9)).await.unwrap();
     fleet.name(damaged, 1).await;
     node.says("has different content").await;
-    // A node that has nothing ready does not wait for damaged versions either.
+    // Even a node that has no version ready does not wait for the damaged version.
     let mut fresh = fleet.node("b");
     let said = fresh.says("Refused").await;
     assert!(said.contains(&damaged.to_string()) && said.contains("instead: None"), "{said}");
@@ -175,7 +175,8 @@ async fn newer_push_does_not_wait_for_a_slow_preparation() {
     let said = node.says("Compiling").await;
     assert!(said.contains(&slow.to_string()), "{said}");
     let third = fleet.push(3).await;
-    // The slow version would be the fallback, but it never becomes ready. The next version that is ready replaces it.
+    // The slow version would be the fallback, but it never becomes ready. The next ready version is the fallback
+    // instead.
     node.supplied(Some((third, 3)), Some((first, 1))).await;
     assert_ne!(slow, third);
     node.end().await;

@@ -102,7 +102,7 @@ pub fn content(manifest: &[u8]) -> Result<Content, Unfit> {
         (Some(layers), None) => module(&layers, manifest.annotations.as_ref()).map(Content::Module),
         (None, Some(entries)) => only(&entries).map(Content::Elsewhere),
         (None, None) => Err(Unfit::Manifest("it has neither layers nor manifests".to_owned())),
-        // Other programs might use the other field.
+        // Such a manifest is ambiguous: another program might use the other field.
         (Some(_), Some(_)) => Err(Unfit::Manifest("it has both layers and manifests".to_owned())),
     }
 }
@@ -199,7 +199,7 @@ mod tests {
             layer["annotations"] = annotations;
             assert_eq!(image(&json!([layer]), &Value::Null), signed(MINISIG));
         }
-        // The signature check rejects this text later.
+        // This text is not a signature, but only the signature check rejects it.
         assert_eq!(image(&json!([layer("application/wasm")]), &json!({SIGNATURE: "?"})), signed("?"));
     }
 

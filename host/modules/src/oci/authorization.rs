@@ -64,7 +64,8 @@ impl Authorization {
         Self { repository: repository.to_owned(), credential, challenge: None, token: None }
     }
 
-    /// Records a challenge from the registry itself, which asks for credentials or has rejected those that were sent.
+    /// Records a challenge from the registry itself. The registry asks for credentials, or has rejected those that were
+    /// sent.
     pub fn challenged(&mut self, headers: &HeaderMap) {
         self.token = None;
         if let Some(challenge) = Challenge::of(headers) {
@@ -73,7 +74,7 @@ impl Authorization {
     }
 
     /// Returns the header to send to the registry, and only to the registry. Returns `None` if the registry has not
-    /// asked for credentials, or if those it asked for are unavailable.
+    /// asked for credentials, or if this host does not have the requested credentials.
     pub async fn header(&mut self, transport: &Transport) -> Result<Option<HeaderValue>, AskError> {
         let (realm, service) = match &self.challenge {
             None => return Ok(None),
@@ -115,7 +116,7 @@ impl Authorization {
         let mut parameters = vec![("scope", scope.as_str())];
         parameters.extend(service.map(|service| ("service", service)));
         if let Some(DockerCredential::IdentityToken(token)) = &self.credential {
-            // An OAuth 2 refresh. Docker does the same with the token that `docker login` received instead of a
+            // Send an OAuth 2 refresh request. Docker also does this if `docker login` received a token instead of a
             // password.
             parameters.extend([("grant_type", "refresh_token"), ("client_id", "baton"), ("refresh_token", token)]);
             return transport.client().post(realm).form(&parameters);

@@ -58,7 +58,8 @@ impl Client {
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::TOO_MANY_REQUESTS {
             return Err(AskError::Status(status, Bytes::new()));
         }
-        // Not every registry sends the digest header, and only a body can explain an error.
+        // In all other cases, request the manifest itself: not every registry sends the digest header, and only a
+        // response with a body can explain an error.
         Ok(Digest::of(&self.manifest(tag).await?).to_string())
     }
 
@@ -75,7 +76,8 @@ impl Client {
 
     async fn ask(&mut self, method: Method, path: &str, wanted: Wanted) -> Result<Response, AskError> {
         if !self.has_met {
-            // Some registries tell anonymous clients that a private object is missing, instead of sending a challenge.
+            // Request a challenge first. If an anonymous client requests a private object, some registries respond that
+            // the object is missing, instead of sending a challenge.
             let answer = send(self.transport.client().get(self.at("/v2/")?)).await?;
             self.authorization.challenged(answer.headers());
             self.has_met = true;

@@ -109,7 +109,7 @@ pub(super) fn in_text(text: &[u8], registry: &str) -> Result<InConfig, String> {
     let mut config: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("are not a JSON object: see line {}", error.line()))?;
     let server = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
-    // Run helpers in this module, because the crate would wait for them without a timeout.
+    // Hide the helpers from the crate, because it would wait for them without a timeout. This module runs them.
     let helpers = config.remove("credHelpers").unwrap_or_default();
     let store = config.remove("credsStore").unwrap_or_default();
     let named = |helper: &Value| helper.as_str().filter(|name| !name.is_empty()).map(str::to_owned);
@@ -143,7 +143,7 @@ async fn ask(helper: &str, server: &str) -> Result<Option<DockerCredential>, Cre
         .map_err(|_| wrong(&format!("did not respond within {HELPER:?}")))?
         .map_err(|error| wrong(&format!("cannot be run ({error})")))?;
     if !success {
-        // By the protocol, this is the response if the helper has no credentials.
+        // The protocol specifies this response for a helper that has no credentials.
         let none = said.starts_with(b"credentials not found");
         return if none { Ok(None) } else { Err(wrong(&format!("returned no credentials for {server}"))) };
     }

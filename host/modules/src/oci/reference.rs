@@ -149,7 +149,7 @@ fn is_tag(tag: &str) -> bool {
         && tag.bytes().all(|byte| is_word(byte) || byte == b'.' || byte == b'-')
 }
 
-/// Returns true if `text` consists of words with one separator between each two.
+/// Returns true if `text` consists of words, with one separator between every two adjacent words.
 fn is_component(text: &str) -> bool {
     let is_word = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let parts =

@@ -1,5 +1,5 @@
-//! The connection to a registry: over TLS or within this machine, with limits, and only to servers to which a registry
-//! may redirect.
+//! The connection to a registry, and to the servers to which the registry may redirect. It uses TLS unless it stays
+//! within this machine, and has limits on time and size.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -102,9 +102,10 @@ impl Transport {
         url.origin() == self.registry.origin()
     }
 
-    /// Returns true if the registry may redirect to this URL: over TLS or within this machine, never from another
-    /// machine to this one, and never to a cloud's metadata server. Over TLS, a registry may always redirect to itself,
-    /// since the operator chose its address. [`Lookup`] checks the addresses to which a name resolves.
+    /// Returns true if the registry may redirect to this URL. The URL must use TLS or stay within this machine. A
+    /// registry on another machine must not redirect to this machine, and no registry may redirect to a cloud's
+    /// metadata server. Over TLS, a registry may always redirect to itself, since the operator chose its address.
+    /// [`Lookup`] checks the addresses to which a name resolves.
     pub fn may_redirect_to(&self, url: &Url) -> bool {
         let from_here = stays_here(&self.registry);
         let has_user = !url.username().is_empty() || url.password().is_some();
@@ -141,7 +142,7 @@ pub async fn successful(response: Response) -> Result<Response, AskError> {
     match response.status() {
         StatusCode::OK => Ok(response),
         status => {
-            // An incomplete error body still helps. Without a body, the status remains.
+            // Even an incomplete error body helps. If there is no body at all, report only the status.
             let complaint = read(response, COMPLAINT).await.unwrap_or_default().0;
             Err(AskError::Status(status, complaint))
         }
@@ -236,7 +237,7 @@ pub fn cause(error: &(dyn Error + 'static)) -> String {
     cause.to_string()
 }
 
-/// Configures TLS with the system's certificate authorities. If TLS is optional, there may be none.
+/// Configures TLS with the system's certificate authorities. If TLS is optional, the system need not have any.
 fn tls(is_optional: bool) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

@@ -24,7 +24,7 @@ pub(crate) fn credentials(bytes: &[u8]) {
     drop(credentials::in_text(bytes, "registry.example.com"));
 }
 
-/// Reads bytes as each kind of response: a token server's, a registry's error, and a credential helper's.
+/// Reads bytes as each kind of response: from a token server, as a registry's error, and from a credential helper.
 pub(crate) fn answer(bytes: &[u8]) {
     authorization::token(bytes);
     registry::complaint(bytes);

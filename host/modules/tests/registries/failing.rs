@@ -89,7 +89,8 @@ async fn pull_is_retried_when_the_module_is_cut_off() {
 
 #[tokio::test]
 async fn endless_response_is_not_read_to_the_end() {
-    // Bytes that the buffers on both sides of a connection may hold in addition.
+    // Upper bound on the bytes in the buffers on both sides of a connection. The server has sent them, but the client
+    // has not read them.
     const UNDER_WAY: u64 = 32 << 20;
     let filler = "x".repeat(64 << 10);
     let head = |head: &str| format!("HTTP/1.1 {head}\r\n\r\n");
@@ -133,7 +134,7 @@ async fn redirect_to_another_server_is_allowed_for_modules_only() {
     for (what, place, good) in [
         ("/blobs/", format!("http://{elsewhere}/blobs/first"), true),
         ("/manifests/", format!("http://{elsewhere}/manifests/1"), false),
-        // The kernel connects both to this machine, although their form does not show it.
+        // The kernel connects the next two addresses to this machine, although they are not loopback addresses.
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "0.0.0.0")), false),
         ("/blobs/", format!("http://{}/blobs/first", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")), false),
         ("/blobs/", format!("http://ali:sesame@{elsewhere}/blobs/first"), false),

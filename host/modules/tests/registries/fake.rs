@@ -25,7 +25,8 @@ pub fn answer(status: &str, header: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{header}\r\n{body}", body.len())
 }
 
-/// Starts a server that gives this answer to each request, or none, until the test's runtime ends. Returns its address.
+/// Starts a server that runs until the test's runtime ends. It sends the result of `answer` for each request, or
+/// nothing if the result is `None`. Returns the server's address.
 pub async fn fake(answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> String {
     let answer = Arc::new(answer);
     listen(move |stream| {
@@ -60,7 +61,8 @@ impl Flood {
     }
 }
 
-/// Starts a server that sends `beginning` and then endless `filler` for `what`, and `answer` for other requests.
+/// Starts a server that responds to requests for `what` with `beginning` and then with `filler` without end. It
+/// responds to all other requests with `answer`.
 pub async fn flooding(
     what: &'static str,
     beginning: String,
@@ -125,7 +127,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
 
 async fn tell(stream: &mut (impl AsyncWrite + Unpin), answer: Option<String>) {
     match answer {
-        // A client hangs up once it has read enough.
+        // Ignore errors: a client hangs up once it has read enough.
         Some(answer) => {
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;

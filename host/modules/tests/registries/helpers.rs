@@ -1,4 +1,5 @@
-//! Credential helpers. The environment decides which one is found, so each test pulls in a process of its own.
+//! Tests of credential helpers. The environment determines which helper is found, so each test pulls its module in a
+//! separate process.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +11,8 @@ use super::*;
 /// Variable with the reference to pull.
 const REFERENCE: &str = "BATON_TEST_REFERENCE";
 
-/// Pulls in a process with this helper, `docker-credential-cave`, and this configuration. Returns the process's output.
+/// Pulls a module in a separate process, with this configuration and with this script as the helper
+/// `docker-credential-cave`. Returns the process's output.
 fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("docker-credential-cave");
@@ -22,7 +24,8 @@ fn answer(registry: &Registry, helper: &str, config: &Value) -> String {
     process(folder.path(), &format!("{}/{REPOSITORY}:1", registry.address()), [("PATH", path.as_os_str())])
 }
 
-/// Pulls in a process with these variables and Docker's configuration in this folder. Returns the process's output.
+/// Pulls a module in a separate process, with these variables and with Docker's configuration in this folder. Returns
+/// the process's output.
 pub fn process<'a>(
     config: &Path,
     reference: &str,

@@ -48,9 +48,9 @@ async fn a_digest_is_pulled_once() {
     assert_eq!(offered(&mut source).await, unsigned(b"first"));
     let asked = || registry.requests("GET", "") + registry.requests("HEAD", "");
     let before = asked();
-    // A tag would have been polled twice by then.
+    // In this time, the source would have polled a tag at least twice.
     timeout(Duration::from_secs(25), source.next()).await.expect_err("nothing can change");
-    // The registry may log the last request of the pull after it has answered.
+    // One more request may appear in the log: the registry may log the last request of the pull late.
     assert!(asked() <= before + 1, "nobody is asked: {}", registry.log());
 }
 
@@ -61,7 +61,7 @@ async fn pull_continues_when_next_is_dropped() {
     let mut source = source(&registry, ":1");
     let offer = async {
         loop {
-            // Too short for a whole pull.
+            // This timeout is too short for a whole pull.
             if let Ok(offer) = timeout(Duration::from_micros(100), source.next()).await {
                 return offer;
             }

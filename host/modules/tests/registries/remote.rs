@@ -1,4 +1,5 @@
-//! Registries on other machines: over TLS and through a proxy, so that they need not exist.
+//! Tests of registries on other machines, over TLS. All requests go through a proxy of the test, so these machines need
+//! not exist.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ async fn local_registry_needs_neither_proxy_nor_certificates() {
 /// A proxy that leads to `*.example`: a registry, its token server, and the server of its blobs.
 struct Internet {
     proxy: String,
-    /// The requests, each with its host and with whether it came over TLS.
+    /// The requests. Each begins with its host, and shows whether it came over TLS.
     asked: Requests,
 }
 

@@ -158,7 +158,7 @@ async fn endless_token_is_not_read_to_the_end() {
 async fn token_is_not_requested_from_a_forbidden_address() {
     let (elsewhere, asked) = noted(|_| Some(answer("200 OK", "", r#"{"token": "t0ken"}"#))).await;
     for realm in [
-        // The kernel connects both to this machine, although their form does not show it.
+        // The kernel connects the next two addresses to this machine, although they are not loopback addresses.
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "0.0.0.0")),
         format!("http://{}/token", elsewhere.replace("127.0.0.1", "[::ffff:127.0.0.1]")),
         format!("http://ali:sesame@{elsewhere}/token"),
@@ -203,7 +203,8 @@ async fn credentials_are_not_sent_to_a_redirects_target() {
     assert_eq!((asked.with("GET /first").len(), asked.with("authorization").len()), (2, 0), "{:?}", asked.with(""));
 }
 
-/// A registry with a token server in it, and the requests to both. `HOST` in the challenges stands for the registry.
+/// Starts a registry that is also its own token server. Returns its address, and the requests to both. `HOST` in the
+/// challenges stands for the registry.
 async fn closed(challenges: &[String], token: impl Fn(&str) -> String + Send + Sync + 'static) -> (String, Requests) {
     let (challenges, manifest) = (challenges.to_vec(), described(b"first"));
     noted(move |request| {
@@ -250,7 +251,8 @@ fn as_ali(address: &str) -> (OciSource, TempDir) {
     with(address, &json!({"username": USER.0, "password": USER.1}))
 }
 
-/// A source with this entry for the registry in the second of two files. The folder must outlive the source.
+/// Creates a source with two credential files. The first file does not exist, and the second contains this entry for
+/// the registry. The returned folder must outlive the source.
 fn with(address: &str, entry: &Value) -> (OciSource, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (missing, file) = (folder.path().join("config.json"), folder.path().join("auth.json"));

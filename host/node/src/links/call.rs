@@ -15,7 +15,8 @@ use super::wire::{PeerMessage, encode};
 /// Timeout for all notifications together.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Notifies every host on this machine, because a host whose election has no leader does not listen to any other host.
+/// Notifies every host on this machine. Notifying one host is not enough: without a leader, hosts have no links over
+/// which to forward the notification.
 /// Best effort: a host that misses the notification finds the change at its next poll, a few seconds later.
 pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let Some(folder) = super::folder(url) else { return };
@@ -28,7 +29,7 @@ pub async fn call(url: &StoreUrl, election: &ElectionName) {
     let _ = timeout(PATIENCE, call).await;
 }
 
-/// Returns `None` if no host listens on the socket any more, or if the host does not receive the message.
+/// Notifies one host. Returns `None` if no host listens on its socket, or if the message could not be sent.
 async fn tell(folder: &SocketFolder, to: String, election: &ElectionName) -> Option<()> {
     let mut host = UnixStream::connect(folder.socket(&to)).await.ok().filter(sockets::is_same_user)?;
     let hello = PeerMessage::Hello { election: election.to_string(), to, node: None, incarnation: None };

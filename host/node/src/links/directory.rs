@@ -15,9 +15,10 @@ use super::wire::PeerQuery;
 
 /// Minimum interval between two reads of one node's announcement.
 const READ_NODE_EVERY: Duration = Duration::from_secs(10);
-/// Time for which a read stays valid for its incarnation. It limits how long a false announcement has an effect.
+/// Time for which an announcement that was read is used for its incarnation. It limits how long a false announcement
+/// has an effect.
 const VALID_FOR: Duration = Duration::from_secs(60);
-/// Minimum interval between two reads, of whichever nodes.
+/// Minimum interval between any two reads, even of different nodes.
 const READ_ANY_EVERY: Duration = Duration::from_secs(1);
 const READ_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum number of cached reads. The oldest is evicted first.
@@ -28,7 +29,7 @@ const MAX_ADDRESSES: usize = 4;
 pub(super) struct Directory {
     store: Arc<dyn ObjectStore>,
     readings: Mutex<BTreeMap<(String, String), Reading>>,
-    /// Time of the next read. The task that holds the lock does the read.
+    /// Earliest time of the next read. The task that holds the lock does the read.
     next: tokio::sync::Mutex<Instant>,
 }
 
@@ -158,7 +159,7 @@ mod tests {
         for nobody in [asks("job", "web-1", "b1"), asks("job", "web-2", "a2"), asks("job", "web-3", "a3")] {
             assert_eq!(directory.addresses(&nobody).await, Ok(None), "{nobody:?}");
         }
-        // After a restart, the node announces another certificate, but the last read stays valid for 10 s.
+        // The node restarts and announces another certificate. It was read less than 10 s ago, so it is not read again.
         announce(&store, "job", "web-1", "b1", Some(peer)).await;
         assert_eq!(directory.addresses(&asks("job", "web-1", "b1")).await, Ok(None));
         assert_eq!(directory.addresses(&asks("job", "web-1", "a1")).await, Ok(found));

@@ -30,22 +30,22 @@ use super::wire::{Candidacy, Leader, LeaderMessage, PeerMessage, PeerQuery, enco
 use super::{LinkSettings, Order, OrderKind};
 use crate::telemetry::{ElectionTracker, Event as LogEvent, Log};
 
-/// Maximum number of strangers over sockets, and likewise over the network. A stranger is a peer that has connected but
-/// has not sent its hello yet.
+/// Maximum number of strangers over local sockets. The same maximum applies separately to strangers over the network. A
+/// stranger is a peer that has connected but has not sent its hello yet.
 const MAX_STRANGERS: usize = 64;
 /// Minimum interval between accepted connections.
 const ACCEPT_EVERY: Duration = Duration::from_millis(2);
 /// Minimum interval between accepted network connections, each of which costs a TLS handshake.
 const ACCEPT_NETWORK_EVERY: Duration = Duration::from_millis(20);
-/// Number of messages that the hub handles at once, and the interval after which it handles one more. It limits the CPU
-/// time that all peers together cost.
+/// Rate limit for messages: the hub handles a burst of this many, and then one more after each interval. The limit
+/// bounds the CPU time that all peers together can use.
 const MESSAGES: (u32, Duration) = (512, Duration::from_millis(1));
-/// Maximum number of link tasks that have outlived their links. A task ends once its last reads and writes are done.
+/// Maximum number of tasks whose links have been removed. Such a task ends once its last reads and writes are done.
 const ENDING_TASKS: usize = 64;
 /// Lifetime after which a link counts as a success, and the backoff is reset.
 const SUCCESS_AFTER: Duration = Duration::from_secs(10);
-/// Consecutive dial failures before the first log line. A leader reads announcements only occasionally, and this many
-/// failures take longer than it needs to learn about a new node.
+/// Consecutive dial failures before the first log line. A leader rejects a new node until it has read the node's
+/// announcement. With the backoff, this many failures take longer than that.
 const LOG_AFTER: u32 = 8;
 /// Number of unread lines at which the hub disconnects a peer.
 const LINE_QUEUE: usize = 16;
@@ -119,7 +119,7 @@ impl ElectionSinks {
         let _ = self.hints.try_send(Hint::Silent { from });
     }
 
-    /// Resets what was reported, after a hub has ended.
+    /// Reports that this host has neither a linked leader nor listeners, after a hub has ended.
     pub(super) fn reset(&mut self) {
         self.report_end();
         self.report_listeners(0);
@@ -192,7 +192,7 @@ impl<'a> Hub<'a> {
     ) -> (Self, mpsc::Receiver<(u64, Event)>) {
         let (events, queued) = mpsc::channel(EVENT_QUEUE);
         let elections = sinks.iter_mut().map(|(election, sinks)| {
-            // A hint sent before this hub was listening was lost.
+            // Hints sent before this hub was listening were lost, so read the election's objects now.
             sinks.look();
             let election_state = Election {
                 sinks,
@@ -521,7 +521,8 @@ impl<'a> Hub<'a> {
                 known.last_renewal = None;
             }
             known.listeners.add(link, node);
-            // The peer has not sent its candidacy yet. It receives its place with the next renewal.
+            // The peer has not sent its candidacy yet, so report no place in the order of succession. The next renewal
+            // reports it.
             messages.extend(known.last_renewal.as_ref().map(|(message, at)| message.later(at.elapsed()).to_peer(None)));
             known.sinks.report_listeners(known.listeners.count());
         }
@@ -616,7 +617,7 @@ mod tests {
         assert!(is_notified(&mut reader).await);
     }
 
-    /// The last `Look` may report the last write, so it must not be dropped.
+    /// The last `Look` must not be dropped, because it may report the last write.
     #[tokio::test]
     async fn last_of_many_looks_is_forwarded_after_the_interval() {
         let notifier = ChangeNotifier::default();

@@ -13,11 +13,12 @@ use super::wire::{LONGEST, PeerMessage, PeerQuery, next_line};
 
 /// Timeout for the hello of a peer that has connected.
 pub(super) const HELLO_WITHIN: Duration = Duration::from_secs(1);
-/// Number of lines that a peer may send in a burst, and the interval at which it may send one more.
+/// Rate limit for a peer's lines: the size of a burst, and the interval after which the peer may send one more line.
 const LINES: (u32, Duration) = (50, Duration::from_millis(50));
-/// Timeout for a peer to receive a line.
+/// Timeout for sending a line to a peer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
-/// Timeout for looking up a peer, and thus for responding to a hello from another machine.
+/// Timeout for looking up a peer. A hello from another machine is answered only after this lookup, so this is also the
+/// timeout for that answer.
 pub(super) const LOOKED_UP_WITHIN: Duration = Duration::from_secs(10);
 
 /// An event on a link, sent to the hub.

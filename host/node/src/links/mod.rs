@@ -1,8 +1,9 @@
 //! Links: direct connections over which the nodes of one store send each other hints, so that standbys can poll the
 //! store less often.
 //!
-//! Every message is an untrusted [`Hint`]: it makes a read of the store earlier or later, and Baton also works without
-//! it. For each election, a standby connects to the socket of the host named in the record, `DIR/links/INCARNATION`.
+//! Every message is an untrusted [`Hint`]. A hint only makes a node read the store earlier or later, and Baton also
+//! works without hints. For each election, a standby connects to the socket of the host that is named in the lease
+//! record, `DIR/links/INCARNATION`.
 //! The leader's host reports its renewals and the release of the lease. The standby reports whether it could acquire
 //! the lease. If either host finds a change in the store that all nodes should read, it notifies the other. If `--peer`
 //! is set, hosts on different machines exchange the same messages over TLS, and authenticate each other by the
@@ -42,8 +43,8 @@ pub use wire::Candidacy;
 pub use wire::READER;
 use wire::{Leader, LeaderMessage};
 
-/// Maximum number of messages to send, and of hints to handle, that may be queued for one election. Any beyond this are
-/// dropped.
+/// Length of an election's queue of messages to send, and of its queue of hints to handle. If a queue is full, new
+/// entries are dropped.
 const WAITING: usize = 32;
 
 const FOLDER: &str = "links";
@@ -51,7 +52,8 @@ const FOLDER: &str = "links";
 /// Maximum number of concurrent links of a host, over all elections.
 pub const MAX_LINKS: usize = 1024;
 
-/// Returns the folder that contains the sockets of a store's hosts, if the store is only for hosts on one machine.
+/// Returns the folder that contains the sockets of a store's hosts. Only a store that is itself a folder on this
+/// machine has one.
 #[must_use]
 pub fn folder(store: &StoreUrl) -> Option<PathBuf> {
     match store {
@@ -125,7 +127,8 @@ impl LinkHandle {
         };
         channels.last_renewal = matches!(word, Word::Leads { .. }).then(|| (message.clone(), Instant::now()));
         let is_listened = *channels.listened.borrow();
-        // This notification may be a repetition, and a listener that received the first one may have disconnected.
+        // If this notification is a repetition, a listener that received the first one may have disconnected since. It
+        // may still acquire the lease, so keep `gives_up` set.
         channels.gives_up = matches!(message, LeaderMessage::GivesUp { .. }) && (is_listened || channels.gives_up);
         if is_listened {
             // If the queue is full, drop the message: it would arrive late anyway.
@@ -140,7 +143,7 @@ impl LinkHandle {
         self.0.as_ref().is_some_and(|channels| channels.gives_up)
     }
 
-    /// Listens to this incarnation of a leader, and announces this node as a possible successor.
+    /// Listens to this incarnation of the leader, if there is a leader, and reports this node's candidacy to it.
     pub fn wants(&mut self, leader: Option<(&str, String)>, candidacy: Candidacy) {
         let Some(LinkChannels { settings, gives_up, .. }) = &mut self.0 else { return };
         // If there is a leader, another node has acquired the lease that was given up.
@@ -266,7 +269,7 @@ mod tests {
         endpoint.listened.send_replace(true);
         gives_up(&mut line);
         assert!(line.has_heir());
-        // The listener may have disconnected to acquire the lease before the notification is repeated.
+        // The listener disconnects to acquire the lease. Then the notification is repeated, without a listener.
         endpoint.listened.send_replace(false);
         gives_up(&mut line);
         line.wants(None, Candidacy::default());

@@ -53,7 +53,7 @@ pub(super) async fn accept(network: &Network, stream: TcpStream) -> Option<(serv
 /// Connects to a peer at one of its announced addresses. Returns `None` if the peer has announced no address.
 ///
 /// # Errors
-/// If the announced name cannot be resolved, or no address can be reached. Holds the last error.
+/// If the announced name cannot be resolved, or no address can be reached. Returns the last address's error.
 pub(super) async fn connect(
     network: &Network,
     peer: PeerQuery,

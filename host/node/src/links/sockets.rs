@@ -19,11 +19,11 @@ use super::wire::is_incarnation;
 
 const MAX_ENTRIES: usize = 4096;
 
-/// Age at which an unfinished socket is considered abandoned.
+/// Age at which a socket that does not have its final name yet is considered abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// An open folder of sockets. Paths through its descriptor are short, since a socket's address has room for only about
-/// 100 bytes.
+/// An open folder of sockets. A socket's address has room for a path of only about 100 bytes, so sockets are opened
+/// through short paths that contain the folder's descriptor.
 pub(super) struct SocketFolder(OwnedFd);
 
 impl SocketFolder {

@@ -35,7 +35,7 @@ const ORDER_QUEUE: usize = 256;
 const LISTENS_WITHIN: Duration = Duration::from_secs(5);
 /// Time allowed at shutdown for sending the remaining messages.
 const STOP_WITHIN: Duration = Duration::from_millis(500);
-/// Maximum number of threads that wait for name resolution, for peers or for the store's client.
+/// Maximum number of threads that resolve names, both for peers and for the store's client.
 const THREADS: usize = 8;
 
 /// The links of a host.
@@ -88,7 +88,7 @@ impl Links {
         handle
     }
 
-    /// Starts the thread, if there is anything to link.
+    /// Starts the thread. Returns `None` if no election has links.
     ///
     /// # Errors
     /// If the operating system refuses a resource.
@@ -233,7 +233,8 @@ fn settings_order(election: &str, settings: &LinkSettings) -> Order {
     Order { election: election.to_owned(), kind: OrderKind::Settings(settings.clone()) }
 }
 
-/// Forwards the settings and messages of an election's supervisor, and the changes that this host has found.
+/// Forwards an election's news to the hub: the supervisor's settings and messages, and the changes in the store that
+/// this host has found.
 async fn forward(
     election: String,
     mut wanted: watch::Receiver<LinkSettings>,

@@ -2,8 +2,9 @@
 //! certificate. A node announces its certificate's fingerprint in the store. Nothing else in the certificate is
 //! checked: no name, date or authority.
 //!
-//! A client expects one specific certificate. A server accepts any certificate, and its host then checks that the named
-//! node has announced it. Each side must prove that it has its certificate's key.
+//! A client expects one specific certificate. A server accepts any certificate. The server's host then checks that the
+//! node named in the client's hello has announced that certificate. Each side must prove that it has its certificate's
+//! key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-/// Upper bound on the size of a certificate, in bytes. A host's certificate has a few hundred.
+/// Upper bound on the size of a certificate, in bytes. A host's certificate has a few hundred bytes.
 const LONGEST_CERTIFICATE: usize = 1024;
 
 /// The key and the certificate of this run of the host.
@@ -150,7 +151,8 @@ impl CertificateOwner {
         }
     }
 
-    /// Verifies the signature. Without this check, anyone could present another node's certificate.
+    /// Verifies that the peer has signed the message with its certificate's key. Without this check, anyone could
+    /// present another node's certificate.
     fn has_key(
         message: &[u8],
         certificate: &CertificateDer<'_>,

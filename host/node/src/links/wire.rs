@@ -18,7 +18,7 @@ pub(super) const LONGEST: usize = 1024;
 /// Upper bound on a reported age. Higher ages are reduced to this value.
 const LONGEST_AGO: Duration = Duration::from_secs(3600);
 
-/// Reads untrusted bytes, for the tests of untrusted bytes: messages of peers.
+/// Parses messages from peers, for the tests of untrusted bytes.
 pub const READER: Reader = Reader {
     name: "link",
     read: |bytes| {
@@ -40,7 +40,7 @@ pub const READER: Reader = Reader {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PeerMessage {
-    /// The first message from each side. A local command has no incarnation, and may then send `Look`.
+    /// The first message from each side. A local command sends it without an incarnation, and may then send `Look`.
     Hello {
         election: String,
         /// The receiver's incarnation.

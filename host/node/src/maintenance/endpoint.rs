@@ -23,8 +23,8 @@ const PLANNED: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Upper bound on the size of a response, in bytes. An event has less than 1 KB, and a machine's description has a few
-/// KB.
+/// Upper bound on the size of a response, in bytes. The description of an event takes less than 1 KB, and that of a
+/// machine a few KB.
 const LONGEST: usize = 1 << 20;
 
 /// The value is not the address of a metadata service.

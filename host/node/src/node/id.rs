@@ -1,8 +1,9 @@
-//! The node id of this host. It is for people, logs and the store's record.
+//! The node id of this host. It appears in logs, in output for operators, and in the lease record.
 //!
-//! No promise depends on its uniqueness, since each start of a host has an incarnation of its own. Without `--node`, a
-//! host uses the machine's name and the first free **slot** there (`web-3-0`), and locks the slot's file while the
-//! process lives. So hosts on a machine differ, and a restarted host gets its old name again.
+//! Baton's guarantees do not require unique node ids, because each start of a host has its own incarnation. Without
+//! `--node`, a host's id consists of the machine's name and the number of the first free **slot** on the machine
+//! (`web-3-0`). The host locks the slot's file while its process lives. Hosts on one machine therefore have different
+//! ids, and a restarted host can get its old id again.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Most slots on a machine. More hosts would be a mistake.
+/// Maximum number of slots on a machine. A machine with more hosts than this is probably misconfigured.
 const SLOTS: u32 = 1024;
 
 /// A node's id: 1 to 128 printable ASCII characters without spaces, so that it fits into an HTTP header.
@@ -23,7 +24,7 @@ impl NodeId {
     /// Checks an id.
     ///
     /// # Errors
-    /// [`NodeError::Invalid`] if it breaks this rule.
+    /// [`NodeError::Invalid`] if `id` does not have this form.
     pub fn new(id: &str) -> Result<Self, NodeError> {
         if (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(Self(id.to_string()))
@@ -60,10 +61,10 @@ pub enum NodeChoice {
 }
 
 impl NodeChoice {
-    /// Chooses a slot, with its lock file in `folder`. Touches no file yet.
+    /// Returns the choice to use the first free slot, with lock files in `folder`. Does not access `folder` yet.
     ///
     /// # Errors
-    /// [`NodeError::Invalid`] if the machine's name does not make an id.
+    /// [`NodeError::Invalid`] if the machine's name cannot be part of an id.
     pub fn slot(folder: &Path) -> Result<Self, NodeError> {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         NodeId::new(&format!("{name}-{SLOTS}"))?;
@@ -74,7 +75,7 @@ impl NodeChoice {
         Ok(Self::Slot { machine: name, folder: folder.to_path_buf() })
     }
 
-    /// Determines the id, and locks the slot if the id comes from one. Blocks no longer than the file system does.
+    /// Determines the id. If the id comes from a slot, also locks the slot. Waits for nothing but the file system.
     ///
     /// # Errors
     /// [`NodeError`] if no slot is available.

@@ -2,8 +2,8 @@
 //!
 //! While the node leads, it checks for such a node every few seconds, through its own handle to the store, and requests
 //! a transfer as an operator would. No guarantee depends on this: if the other node does not acquire the lease soon,
-//! this node continues to lead. Two nodes cannot pass the lease back and forth forever: it moves only to a higher
-//! priority, and each hand-over that comes back doubles the wait before the next one.
+//! this node continues to lead. Two nodes cannot pass the lease back and forth rapidly: it moves only to a node with a
+//! higher priority, and each time the lease comes back, the wait before the next hand-over doubles.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::telemetry::ElectionTracker;
 /// Shortest and longest interval between checks.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 
-/// Additional time to wait for a transfer beyond its maximum duration.
+/// Additional time to wait for the outcome of a transfer, after its maximum duration.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Interval between hand-overs of a host. In this time, the new leader announces whether it has reached its leadership
@@ -64,7 +64,8 @@ impl Preemption {
     /// Periodically looks for a node to hand over to, until the future is dropped.
     pub async fn watch(self) {
         let mut pace = HandOverPace::default();
-        // The last target. If the lease has come back from this node, other nodes are preferred.
+        // The incarnation of the last target. If the lease came back from there, the next hand-over prefers other
+        // nodes.
         let mut asked_last: Option<String> = None;
         loop {
             sleep(between(POLL.0, POLL.1)).await;
@@ -87,8 +88,8 @@ impl Preemption {
         view.module.filter(|_| view.command.is_none())
     }
 
-    /// Hands over to a preferred node, if any, and returns that node's incarnation. Does nothing if the store cannot be
-    /// read.
+    /// Hands over to a node with a higher priority, if there is one, and returns that node's incarnation. Does nothing
+    /// if the store cannot be read.
     async fn try_hand_over(&self, asked_last: Option<&str>) -> Option<String> {
         let Self { election, itself, priority, store, .. } = self;
         let mut operator = Operator {
@@ -106,7 +107,7 @@ impl Preemption {
         operator.reason = Some(format!("{} has priority {theirs}, and {} {priority}", heir.node, itself.node));
         match operator.hand_over(itself, heir, &steering).await {
             Err(NoEffect::Refused(_)) => None,
-            // The target leads, or has not acquired the lease, or the outcome is unknown.
+            // The target leads, or did not acquire the lease, or the outcome is unknown. Back off in each case.
             Ok(_) | Err(_) => Some(heir.incarnation.clone()),
         }
     }
@@ -119,7 +120,8 @@ struct Leading<'a> {
 }
 
 impl Leading<'_> {
-    /// Finds the node with the highest priority above the leader's that could acquire the lease at once.
+    /// Finds the best node to hand over to: it has a higher priority than the leader, and could acquire the lease at
+    /// once. Among several such nodes, chooses one with the highest priority.
     fn heir<'a>(
         &self,
         steering: &Steering,
@@ -241,7 +243,7 @@ mod tests {
             Announcement { at_leadership_limit: true, ..announcement("web-2", 100) },
             Announcement { duplicate: Some("3".to_owned()), ..announcement("web-2", 100) },
             Announcement { priority: None, ..announcement("web-2", 100) },
-            // Another host with the same node id, or this host before it was restarted.
+            // This is another host with the same node id, or this host before a restart.
             announcement("web-1", 100),
         ]);
         for node in cannot {

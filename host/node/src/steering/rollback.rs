@@ -8,7 +8,7 @@ use baton_modules::{RolledBack, edit_versions};
 use baton_store::{DigestPrefix, ObjectStore};
 use tokio::time::timeout;
 
-/// Timeout for the store.
+/// Timeout for the whole rollback.
 const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Makes a version the current one. Without `to`, chooses the newest other version that is not rejected.

@@ -48,7 +48,8 @@ pub struct SteeringWatch {
 
 #[derive(Default)]
 struct Reader {
-    /// The number of reads that have begun, and the number of the latest read whose response was used.
+    /// Reads are numbered in the order in which they begin. These are the number of the last read that has begun, and
+    /// the number of the latest read whose response was used.
     reads_begun: u64,
     latest_read: u64,
     /// The last reported error in the content of the steering object.
@@ -74,13 +75,14 @@ pub struct SteeringState {
     called: Option<(CommandOrigin, Time)>,
 }
 
-/// Longest time that a transfer makes all nodes but its target ineligible: a hand-off and two polls.
+/// Longest time for which a transfer makes all nodes except its target ineligible: a hand-off and two polls.
 #[must_use]
 pub fn longest_transfer(timing: &Timing) -> Duration {
     hand_off(timing).saturating_add(2 * LONGEST_POLL)
 }
 
-/// Time for which a leader is ineligible after releasing the lease. No node leads for at most this time and one poll.
+/// Time for which a leader stays ineligible after it has released the lease. If no other node acquires the lease, the
+/// election has no leader for at most this time plus one poll.
 pub const TAKEN_WITHIN: Duration = LAST_LINES.saturating_add(LONGEST_POLL.saturating_mul(3));
 
 impl Default for SteeringState {
@@ -129,7 +131,7 @@ impl SteeringState {
         }
     }
 
-    /// Returns the origin of the command behind an ineligibility, if it is one of these commands.
+    /// Returns the origin of the command that caused the ineligibility, if it was one of the commands in this state.
     #[must_use]
     pub fn origin(&self, ineligibility: &Ineligibility) -> Option<&CommandOrigin> {
         let stepped_down = self.stepped_down.as_ref().map(|(order, _)| order);
@@ -138,7 +140,7 @@ impl SteeringState {
         orders.into_iter().flatten().find(|order| order.id == ineligibility.id)
     }
 
-    /// Identifies the steering object in the last read. `None` before the first read.
+    /// Returns the mark of the steering object in the last read. Returns `None` before the first read.
     #[must_use]
     pub fn mark(&self) -> Option<&str> {
         self.mark.as_deref()
@@ -210,7 +212,7 @@ impl SteeringWatch {
         }
     }
 
-    /// True if the last read returned this version. `None` means that there is no steering object.
+    /// Returns true if the last read returned this version. Pass `None` if there is no steering object.
     pub fn has_read(&self, version: Option<&Version>) -> bool {
         self.state.borrow().version.is(version)
     }
@@ -282,7 +284,7 @@ impl SteeringWatch {
         match steering {
             Ok(_) => {
                 reader.wrong = None;
-                // The other nodes have already read any command that predates this node's first read.
+                // If this was this node's first read, do not notify the other nodes: they already know these commands.
                 if is_news {
                     self.notifier.found();
                 }

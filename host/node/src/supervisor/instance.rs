@@ -1,4 +1,4 @@
-//! The instance: its start, its end, and what is known about it in between.
+//! The supervisor's instance: starts it, tracks its state, and handles its end.
 
 use std::sync::Arc;
 
@@ -121,14 +121,15 @@ impl Run {
         self.log(event);
     }
 
-    /// Returns the input for an instance that has exited, or delays the input until the instance's lines have been
-    /// written or dropped. So a term that ends in an orderly way loses no lines, as long as they are read in time.
+    /// Returns the input for an instance that has exited. If lines of the instance are still queued, returns `None`,
+    /// and delivers the input later, once these lines have been written or dropped. A term that ends in an orderly way
+    /// therefore loses no lines, as long as the log is read in time.
     fn after_last_lines(&mut self, gone: Input) -> Option<Input> {
-        // If the lease is lost in the meantime, the same deadline applies to the lines.
+        // If the lease is lost while the lines are waiting, their deadline still applies.
         let Some(lines) = self.lines.clone().filter(|_| self.config.log.has_lines()) else { return Some(gone) };
         let written = self.config.log.written();
         self.requests.spawn(async move {
-            // After this, the writer drops and counts any remaining lines.
+            // After this wait, end the lines' deadline, so that the writer drops and counts any remaining lines.
             let _ = timeout(LAST_LINES.min(lines.remaining()), written).await;
             lines.end();
             gone

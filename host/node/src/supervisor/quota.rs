@@ -20,7 +20,8 @@ impl LeadershipQuota {
         Self { most, now: Arc::default() }
     }
 
-    /// Adds an election just before this host requests its lease. Without room, it is added only if the caller insists.
+    /// Adds an election just before this host requests its lease. If the maximum is reached, adds the election only if
+    /// `insists` is set.
     ///
     /// # Errors
     /// The reason why the host does not request the lease.

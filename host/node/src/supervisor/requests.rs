@@ -24,7 +24,8 @@ impl Run {
         }
         let (tracker, clock) = (Arc::clone(&self.config.tracker), self.config.clock.clone());
         let (steering_watch, is_recall) = (Arc::clone(&self.config.steering_watch), matches!(op, Op::Recall));
-        // If the node gets the lease, a term begins, and the term's instance first reads its state.
+        // With one of these requests, the node may get the lease. A term then begins, and its instance first reads its
+        // state, so let the launcher prepare for that now.
         let may_lead_to_a_term = matches!(op, Op::Survey | Op::Acquire { .. } | Op::Reclaim { .. });
         let launcher = may_lead_to_a_term.then(|| self.prepare_for_next_term());
         self.requests.spawn(async move {
@@ -48,7 +49,8 @@ impl Run {
                 }
                 (answer, took)
             };
-            // The elector always needs a response. The request shares no state that a panic could leave inconsistent.
+            // Catch a panic, because the elector always needs a response. This is safe: the request shares no state
+            // that a panic could leave inconsistent.
             let (result, took) = match AssertUnwindSafe(request).catch_unwind().await {
                 Ok((Ok(result), took)) => (result, took),
                 Ok((Err(_), took)) => {
@@ -68,7 +70,7 @@ impl Run {
         });
     }
 
-    /// Lets the launcher prepare for the next term's instance, unless it has already begun.
+    /// Makes the launcher prepare for the next term's instance, unless the launcher is already doing so.
     fn prepare_for_next_term(&self) -> Arc<dyn Launch> {
         let planned = self.elector.plan().module.as_ref().and_then(|version| self.ready_modules.get(&version.digest));
         if let Some(PreparedVersion { module, .. }) = planned {

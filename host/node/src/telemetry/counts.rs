@@ -1,5 +1,5 @@
-//! Counters of an election. They are all atomic, because they are updated by threads that renew and kill, which must
-//! not wait for a lock.
+//! Counters of an election. They are all atomic: the threads that renew leases and kill instances update them, and
+//! these threads must not wait for a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,7 +37,7 @@ words! {
     StoreOp {
         /// Read the lease and the record.
         Read => "read",
-        /// Find the highest term that any object in the store names.
+        /// Find the highest term in any object of the store.
         Recall => "recall",
         /// Read and recall in one request.
         Survey => "survey",
@@ -133,8 +133,8 @@ impl Serialize for Ended {
 }
 
 impl Transition {
-    /// Returns the change of leader between two views, if there is one. A new term of the same leader is not a change,
-    /// and neither is the leader found when the host starts.
+    /// Returns the change of leader between two views, if there is one. A new term of the same leader does not count.
+    /// Neither does the first leader that the host sees after its start.
     pub(super) fn between(before: &NodeView, after: &NodeView) -> Option<Self> {
         match (before.leads, after.leads) {
             (None, Some(_)) => Some(Self::Elected),
@@ -237,7 +237,7 @@ impl Counts {
         get(&self.ends[how as usize])
     }
 
-    /// Returns the number of lines from instances that were dropped.
+    /// Returns the number of instances' lines that were dropped.
     #[must_use]
     pub fn lines_dropped(&self) -> u64 {
         get(&self.dropped)

@@ -23,7 +23,7 @@ pub struct Style {
     pub colours: bool,
 }
 
-/// Formats lines. Remembers the width of the widest column, to keep the text aligned.
+/// Formats lines. Remembers the greatest width so far of the column before the messages, to keep the messages aligned.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: Style,
@@ -103,7 +103,8 @@ fn tag(level: LogLevel) -> (&'static str, &'static str) {
 
 /// Shortens digests to the length that `baton modules` shows.
 fn shortened(event: &Event, message: &str) -> String {
-    // For `--pin` or the path of a grant, the operator may need the full digest of a refused module or request.
+    // Keep these events unshortened. The operator may need a refused module's full digest for `--pin`, or a refused
+    // request's full path for a grant.
     if matches!(event, Event::ModuleRefused { .. } | Event::RequestRefused { .. }) {
         return message.to_owned();
     }
@@ -153,8 +154,8 @@ fn json(entry: &LogEntry) -> String {
     object(entry, &entry.event, None)
 }
 
-/// Formats an entry for the admin endpoint. Uses `event` in place of the entry's own, and adds the text format's
-/// message.
+/// Formats an entry for the admin endpoint. Uses `event` instead of the entry's own event, and adds the message of the
+/// text format.
 pub(super) fn admin_json(entry: &LogEntry, event: &Event) -> String {
     // An output event already contains its text.
     let text = (!matches!(event, Event::Output { .. })).then(|| shortened(event, &event.to_string()));

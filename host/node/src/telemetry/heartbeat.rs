@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 /// Maximum interval between two heartbeats.
 pub const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// Shortest and longest interval between heartbeats of a runtime. This is also the interval between reads of an
-/// election's objects on SQLite, so that both can share a wake-up.
+/// Shortest and longest interval between heartbeats of a runtime. On SQLite, an election's objects are read at the same
+/// interval, so that one wake-up can serve both.
 const RUNTIME_BEAT_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(4));
 
 /// The time of the last heartbeat. Clones share it.
@@ -38,7 +38,7 @@ impl Heartbeat {
         Some(now.0.saturating_sub(Duration::from_nanos(at)))
     }
 
-    /// Beats while the runtime polls this future, preferably when the runtime wakes up anyway.
+    /// Records heartbeats while the runtime polls this future, preferably when the runtime wakes up anyway.
     pub async fn of_runtime(self, clock: Clock, moments: Moments) {
         loop {
             self.beat(clock.now());

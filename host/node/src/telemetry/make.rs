@@ -20,8 +20,8 @@ pub fn hand_off(timing: &Timing) -> Duration {
 }
 
 impl Event {
-    /// Creates the event for joining an election. `waits` is how long this host lets other nodes take a free lease
-    /// first.
+    /// Creates the event for joining an election. `waits` is the time for which this host leaves a free lease to other
+    /// nodes.
     #[must_use]
     pub fn starting(
         node: &str,
@@ -59,8 +59,8 @@ impl Event {
         Self::Output { level, stream: GuestStream::Log, context, line: message.to_string() }
     }
 
-    /// Creates the event for a node that must not lead for `wait`; `None` if only an operator ends that. The pair is
-    /// the operator, if an operator gave the command, and the reason.
+    /// Creates the event for a node that must not lead for the time `wait`. Pass `None` if only an operator can end
+    /// this. The pair contains the operator, if an operator gave the command, and the reason.
     #[must_use]
     pub(crate) fn ineligible(
         cause: &IneligibleCause,
@@ -95,7 +95,7 @@ impl Event {
             End::Failed(message) | End::Crashed(message) | End::Fatal(message) | End::Unable(message) => {
                 Some(message.clone())
             }
-            // An operator's change does not change the term. If the state is unreadable, its term is 0.
+            // If an operator changes the state, the state keeps its term. An unreadable state has term 0.
             End::Superseded { term } if *term == own => Some("an operator changed the state".into()),
             End::Superseded { term: 0 } => Some("the state was removed or damaged".into()),
             End::Superseded { term } => Some(format!("the state was claimed by term {term}")),
@@ -103,7 +103,7 @@ impl Event {
         Self::Ended { outcome: end.into(), message, took_s: took.into(), usage }
     }
 
-    /// Creates the events for a report of the elector, each with its term if that is not this node's own term.
+    /// Creates the events for a report of the elector. Each comes with its term, unless that is this node's own term.
     /// `expected` is the digest of the module that every leader should run, if there is one.
     pub(crate) fn reported(report: Report, expected: Option<&str>) -> Vec<(Option<Term>, Self)> {
         let event = match report {

@@ -4,12 +4,12 @@
 //! of dropped events, and whether the queue is closed. The lock is held while pushing or popping, but never during a
 //! write.
 //!
-//! The output of guests has separate room, of which each election has a [`Share`]. So no coordinator can crowd out
-//! another coordinator's lines or the host's events.
+//! The queue has separate room for the output of guests, and each election has a [`Share`] of this room. So no
+//! coordinator can crowd out another coordinator's lines or the host's events.
 //!
-//! The queues in libraries, such as the one in `tracing-appender`, only count and limit bytes. They would let guests
-//! use up the host's room, and leave none for the last words. They also could not drop a line at its deadline right
-//! before the write, and no caller could wait for the lines of one lease.
+//! The queues in libraries, such as the one in `tracing-appender`, only count and limit bytes. With such a queue,
+//! guests could use up the host's room, and leave none for its last words: the reason why the host ends itself. Such a
+//! queue also cannot check a line's deadline right before the write, and no caller can wait for the lines of one lease.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,10 +60,10 @@ impl LogEntry {
     }
 }
 
-/// Limit on the queued output of one election's guests.
+/// The room in the queue for the output of one election's guests.
 ///
-/// It counts bytes as written to the log, because the time that a slow reader takes depends on them. Otherwise a guest
-/// could delay others with text that becomes longer when it is escaped.
+/// It counts bytes after escaping, because these determine how long a slow reader takes. Otherwise, a guest could delay
+/// other guests with text that becomes longer when it is escaped.
 #[derive(Debug)]
 pub(super) struct Share {
     max_bytes: usize,
@@ -114,7 +114,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Counts a line as lost, and creates its loss.
+    /// Returns the loss of an entry, to be reported later. If the entry is a guest's line, also counts it as dropped.
     pub fn of(entry: &LogEntry) -> Self {
         if let (Event::Output { .. }, Some(tracker)) = (&entry.event, &entry.scope.tracker) {
             tracker.counts.dropped(1);
@@ -177,7 +177,7 @@ impl Queue {
         }
         let fits = match entry.share() {
             Some(share) => share.take(size),
-            // No events follow the last words, so they may exceed the limit.
+            // The last words may exceed the limit, because no events follow them.
             None => state.own < CAPACITY || is_last,
         };
         if !fits {
@@ -185,7 +185,7 @@ impl Queue {
             return;
         }
         state.own += usize::from(entry.share().is_none());
-        // A hold is short unless the thread that holds it has been stopped, so the last words do not wait for it.
+        // The last words do not wait for the end of a hold, which never comes if the holding thread has been stopped.
         let held = state.holds > 0 && !is_last;
         state.items.push_back(Item::Entry(entry, size));
         drop(state);
@@ -223,7 +223,7 @@ impl Queue {
         }
     }
 
-    /// Waits for the writer's next task. If the writer `is_busy` with something else, returns at once.
+    /// Waits for the writer's next task. If the writer `is_busy` with other work, does not wait.
     #[expect(clippy::disallowed_methods, reason = "the time only spaces lines of the log")]
     pub fn next(&self, is_busy: bool) -> Next {
         let idle = |state: &mut State| state.items.is_empty() && !state.closed && !is_busy;

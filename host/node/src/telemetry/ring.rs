@@ -1,8 +1,8 @@
 //! The most recent log entries, for readers of the admin endpoint.
 //!
-//! Entries are added by threads that renew and kill, so adding an entry takes only one short lock and wakes nobody.
-//! Readers poll. A slow reader does not keep entries alive: the newest entry replaces the oldest, and the reader learns
-//! how many entries it has missed.
+//! Threads that renew leases and kill instances add entries, so adding an entry takes only one short lock and wakes no
+//! other thread. Readers poll. A slow reader does not keep entries alive: the newest entry replaces the oldest, and the
+//! reader learns how many entries it has missed.
 //!
 //! A guest's line is added only if its deadline has not passed. From then on, it is a record of what was printed, like
 //! a line in the log.
@@ -58,7 +58,7 @@ pub struct LogLine {
 pub struct Taken {
     /// Number of entries that were evicted before this read.
     pub lost: u64,
-    /// The entries, in order. Their number is limited.
+    /// The entries, in order. A read returns only a limited number of them.
     pub said: Vec<LogLine>,
     /// The number from which to continue reading.
     pub next: u64,
@@ -90,7 +90,7 @@ impl Ring {
         kept.first + kept.entries.len() as u64
     }
 
-    /// Returns the first entries, starting from this number.
+    /// Returns the next entries, starting with this number.
     #[must_use]
     pub fn since(&self, number: u64) -> Taken {
         let kept = self.lock();
@@ -104,7 +104,7 @@ impl Ring {
         Taken { lost: from.saturating_sub(number), next: from + said.len() as u64, said }
     }
 
-    /// Returns the number of the first of the last `count` entries that pass the test.
+    /// Returns the number at which to start reading, in order to get the last `count` entries that pass the test.
     #[must_use]
     pub fn tail(&self, count: usize, test: impl Fn(&LogLine) -> bool) -> u64 {
         let (mut wanted, end) = (VecDeque::new(), self.end());

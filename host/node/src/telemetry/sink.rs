@@ -1,5 +1,5 @@
-//! The log's output. It is written in pieces that a system call writes either completely or not at all, if the system
-//! permits that.
+//! The log's output. It is written in small pieces. Where the system permits it, a system call writes each piece either
+//! completely or not at all.
 //!
 //! Bytes that are already in a blocked system call cannot be taken back. So the writer waits here first, and only then
 //! decides whether a line may still be written.

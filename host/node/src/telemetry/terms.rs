@@ -1,7 +1,7 @@
 //! The terms that a node has served, for the election's history.
 //!
-//! The supervisor, whose thread renews and kills, reports here, under a lock that is held only while a few values are
-//! copied. The historian collects the terms.
+//! The supervisor reports its terms here, and the historian collects them. The supervisor's thread also renews leases
+//! and kills instances, so the lock is held only while a few values are copied.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,11 +44,11 @@ pub struct Terms {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The current term, and whether its current state has been collected.
+    /// The current term, and true if the historian has collected its current state.
     serving: Option<(Served, bool)>,
     /// The most recent ended terms that have not been collected.
     ended: VecDeque<Served>,
-    /// The last record read that names a node.
+    /// The last record that was read, not counting records without a node.
     before: Option<Record>,
 }
 

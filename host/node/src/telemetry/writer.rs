@@ -1,7 +1,7 @@
 //! The thread that writes log lines.
 //!
-//! A guest's line is an effect, and this is where it leaves the process. So its deadline is checked again after every
-//! wait, right before each system call.
+//! A guest's line is an effect, and this thread is where the line leaves the process. The thread therefore checks the
+//! line's deadline again after every wait, right before each system call.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Writer {
     events: Arc<Ring>,
     formatter: Formatter,
     sink: Sink,
-    /// Lines of one term that were dropped at their deadline after the last line was written.
+    /// Lines of one term that have been dropped at their deadline since the last line was written.
     overdue: Option<Loss>,
 }
 

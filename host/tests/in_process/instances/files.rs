@@ -33,7 +33,7 @@ async fn file_writes_stop_at_the_deadline() {
             let is_whole = written.starts_with("still allowed\n") && written.ends_with("still allowed\n");
             return assert!(is_whole, "{written:?}");
         }
-        // On a busy machine the instance may not write before its deadline.
+        // On a busy machine, the instance may be too slow to write before its deadline. If so, try a later deadline.
         assert!(patience.lasts(), "nothing is written within {time:?}");
         time *= 2;
     }

@@ -12,7 +12,7 @@ use super::guests::asks_over_http;
 use super::patience::Patience;
 use super::{GUARD, Lines, engine, gone, launcher_under};
 
-/// The guest that sends HTTP requests, and its launcher.
+/// Returns the guest that sends HTTP requests, and its launcher.
 fn asking(behaviour: &str, url: &str) -> (Module, Launcher) {
     let grants = Grants::new(vec![url.parse().unwrap()]);
     let policy = Policy { http: HttpPolicy::new(grants, 64, None).unwrap(), ..Policy::default() };
@@ -45,7 +45,7 @@ async fn instance_ended_by_panic_is_gone_after_its_requests() {
         let mut instance = launcher.start(&module, 1, later, later, Arc::new(Panics));
         let end = gone(&mut instance).await.end;
         assert!(matches!(&end, End::Crashed(why) if why.contains("on purpose: 64 in flight")), "{end:?}");
-        // Accepts the connections that the instance has opened before its end.
+        // Accept the connections that the instance opened before it ended.
         assert_reset(
             std::iter::repeat_with(|| listener.accept()).map_while(Result::ok).map(|(stream, _)| stream).collect(),
         );
@@ -78,7 +78,7 @@ fn assert_reset(streams: Vec<TcpStream>) {
         stream.set_nonblocking(true).unwrap();
         let mut read = [0; 4096];
         let ended = loop {
-            // Skips bytes that were sent before the reset.
+            // Skip bytes that were sent before the reset.
             match stream.read(&mut read) {
                 Ok(length) if length > 0 => {}
                 ended => break ended,

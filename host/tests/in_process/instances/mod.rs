@@ -29,18 +29,18 @@ use gone::gone;
 use guests::Guest;
 use patience::Patience;
 
-/// Longer than any test takes, for deadlines that must not pass. Not for measurements.
+/// A time that is longer than any test takes, for deadlines that must not pass. Do not use it for measurements.
 const GUARD: Duration = Duration::from_secs(30);
 
 /// The length of a lease, for the watchdog's tests.
 const D: Duration = Duration::from_secs(60);
 
-/// A launcher of the guest with this behavior.
+/// Returns a launcher for the guest with this behavior.
 fn launcher(behaviour: &str) -> Launcher {
     launcher_under(Policy { limits: Limits { memory: 64 << 20, ..Limits::default() }, ..Policy::default() }, behaviour)
 }
 
-/// A launcher of the guest with this behavior and policy.
+/// Returns a launcher for the guest with this behavior, under this policy.
 fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     let clock = Clock::default();
     let watchdog = Watchdog::start(clock.clone(), |why, _| eprintln!("the watchdog ends this process: {why}"));
@@ -62,7 +62,7 @@ fn launcher_under(policy: Policy, behaviour: &str) -> Launcher {
     }
 }
 
-/// Runners of the real binary, whose host is this process.
+/// Returns runners that run the real binary, with this process as their host.
 fn runners(policy: Policy) -> Runners {
     let templates = Templates::new(env!("CARGO_BIN_EXE_baton").into(), &Processes::new().unwrap());
     Runners::new(policy, &templates, &Handle::current())
@@ -76,7 +76,7 @@ fn module() -> Module {
     Module::load(&engine(), &Guest::Beats.module()).unwrap()
 }
 
-/// Starts an instance whose deadline is after the time `deadline`. Returns the lines that it prints, too.
+/// Starts an instance whose deadline passes after the time `deadline`. Also returns the lines that the instance prints.
 fn start(behaviour: &str, deadline: Duration) -> (Instance, mpsc::UnboundedReceiver<String>) {
     let (module, launcher) = (module(), launcher(behaviour));
     let (sender, lines) = mpsc::unbounded_channel();
@@ -89,7 +89,7 @@ struct Lines(mpsc::UnboundedSender<String>);
 impl Output for Lines {
     fn notice(&self, notice: Notice<'_>) {
         if let Notice::Line(_, line) = notice {
-            // Fails in tests that have dropped the receiver.
+            // This fails in tests that have dropped the receiver.
             let _ = self.0.send(line.to_owned());
         }
     }
@@ -98,7 +98,7 @@ impl Output for Lines {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_guest_without_host_calls_can_be_killed() {
     let (mut instance, mut lines) = start("busy", GUARD * 10);
-    // This line is the guest's last call of the host, so no later call can end the guest.
+    // After this line, the guest does not call the host again, so no refused call can end the guest.
     assert_eq!(Patience::of_future(lines.recv()).await.unwrap().as_deref(), Some("busy in term 1"));
     instance.stop(StopReason::Shutdown, "no answer is expected".to_owned(), instance.started(), None);
     instance.kill();
@@ -127,7 +127,7 @@ async fn assert_reported_as_killed(behaviour: &str) {
         if lines.recv().await.is_some() {
             return;
         }
-        // On a busy machine the instance may not write before its deadline.
+        // On a busy machine, the instance may be too slow to write before its deadline. If so, try a later deadline.
         assert!(patience.lasts(), "nothing is written within {deadline:?}");
         deadline *= 2;
     }
@@ -156,7 +156,7 @@ fn watchdog_ends_this_process() {
     });
     let watchdog = watchdog.unwrap();
     let now = clock.now();
-    // 0.93 of a lease of 60 s.
+    // The deadline, at 0.8 D, passed 0.13 D ago. At 0.93 D, the watchdog ends the process.
     let overdue = Arc::new(Gate::new(clock, now - D * 13 / 100, now));
     watchdog.watch(&overdue);
     std::thread::sleep(GUARD * 10);
@@ -204,8 +204,8 @@ fn watchdog_kills_host_that_is_paused_repeatedly() {
     let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "watched"));
     let pid = Pid::from_child(&child);
-    // The watchdog recognizes a pause of more than 0.5 s. Between two pauses the process runs for far less than the
-    // second that a kill may take.
+    // The watchdog recognizes a pause of more than 0.5 s. A kill may take one second. Between two pauses, the process
+    // runs for far less than that.
     let mut patience = Patience::default();
     let ended = loop {
         kill_process(pid, Signal::STOP).unwrap();

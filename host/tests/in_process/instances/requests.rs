@@ -24,7 +24,7 @@ use super::{GUARD, launcher, module};
 /// The length of the lease. It is far longer than a busy machine delays a renewal.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// Panics at the first request of each kind.
+/// Makes the store panic at the first request of each kind.
 struct Panics {
     seen: Mutex<HashSet<String>>,
     answered: watch::Sender<HashSet<String>>,

@@ -58,7 +58,7 @@ struct Fleet {
     instances: Instances,
 }
 
-/// The settings of a node that tests change.
+/// The settings of a node that differ between tests.
 #[derive(Clone, Copy)]
 struct NodeSettings {
     priority: u8,
@@ -87,7 +87,7 @@ impl Fleet {
         fleet
     }
 
-    /// Publishes a module of an election. Each number is another module.
+    /// Publishes a module for an election. Each number results in a different module.
     async fn push(&self, election: &ElectionName, number: u32) -> Digest {
         let bytes = component(number);
         let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
@@ -240,7 +240,7 @@ impl Fleet {
     }
 }
 
-/// True for the report that a node lets others take a free lease first.
+/// Returns true if the event reports that a node lets others take a free lease first.
 fn is_deferral(event: &Value) -> bool {
     event["reason"].as_str().is_some_and(|reason| reason.contains("lets other nodes take it first"))
 }
@@ -249,7 +249,7 @@ fn timing() -> Timing {
     Timing::new(LEASE, memory::LEASE_RANGE, Duration::from_secs(5), 64 << 20).unwrap()
 }
 
-/// Waits until `find` returns something.
+/// Waits until `find` returns a value.
 async fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
     let waits = async {
         loop {
@@ -299,14 +299,14 @@ impl TestNode {
     }
 }
 
-/// A node's way to the store.
+/// A node's connection to the store, which a test can cut.
 #[derive(Clone, Default)]
 struct Network {
     is_cut: Arc<AtomicBool>,
 }
 
 impl Network {
-    /// Lets all of the node's requests fail, or none.
+    /// Makes all of the node's requests fail, or none of them.
     fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::Relaxed);
     }
@@ -359,7 +359,7 @@ impl Instances {
         self.ignore_stops.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the instance of a term by itself.
+    /// Makes the instance of a term end by itself, with this result.
     fn end(&self, term: Term, end: End) {
         let mut all = self.all.lock().unwrap();
         all.iter_mut().find(|one| one.term == term).expect("an instance").end(end);

@@ -1,5 +1,5 @@
-//! Steering of nodes whose leader is alive, ignores its stop, is idle or has crashed, and of objects that are damaged
-//! or restored.
+//! Tests of steering while the leader is alive, ignores the request to stop, is idle or has crashed. Also tests
+//! steering objects that are damaged or restored from a backup.
 
 use baton_node::steering::operator::NoEffect;
 use baton_store::VersionedObject;
@@ -107,7 +107,7 @@ async fn commands_wait_for_expiry_when_leader_is_dead() {
     let (fleet, alpha, [beta, gamma, delta], term) = led_by_alpha(["beta", "gamma", "delta"]).await;
     alpha.crash();
     let transfer = fleet.steer(SteeringCommand::Transfer("beta".to_owned())).await;
-    // A node that has not read the request yet when the lease expires may lead instead.
+    // When the lease expires, a node that has not read the request yet may become the leader instead.
     let second = until("a leader", || Some(fleet.instances.latest()).filter(|latest| *latest > term)).await;
     assert_eq!(transfer.is_ok(), fleet.instances.leader() == "beta", "{transfer:?}");
     let mut rest = vec![beta, gamma, delta];
@@ -149,7 +149,7 @@ async fn idle_leader_steps_down_and_keeps_its_pause() {
     fleet.is_ready(&beta).await;
     fleet.steer(SteeringCommand::StepDown(2 * HOUR)).await.unwrap();
     beta.event("next_term", |_| true).await;
-    // A crash does not run the job early, either.
+    // A crash does not make the job run early, either.
     let gamma = fleet.start_with("gamma", paused);
     fleet.is_ready(&gamma).await;
     beta.crash();
@@ -185,7 +185,8 @@ async fn damaged_steering_is_reported_once_and_replaced() {
     assert_eq!((errors(), alpha.logged("elected").len()), (2, 2));
 }
 
-/// A suspension is restored from a backup, after it was resumed. It has the id of the suspension that was over.
+/// Restoring the steering object from a backup revives a suspension that an operator had ended. The revived suspension
+/// still has its old id.
 #[tokio::test(start_paused = true)]
 async fn restored_suspension_is_in_force() {
     let (fleet, alpha, [], term) = led_by_alpha([]).await;

@@ -1,4 +1,4 @@
-//! Versions that are published while nodes crash, and versions that are bad.
+//! Tests of versions that are published while nodes crash, and of versions that fail.
 
 use super::*;
 

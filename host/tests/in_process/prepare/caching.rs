@@ -24,7 +24,7 @@ async fn cached_module_is_not_compiled_again() {
     let cache = folder.path().join("cache");
     let first = with_cache(&cache).prepare(&offer(command(1))).await.unwrap();
     assert!(!first.cached);
-    // As after a restart of the host, but without a compiler.
+    // The next preparer has only the cache, as after a restart of the host, and no compiler.
     let compiler = Compiler::in_program("/nowhere/baton".into());
     let again = Preparer { compiler: compiler.clone(), ..with_cache(&cache) };
     let second = again.prepare(&offer(command(1))).await.unwrap();

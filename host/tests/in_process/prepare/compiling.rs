@@ -46,7 +46,7 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
     Patience::of_future(reaching).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
-/// True if a process runs. A zombie does not.
+/// Returns true if a process is running. A zombie does not count.
 fn runs(process: &Path) -> bool {
     let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
     state.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
@@ -157,7 +157,7 @@ async fn slow_module_does_not_delay_others() {
 /// A stopped compiler uses no CPU time, like a compiler on a busy machine.
 #[tokio::test]
 async fn module_is_not_blamed_when_machine_is_too_busy() {
-    // The process stops itself at its start, and is continued after more than its time limit.
+    // The process stops itself at its start. The test continues it after more time than its limit.
     let stopped = "echo $$ >pid.new; mv pid.new pid; kill -STOP $$;";
     let (folder, mut preparer) = script(&format!("{stopped} exec {} \"$@\"", program().display()));
     preparer.compile_timeout = Duration::from_secs(2);
@@ -224,7 +224,7 @@ fn check_and_push_obey_compile_timeout() {
 
 #[tokio::test]
 async fn compiler_ends_when_future_is_dropped() {
-    // A compiler that does not notice that its input has closed.
+    // This compiler does not notice that its input has been closed.
     let (folder, preparer) = script("echo $$ >pid.new; mv pid.new pid; exec sleep 600");
     let task = tokio::spawn(async move { preparer.prepare(&offer(command(1))).await.err() });
     let process = process(folder.path()).await;
@@ -248,7 +248,7 @@ async fn compiler_process_has_limits() {
     until("its memory is limited", || limited("Max address space", "4294967296")).await;
     until("no cores are dumped", || limited("Max core file size", "0")).await;
     assert!(!limits().lines().any(|line| line.starts_with("Max cpu time") && line.contains("unlimited")));
-    // The 19th field of the file. The first two come before the last parenthesis.
+    // The nice value is the 19th field of the file. The first two fields end with the last parenthesis.
     let nice = || {
         let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
         stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)?.parse().ok()).unwrap_or(0)
@@ -304,7 +304,7 @@ async fn broken_compiler_is_reported_with_its_cause() {
     let compiler = preparer.compiler.clone().with_min_lifetime(Duration::from_secs(1));
     let preparer = Preparer { compile_timeout: Duration::from_millis(100), compiler, ..preparer };
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::Starved { .. }));
-    // SIGXCPU from the kernel counts like the compiler's own exit status.
+    // SIGXCPU from the kernel has the same effect as the compiler's own exit status.
     let (_folder, preparer) = script("kill -XCPU $$");
     assert!(matches!(refused(&preparer, command(1)).await, PrepareError::TooSlow(_)));
 }

@@ -68,7 +68,7 @@ async fn module_is_refused_without_trusted_signature() {
     let signature = signer.sign(&bytes);
     assert_eq!(distrust(&preparer, &offer(bytes.clone())).await, Distrust::Unsigned);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), stranger.sign(&bytes))).await, Distrust::UnknownKey(1));
-    // Valid signatures of another module.
+    // These signatures are valid, but for another module.
     assert_eq!(distrust(&preparer, &signed(command(2), signature.clone())).await, Distrust::Wrong);
     assert_eq!(distrust(&preparer, &signed(command(2), signer.sign_legacy(&bytes))).await, Distrust::Wrong);
     for at in [0, 8, bytes.len() / 2, bytes.len() - 1] {
@@ -81,7 +81,7 @@ async fn module_is_refused_without_trusted_signature() {
     let forged = signature.replace("trusted comment: timestamp:", "trusted comment: timestamp:9");
     assert_ne!(forged, signature);
     assert_eq!(distrust(&preparer, &signed(bytes.clone(), forged)).await, Distrust::Wrong);
-    // A stranger's signature with the trusted key's id, which is in the first bytes of the second line.
+    // Put the trusted key's id into a stranger's signature. The id is in the first bytes of the second line.
     let (own, strange) = (line(&signature, 1), line(&stranger.sign(&bytes), 1));
     let forged = stranger.sign(&bytes).replace(&strange, &format!("{}{}", &own[..12], &strange[12..]));
     let refused = distrust(&preparer, &signed(bytes.clone(), forged)).await;

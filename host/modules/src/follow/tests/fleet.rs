@@ -270,7 +270,7 @@ pub struct Faults {
     pub has_no_modules: AtomicBool,
     pub modules_are_slow: AtomicBool,
     pub hangs: AtomicBool,
-    /// Delays responses to reads, and sets `has_read` once one is ready.
+    /// Delays responses to reads, and sets `has_read` once a response is ready.
     pub answers_late: AtomicBool,
     pub has_read: AtomicBool,
 }

@@ -1,7 +1,7 @@
 //! The operator's side of steering: writes a command for an election's nodes, and waits until it has taken effect.
 //!
-//! The effect shows in the record or in the nodes' announcements. Only commands and the admin endpoint wait for it;
-//! nodes never do.
+//! The effect is visible in the lease record or in the nodes' announcements. Only commands and the admin endpoint wait
+//! for the effect; nodes never do.
 
 mod transfer;
 
@@ -52,7 +52,7 @@ pub enum SteeringCommand {
     Suspend,
     /// Ends a suspension.
     Resume,
-    /// This node acquires the lease.
+    /// The named node acquires the lease.
     Transfer(String),
     /// The lease of a client other than Baton is broken.
     Break,
@@ -137,8 +137,8 @@ impl LeaseView {
         Some(Leader { node, incarnation: record.incarnation.clone(), term: record.term })
     }
 
-    /// Returns the leader if its term is higher than `term`. After a node acquires an expired lease, the record names
-    /// the previous holder for a while.
+    /// Returns the leader if its term is higher than `term`. The term shows whether the record is current: after a
+    /// node has acquired an expired lease, the record still names the previous holder for a while.
     fn leader_above(&self, term: Term) -> Option<Leader> {
         self.leader().filter(|leader| leader.term > term)
     }
@@ -396,7 +396,7 @@ impl CommandRun<'_> {
             LeaseState::Held => match (&seen.record, seen.leader()) {
                 (None, _) => true,
                 (_, Some(leader)) => return Err(NoEffect::Refused(held_by_host(election, &leader, &seen))),
-                // A host writes the record right after it acquires the lease.
+                // A host that has just acquired the lease will soon write the record, so wait for a change.
                 (Some(record), None) => {
                     let writes = record.lease.max(Duration::from_secs(5));
                     let version = seen.version.clone();
@@ -568,7 +568,7 @@ impl CommandRun<'_> {
         })
     }
 
-    /// Reads the lease until it passes the test. Returns `None` if it does not pass in time.
+    /// Reads the lease repeatedly until it passes the test. Returns `None` if it does not pass in time.
     async fn wait_until(
         &self,
         deadline: Instant,
@@ -611,8 +611,8 @@ impl CommandRun<'_> {
     }
 }
 
-/// True if a node announces that it could lead. A node that waits for a transfer counts, because the next request ends
-/// the wait.
+/// Returns true if a node announces that it could lead. A node that is ineligible because of a transfer counts, too,
+/// because the next request ends this ineligibility.
 fn could_lead(now: OffsetDateTime, said: &Announcement) -> bool {
     let is_out = said.ineligible.as_ref().is_some_and(|why| why != "transferring");
     said.is_fresh(now) && !is_out && !said.holds.is_empty()
@@ -662,8 +662,8 @@ fn held_by_host(election: &ElectionName, leader: &Leader, seen: &LeaseView) -> S
     )
 }
 
-/// Returns the time by which the age of announcements is judged: the leader's time, if this machine's clock is ahead of
-/// it.
+/// Returns the current time, for judging the age of announcements. If this machine's clock is ahead of the leader's
+/// clock, returns the latest time that the leader's clock may show now.
 fn now_by_leader(leader: Option<&Leader>, nodes: &[Announcement]) -> OffsetDateTime {
     let said = leader.and_then(|leader| nodes.iter().find(|said| said.incarnation == leader.incarnation)?.when());
     said.map_or_else(now, |said| now().min(said + ANNOUNCEMENT_INTERVAL))

@@ -93,7 +93,7 @@ async fn hand_over_is_refused_after_a_new_leader_or_a_later_command() {
     assert_eq!(node, "web-2");
 }
 
-/// Sends a steering command while others send theirs as soon as the first one is in the store.
+/// Sends a steering command, and sends the commands `others` as soon as the first command is in the store.
 async fn steer_while_others_do(store: &MemoryStore, what: SteeringCommand, others: &[SteeringCommand]) -> SteerResult {
     let election = job();
     let patient = Operator { patience: Duration::from_secs(5), ..operator(store, &election) };
@@ -134,7 +134,7 @@ async fn superseded_command_reports_the_later_command() {
     for (why, text) in futures::future::join_all(result).await {
         assert!(why.contains(text), "{why}");
     }
-    // No node leads here. A node that has confirmed the last command has read all earlier ones.
+    // No node leads in this store. A node that has confirmed the last command has also read all earlier commands.
     let store = store();
     announce(&store, "web-1", "/").await;
     operator(&store, &job()).steer(&SteeringCommand::Suspend).await.unwrap();

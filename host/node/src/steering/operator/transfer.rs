@@ -1,4 +1,4 @@
-//! Transfers: make a node lead that was named by an operator or preferred by a leader.
+//! Transfers of the lease to a node that an operator has named or that the leader prefers.
 
 use baton_base::escape::escape;
 use baton_election::Term;
@@ -47,7 +47,7 @@ impl CommandRun<'_> {
             let (seen, nodes) = (self.read_lease().await?, self.nodes().await?);
             self.refuse_unknown_election(&seen, &nodes).await?;
             let (last, before) = (seen.term(), seen.leader());
-            // The node may not have read the end of a suspension yet.
+            // The target may not have read yet that a suspension has ended.
             let named = nodes.iter().find(|announcement| announcement.node == to);
             let is_behind = named.is_some_and(|announcement| announcement.ineligible.as_deref() == Some("suspended"));
             if !is_behind || Instant::now() >= confirm_by {
@@ -76,7 +76,7 @@ impl CommandRun<'_> {
         let request = Request { order: self.order()?, ask: Ask::Transfer { node, incarnation } };
         let ask = |found: Result<Steering, SteeringError>| {
             let found = found?;
-            // An earlier attempt may have been stored.
+            // An earlier attempt to write this request may have succeeded.
             let is_free = found == *asked || found.request.as_ref() == Some(&request);
             Ok(if is_free { Steering { request: Some(request.clone()), ..found } } else { found })
         };
@@ -102,7 +102,8 @@ impl CommandRun<'_> {
         let mut other_leader = None;
         let taken = self.wait_until(deadline, |seen| match seen.leader() {
             Some(leader) if leader.incarnation == target => true,
-            // If the previous leader begins another term under the same lease, it has not released that lease.
+            // A higher term of the previous leader counts only after the lease was given up: until then, it may be
+            // another term under the same lease.
             Some(leader)
                 if leader.term > last
                     && (is_given_up || before.as_ref().is_none_or(|one| one.incarnation != leader.incarnation)) =>
@@ -174,7 +175,7 @@ impl CommandRun<'_> {
                 announcement.at
             ));
         }
-        // All other reasons end with the request itself.
+        // All other reasons for ineligibility end when the target reads this request.
         if let Some(why) = announcement
             .ineligible
             .as_ref()
