@@ -6,6 +6,7 @@ use baton_election::ElectionName;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::print::to_the_second;
 use super::status::short;
 use super::{columns, print, print_json};
 use baton_admin::TermRow;
@@ -27,7 +28,8 @@ fn table(rows: &[TermRow]) -> String {
     let mut lines = vec![head.map(String::from)];
     let dash = |text: Option<String>| text.unwrap_or("-".to_owned());
     for row in rows {
-        // If another node took over, its takeover gives only an upper bound.
+        // If another node closed the term, `ended` is the time at which it took over, so this duration is only an upper
+        // bound.
         let bound = if row.closed_by.is_some() { "<" } else { "" };
         let led = row.ended.as_deref().and_then(|ended| Some(format!("{bound}{}", elapsed(&row.began, ended)?)));
         lines.push([
@@ -44,15 +46,7 @@ fn table(rows: &[TermRow]) -> String {
     columns(&lines)
 }
 
-/// Removes the microseconds from a time. Returns a string that is not a UTC time unchanged.
-fn to_the_second(time: &str) -> String {
-    match (time.split_once('.'), OffsetDateTime::parse(time, &Rfc3339)) {
-        (Some((seconds, _)), Ok(at)) if at.offset().is_utc() => format!("{seconds}Z"),
-        _ => time.to_owned(),
-    }
-}
-
-/// Formats the time between two times, rounded down to seconds. Returns `None` if either string is not a time, or if
+/// Formats the time from `from` to `to`, rounded down to seconds. Returns `None` if either string is not a time, or if
 /// `to` is earlier than `from`, which is possible because the clocks of two nodes may differ.
 fn elapsed(from: &str, to: &str) -> Option<String> {
     let [from, to] = [from, to].map(|time| OffsetDateTime::parse(time, &Rfc3339).ok());

@@ -5,10 +5,10 @@ use std::io;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::print::to_the_second;
 use super::status::short;
 use super::{Tone, print_json, print_styled, table};
 use baton_admin::{ModuleRow, NodeRow};
-use baton_base::clock::rfc3339;
 use baton_store::SILENT;
 
 /// Prints the versions, as a table or as a JSON array. Ages are relative to `now`.
@@ -58,11 +58,11 @@ fn verdict(row: &ModuleRow) -> String {
     }
 }
 
-/// Formats the age of a time. Returns `None` if the string is not a time.
+/// Formats how long ago a time was. Returns `None` if the string is not a time.
 pub(super) fn age(at: &str, now: OffsetDateTime) -> Option<String> {
     let age = now - OffsetDateTime::parse(at, &Rfc3339).ok()?;
     Some(match age.whole_minutes() {
-        // The clock of another machine may be ahead.
+        // Another machine may have set the time, and its clock may be ahead of this one.
         minutes if minutes < 2 => format!("{} s ago", age.whole_seconds().max(0)),
         minutes if minutes < 120 => format!("{minutes} min ago"),
         minutes if minutes < 48 * 60 => format!("{} h ago", minutes / 60),
@@ -78,14 +78,6 @@ fn node_cell(node: &NodeRow, now: OffsetDateTime) -> String {
         (true, Some(age)) => format!("{} (ran, {age})", node.node),
         (false, None) => node.node.clone(),
         (false, Some(age)) => format!("{} ({age})", node.node),
-    }
-}
-
-/// Removes the microseconds from a time. Returns a string that is not a time unchanged.
-fn to_the_second(at: &str) -> String {
-    match OffsetDateTime::parse(at, &Rfc3339).map(OffsetDateTime::unix_timestamp).map(u64::try_from) {
-        Ok(Ok(seconds)) => rfc3339(std::time::Duration::from_secs(seconds)).replace(".000000", ""),
-        _ => at.to_owned(),
     }
 }
 

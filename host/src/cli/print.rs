@@ -4,10 +4,13 @@ use std::io::{self, IsTerminal as _, Write};
 
 use serde::Serialize;
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 use baton_base::escape::{escape, escape_json, escape_lines};
 
-/// Prints lines of a result. Escapes all control characters except line endings. It is not an error if stdout is
-/// closed, as in `baton status | head -1`.
+/// Prints one or more lines of a command's result. Escapes all control characters except line endings. It is not an
+/// error if stdout is closed, as in `baton status | head -1`.
 ///
 /// # Errors
 /// The operating system's error, for example if the disk is full.
@@ -60,7 +63,7 @@ pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     write(bytes)
 }
 
-/// Escapes control characters, and bytes that are not valid UTF-8 as `\xHH`.
+/// Escapes control characters. Writes each byte that is not valid UTF-8 as `\xHH`.
 fn escaped(value: &[u8]) -> String {
     let mut text = String::new();
     for part in value.utf8_chunks() {
@@ -70,7 +73,8 @@ fn escaped(value: &[u8]) -> String {
     text
 }
 
-/// Like [`print()`], but for part of an endless result. Returns false if stdout is closed.
+/// Like [`print()`], but for one part of a result without an end. Returns false if stdout is closed, so that the caller
+/// can stop.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -89,6 +93,14 @@ pub(super) fn write_all(bytes: &[u8]) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(io::Error::new(error.kind(), format!("cannot write the result: {error}"))),
         Ok(()) => Ok(true),
+    }
+}
+
+/// Removes the microseconds from a time. If the string is not a UTC time, returns it unchanged.
+pub(super) fn to_the_second(time: &str) -> String {
+    match (time.split_once('.'), OffsetDateTime::parse(time, &Rfc3339)) {
+        (Some((seconds, _)), Ok(at)) if at.offset().is_utc() => format!("{seconds}Z"),
+        _ => time.to_owned(),
     }
 }
 

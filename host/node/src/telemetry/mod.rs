@@ -28,6 +28,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anstream::{AutoStream, ColorChoice};
 use baton_election::{ElectionName, Term};
 
 pub use counts::{Counts, Ended, Histogram, StoreOp, StoreResult, Transition};
@@ -89,7 +90,7 @@ impl Log {
     /// The thread could not be created.
     pub fn to_stderr(format: Format, node: &NodeId) -> io::Result<(Self, LogWriter)> {
         let terminal = io::stderr().is_terminal();
-        let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
         Self::start(Style { format, terminal, colours }, node, Box::new(io::stderr()))
     }
 
