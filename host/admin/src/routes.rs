@@ -77,7 +77,7 @@ impl AdminState {
     }
 }
 
-/// Handles a path that probes request, with GET or OPTIONS, which is HAProxy's default.
+/// Handles a path for probes. Accepts GET, and OPTIONS, which HAProxy sends by default.
 fn probed<H: Handler<T, Arc<AdminState>>, T: 'static>(handler: H) -> MethodRouter<Arc<AdminState>> {
     on(MethodFilter::GET.or(MethodFilter::OPTIONS), handler)
 }
@@ -177,7 +177,7 @@ async fn leader(State(asked): State<Arc<AdminState>>, Path(election): Path<Strin
         Err(no_part) => return no_part.into_response(),
     };
     let view = tracker.view();
-    let here = tracker.serves(watched.clock.now());
+    let here = tracker.serves(&view, watched.clock.now());
     let status = if here { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let leader = Leader { election, here, leader: view.leader, term: view.term };
     let Ok(body) = serde_json::to_string(&leader) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };

@@ -54,9 +54,9 @@ pub(super) struct ElectionStatus {
     module: Option<String>,
     /// True once this node has been ready to take over.
     ready: bool,
-    /// Time without a leader that this node has observed, in seconds.
+    /// Total time, in seconds, during which this node has observed no leader.
     leaderless_s: f64,
-    /// Reason why this node may not lead, and who requested this; null if it may lead.
+    /// Reason why this node may not lead, and the user who requested this; null if the node may lead.
     ineligible: Option<String>,
     /// The node to which this node is linked, and since when; null if this node only polls the store.
     #[schema(value_type = Option<Object>)]
@@ -78,7 +78,7 @@ impl ElectionStatus {
             node: watched.node.clone(),
             labels: watched.labels.clone(),
             leads: leads.is_some(),
-            serves: tracker.serves(now),
+            serves: tracker.serves(&view, now),
             term: view.term,
             lease_s: tracker.lease.as_secs_f64(),
             remaining_s: leads.map(|(_, left)| left.as_secs_f64()),

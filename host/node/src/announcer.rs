@@ -1,5 +1,5 @@
 //! Announces a node's modules and state to operators, and the highest term that the node has seen to other nodes.
-//! Leadership does not depend on announcements: failures are retried, but not logged.
+//! Leadership does not depend on announcements, so a failed announcement is retried, but not logged.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,25 +13,28 @@ use baton_store::{
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::steering::NodeIncarnation;
 use crate::telemetry::{Event, Log};
 use crate::view::NodeView;
 
-/// Delay between a change and its announcement: when a term begins, the instance needs the machine.
+/// Delay between a change and its announcement. When a term begins, the announcement must not slow down the start of
+/// the instance.
 const NEWS_AFTER: Duration = Duration::from_millis(10);
-/// Delay if only the link changed: a lease may just have been released, and the store is busy with the next leader.
+/// Delay if only the link changed. A possible cause is that the leader has released the lease, and the store should
+/// serve the next leader first.
 const LINK_AFTER: Duration = Duration::from_millis(250);
-/// Interval between announcements. It is finite so that the announcement of a crashed node becomes recognizably old.
+/// Interval between announcements if nothing changes. Because live nodes repeat their announcements, an old
+/// announcement shows that its node has crashed.
 const EVERY: Duration = Duration::from_secs(60);
 /// Initial and maximum wait after a failure. The wait doubles each time.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Timeout for one announcement.
 const TRY: Duration = Duration::from_secs(10);
-/// Timeout for the withdrawal at shutdown, and for the announcement in progress before it.
+/// Timeout at shutdown for the withdrawal, including any announcement in progress, which must end first.
 const WITHDRAWS_WITHIN: Duration = Duration::from_secs(1);
-/// Interval at which a leader withdraws the announcements of dead nodes, and the timeout for one withdrawal.
+/// Interval at which a leader withdraws the announcements of dead nodes, and the timeout for each such cleanup.
 const TIDIES_EVERY: Duration = Duration::from_secs(600);
 const TIDIES_WITHIN: Duration = Duration::from_secs(120);
 
@@ -67,7 +70,8 @@ pub(crate) struct Announcer {
 struct Announced {
     /// The last announcement, as [`Announcer::announcement`] returned it.
     said: Option<Announcement>,
-    /// The highest term that this node has announced, in any incarnation. `None` until that is known.
+    /// The highest term that this node has announced, in any incarnation. `None` until the stored announcement has
+    /// been read.
     named: Option<Term>,
     /// Time of the next announcement if nothing changes.
     again: Instant,
@@ -78,7 +82,8 @@ struct Announced {
 
 struct AnnouncementResult {
     named: Term,
-    /// Incarnation of another host with the same id, if its announcement was found where this host writes its own.
+    /// Incarnation of another host with the same id. Set if this host found that host's announcement in the place of
+    /// its own.
     duplicate: Option<String>,
 }
 
@@ -92,7 +97,10 @@ impl Announcer {
         let mut tidying = JoinSet::new();
         loop {
             tokio::select! {
+                // Announce nothing more once the supervisor has ended.
+                biased;
                 _ = over.changed() => break,
+                // A failed cleanup is repeated.
                 Some(_) = tidying.join_next() => {}
                 announcement = self.due(&announced) => {
                     if announcement.runs.is_some() && Instant::now() >= tidies_at && tidying.is_empty() {
@@ -105,10 +113,12 @@ impl Announcer {
                     let said = tokio::select! {
                         said = &mut saying => said,
                         _ = over.changed() => {
+                            let ends_by = Instant::now() + WITHDRAWS_WITHIN;
                             // An announcement in progress could overwrite the withdrawal.
-                            let Ok(said) = timeout(WITHDRAWS_WITHIN, saying).await else { return };
+                            let Ok(said) = timeout_at(ends_by, saying).await else { return };
                             announced.hear(said);
-                            break;
+                            let _ = timeout_at(ends_by, self.withdraw(announced)).await;
+                            return;
                         }
                     };
                     if let Some(duplicate) = announced.hear(said) {
@@ -120,7 +130,7 @@ impl Announcer {
         let _ = timeout(WITHDRAWS_WITHIN, self.withdraw(announced)).await;
     }
 
-    /// Waits until a change is due for announcement, or until the last announcement is too old. Returns the next
+    /// Waits until a change must be announced, or until the last announcement is too old. Returns the next
     /// announcement.
     async fn due(&mut self, announced: &Announced) -> Announcement {
         // Time at which a pending change is announced.
@@ -131,7 +141,7 @@ impl Announcer {
             let holds = self.holds.borrow_and_update().clone();
             let next = self.announcement(&view, holds);
             let wait = announced.said.as_ref().and_then(|said| {
-                // At shutdown, this node withdraws its whole announcement. An earlier update would only compete with
+                // At shutdown, this node soon withdraws its announcement. An update before that would only compete with
                 // the successor's requests to the store.
                 let waits_for_end = view.is_leaving && said.term == next.term;
                 outdated_after(said, &next).filter(|_| !waits_for_end)
@@ -191,7 +201,7 @@ impl Announcer {
     fn tidy(&self) -> impl Future<Output = ()> + Send + use<> {
         let (leases, store, election) = (Arc::clone(&self.leases), Arc::clone(&self.store), self.election.clone());
         async move {
-            // The next withdrawal retries the rest.
+            // If this fails, the next cleanup withdraws the remaining announcements.
             let _ = timeout(TIDIES_WITHIN, withdraw_gone(&*leases, &*store, &election)).await;
         }
     }
@@ -200,10 +210,11 @@ impl Announcer {
     /// instead.
     async fn withdraw(self, announced: Announced) {
         let NodeIncarnation { node, incarnation } = &self.itself;
-        // An earlier incarnation's announcement may be the only record of its term, so leave it.
+        // If this incarnation has announced nothing, leave an earlier incarnation's announcement in the store: it may
+        // be the only record of a term.
         let (Some(named), Some(said)) = (announced.named, announced.said) else { return };
         let known = named.max(said.term).max(self.views.borrow().term);
-        // If this fails, the announcement still becomes recognizably old.
+        // If this fails, the announcement stays in the store, but its age will show that the node has exited.
         let is_taken_back = withdraw(&*self.leases, &*self.store, &self.election, node, known).await;
         if matches!(is_taken_back, Ok(false)) && (known > named || said.runs.is_some()) {
             // The node is shutting down: it no longer holds modules or runs an instance.
@@ -229,15 +240,16 @@ impl Announcer {
 }
 
 impl Announced {
-    /// Takes over the result of an announcement. If it revealed another host with this node's id for the first time,
-    /// returns that host's incarnation.
+    /// Records the result of an announcement. If the result shows for the first time that another host has this
+    /// node's id, returns that host's incarnation.
     fn hear(&mut self, heard: Result<AnnouncementResult, StoreError>) -> Option<String> {
         match heard {
             Ok(AnnouncementResult { named, duplicate }) => {
                 self.named = Some(named);
                 let known = self.duplicate.as_ref().map(|(known, _)| known);
                 let news = duplicate.clone().filter(|duplicate| Some(duplicate) != known);
-                // Each host sends an announcement every minute.
+                // Each host announces itself at least once a minute. If two minutes pass without an announcement,
+                // assume that the other host has exited.
                 self.duplicate = duplicate
                     .map(|duplicate| (duplicate, Instant::now() + 2 * EVERY))
                     .or_else(|| self.duplicate.take());
@@ -379,10 +391,10 @@ mod tests {
     #[tokio::test]
     async fn announcement_stays_when_nothing_else_names_its_term() {
         let bench = Bench::start(store());
-        // There is no lease record: it was deleted, or an earlier copy is about to be restored.
+        // The store has no lease record, as after its deletion or before an older copy is restored.
         bench.becomes(7, None);
         bench.announced(|said| said.term == 7).await;
-        // The last term that the node has seen, not yet announced.
+        // The node shuts down before it has announced this term.
         bench.becomes(8, None);
         let election = bench.election.clone();
         let said = bench.end().await.announced(&election, "a").await.unwrap();
@@ -401,7 +413,7 @@ mod tests {
         bench.announced(|said| said.incarnation == "1").await;
         bench.announced(|said| said.term == 7).await;
         for (seen, named) in [(3, 7), (8, 8), (2, 8)] {
-            // Only the digest reveals that the announcement is new.
+            // The announced term may stay the same, so the test recognizes the new announcement by its digest.
             let runs = Digest::of(&[seen as u8]);
             bench.becomes(seen, Some(runs));
             bench.announced(|said| said.runs == Some(runs)).await;

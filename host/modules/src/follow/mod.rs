@@ -37,7 +37,7 @@ pub use report::{FollowerReport, FollowerReportSink};
 const FETCH: Duration = Duration::from_secs(600);
 /// Timeout for reading the control object.
 const READ: Duration = Duration::from_secs(4);
-/// Half the initial wait after a failed read. The wait doubles each time.
+/// Half the wait after the first failed read. The wait doubles with each further failure.
 const RETRY: Duration = Duration::from_millis(250);
 /// Timeout for store requests at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -52,11 +52,12 @@ pub struct FollowerConfig {
     pub name: String,
     /// The source of modules. `None` if modules are pushed into the store.
     pub source: Option<Box<dyn Source>>,
-    /// Store of the control object. Use a separate handle from urgent requests, since modules may be large.
+    /// Store of the control object. Do not use this handle for urgent requests: they might wait while a large module is
+    /// transferred.
     pub store: Arc<dyn ObjectStore>,
     /// Prepares the modules.
     pub preparer: Arc<dyn Prepare>,
-    /// Hints about the control object, from and to other nodes. The hints also determine how often it is read.
+    /// Exchanges hints about the control object with other nodes, and determines how often the object is read.
     pub notifier: ChangeNotifier,
     /// Receives reports about the modules.
     pub reports: Arc<dyn FollowerReportSink>,
@@ -128,7 +129,8 @@ pub struct Follower {
     /// Content of the control object at the last read, with the verdicts that this node has written since.
     control: VersionList,
     version: Option<Version>,
-    /// True once the control object has been read, or could not be read. Until then, rejections are unknown.
+    /// True once the control object has been read. Also set if reads fail and the modules do not come from the store,
+    /// so that these modules do not wait for the store.
     has_read: bool,
     offers: OfferHistory,
     candidates: Vec<CandidateVersion>,
@@ -234,8 +236,8 @@ impl Follower {
                 prepared = self.preparing.done() => self.prepared(prepared),
                 (digest, offer) = self.hashing.done() => self.offers.add(digest, offer),
                 offer = next_offer => self.offer(offer),
-                // Ignore hints while the store is failing, or while a read is in progress: a hint may be newer than the
-                // response.
+                // Do not act on hints while the store is failing or a read is in progress. A hint that arrives during a
+                // read is handled after the read, because it may be newer than the response.
                 at = self.notifier.reason(self.read_began), if self.failed_reads == 0 && self.reading.is_idle() => {
                     self.read_at = self.read_at.min(at);
                 }
@@ -285,8 +287,7 @@ impl Follower {
             Step::Wait(_) | Step::Rest => self.preparing.stop(),
         }
         self.recorder.begin(now);
-        let holds = self.ready.holds();
-        self.holds.send_if_modified(|before| std::mem::replace(before, holds) != *before);
+        self.publish_holds();
     }
 
     fn next_wake(&self, now: Instant) -> Instant {
@@ -343,6 +344,12 @@ impl Follower {
     fn ready(&mut self, candidate: &CandidateVersion, preparation: Preparation) {
         self.reporter.ready(candidate.digest, &preparation);
         self.ready.add(candidate, preparation.module);
+        self.publish_holds();
+    }
+
+    fn publish_holds(&self) {
+        let holds = self.ready.holds();
+        self.holds.send_if_modified(|before| std::mem::replace(before, holds) != *before);
     }
 
     fn offer(&mut self, offer: Result<Offer, SourceError>) {
@@ -371,7 +378,8 @@ impl Follower {
         self.recorder.add(Judged::now(judgement, unpushed, &self.config.node));
     }
 
-    /// Handles a verdict that has been written: earlier reads are outdated, and so may be the read in progress.
+    /// Handles a verdict that has been written to the store. Earlier reads are now outdated, and a read in progress
+    /// may be outdated, too.
     fn recorded(&mut self, judged: &Judged) {
         judged.apply(&mut self.control);
         self.notifier.found();
@@ -387,7 +395,7 @@ impl Follower {
                 self.failed_reads += 1;
                 // A single failure is not a problem yet: the store may be new or briefly busy.
                 let is_trouble = self.failed_reads > 1;
-                // A file can be used without the store: it does not wait for rejections that cannot be read.
+                // A module that does not come from the store need not wait for rejections that cannot be read.
                 self.has_read |=
                     self.config.source.is_some() && (is_trouble || matches!(error, StoreError::Misconfigured(_)));
                 self.read_at = now + doubled((RETRY, self.config.pace.outage), self.failed_reads);
@@ -412,7 +420,7 @@ impl Follower {
                 self.reporter.control_is_wrong(error.to_owned());
             }
             Reading::Found(version, content) => {
-                // Other nodes have already read a version that existed before this node's first read.
+                // If this was this node's first read, do not notify the other nodes: they already know this version.
                 self.version = Some(version);
                 if had_read {
                     self.notifier.found();
@@ -430,7 +438,7 @@ impl Follower {
         }
     }
 
-    /// Reports the reason if nothing can run, or if the newest version cannot.
+    /// Reports the reason if no version can run, or if the newest version cannot run.
     fn tell_what_is_missing(&mut self, control: &VersionList) {
         let newest = match self.config.source {
             None => {
@@ -452,7 +460,7 @@ impl Follower {
 
     /// Writes the remaining verdicts, which no other node would write.
     async fn finish(self) {
-        // They are useful, but not worth waiting for a store that does not respond.
+        // These verdicts are useful, but not worth waiting for a store that does not respond.
         let _ = timeout(LAST_WORDS, self.recorder.finish()).await;
     }
 }

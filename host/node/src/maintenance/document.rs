@@ -3,7 +3,7 @@ use serde::Deserialize;
 use crate::telemetry::Event;
 use baton_base::untrusted::Reader;
 
-/// The reader of untrusted bytes, for the tests of untrusted bytes.
+/// Parses responses of the metadata service, for the tests of untrusted bytes.
 pub const READER: Reader = Reader {
     name: "scheduled-events",
     read: |bytes| {
@@ -85,22 +85,22 @@ impl ScheduledEvent {
         self.status == "Scheduled" && self.resources.len() == 1
     }
 
-    /// Returns the human-readable time at which the event begins without an acknowledgement.
+    /// Returns the human-readable time at which the event begins if it is not acknowledged earlier.
     pub(super) fn begins(&self) -> &str {
         if self.not_before.is_empty() { "the announced time" } else { &self.not_before }
     }
 
     pub(super) fn to_event(&self) -> Event {
-        self.to_event_in(&self.status)
+        self.to_event_in(if self.status == "Started" { "Started" } else { "Scheduled" })
     }
 
-    /// Creates the log event for this event in another status.
-    pub(super) fn to_event_in(&self, status: &str) -> Event {
+    /// Creates a log event for this planned event, with the given status instead of its own.
+    pub(super) fn to_event_in(&self, status: &'static str) -> Event {
         let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         Event::Maintenance {
             reason: self.why(),
             id: Some(self.id.clone()),
-            status: status.to_owned(),
+            status,
             not_before: some(&self.not_before),
             description: some(&self.description),
         }
@@ -142,6 +142,7 @@ mod tests {
             let of = planned.of("WEB_3");
             assert!(of.len() == 1 && of[0].can_be_acknowledged(), "{kind}");
             assert!(of[0].why().starts_with("the machine is about to be "));
+            assert!(matches!(of[0].to_event(), Event::Maintenance { status: "Scheduled", .. }));
             assert!(planned.of("web_4").is_empty());
         }
         let of = |event: serde_json::Value| {
@@ -149,6 +150,11 @@ mod tests {
             planned.of("a").first().map(|event| event.can_be_acknowledged())
         };
         assert_eq!(of(event("Freeze", "Started", &["a"])), Some(false), "the event has begun");
+        for (status, shown) in [("Started", "Started"), ("Over", "Scheduled"), ("Acknowledged", "Scheduled")] {
+            let planned = document(serde_json::json!([event("Freeze", status, &["a"])]));
+            // Only this node decides that an event is acknowledged or over.
+            assert!(matches!(planned.of("a")[0].to_event(), Event::Maintenance { status, .. } if status == shown));
+        }
         assert_eq!(of(event("Freeze", "Scheduled", &["a", "b"])), Some(false), "b may not have stepped down");
         assert_eq!(of(event("Other", "Scheduled", &["a"])), None);
         assert!(serde_json::from_str::<Document>("{}").unwrap().of("a").is_empty());

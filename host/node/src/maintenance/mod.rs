@@ -25,7 +25,7 @@ pub use endpoint::{Endpoint, NoEndpoint};
 
 use crate::telemetry::{ElectionTracker, Event, Log};
 
-/// The file and the chassis tag that identify an Azure machine.
+/// The file that contains the machine's chassis tag, and the tag that all Azure machines have.
 const TAG: (&str, &str) = ("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77");
 
 const METADATA: &str = "http://169.254.169.254";
@@ -40,8 +40,8 @@ const AT_ONCE: usize = 16;
 /// Interval between checks whether this node has stepped down.
 const STEP_DOWN_POLL: Duration = Duration::from_millis(50);
 
-/// Time without a response after which the node becomes eligible again. When the service is first used on a machine,
-/// Azure takes minutes to enable it.
+/// If the service does not respond for this long, the node becomes eligible again. The time is long, because Azure
+/// takes minutes to enable the service when a machine first uses it.
 const OUTAGE: Duration = Duration::from_secs(300);
 
 /// The source of planned events, as set by `--scheduled-events`.
@@ -217,7 +217,7 @@ impl Maintenance {
 
     fn end_maintenance(&self, reason: &str) {
         if self.drained.send_replace(None).is_some() {
-            let (reason, status) = (reason.to_owned(), "Over".to_owned());
+            let (reason, status) = (reason.to_owned(), "Over");
             self.log.emit(None, Event::Maintenance { reason, id: None, status, not_before: None, description: None });
         }
     }

@@ -1,6 +1,6 @@
 //! A node: everything that takes part in elections, apart from the process around it. `id` is the node's identity.
 //!
-//! A host is one node. Tests run several nodes in one process, over one store, on a clock that they move.
+//! A host is one node. Tests run several nodes in one process, over one store, with a clock that the tests advance.
 
 mod id;
 
@@ -25,8 +25,8 @@ use baton_runtime::Launch;
 use baton_store::{LeaseStore, ObjectStore, Store};
 pub use id::{ClaimedId, NodeChoice, NodeError, NodeId};
 
-/// Three handles to the same store, so that renewals do not wait for other requests, and operators' requests delay
-/// nothing.
+/// Three handles to the same store. Because the handles are separate, renewals do not wait for other requests, and
+/// operators' requests do not delay a node's own requests.
 #[derive(Clone)]
 pub struct Stores {
     /// The handle for leases.
@@ -51,7 +51,8 @@ pub struct NodeConfig {
     pub properties: NodeProperties,
     /// The host's links, without any election so far.
     pub links: Links,
-    /// Maximum number of elections that the node leads at the same time, as long as other nodes can lead the others.
+    /// Maximum number of elections that the node leads at the same time. The node exceeds it only if no other node can
+    /// lead an election.
     pub max_leaderships: Option<usize>,
     /// The elections.
     pub elections: Vec<ElectionConfig>,
@@ -75,7 +76,7 @@ pub struct ElectionConfig {
     pub priority: u8,
     /// True if the node, while it leads, hands over to a node with a higher priority.
     pub preempt: bool,
-    /// True if all nodes should run the same module, so that any difference is logged.
+    /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
     /// The follower of the module's source, with the supervisor's channels to it.
     pub modules: ModuleFollower,
@@ -91,7 +92,7 @@ pub struct ModuleFollower {
     pub follower: Follower,
     /// The modules to run, now and later.
     pub supply: watch::Receiver<Supply>,
-    /// Sink for the judgements on versions.
+    /// The channel for the supervisor's judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The display name of the source, for the node's announcement.
     pub source: String,
@@ -106,7 +107,7 @@ pub struct Node {
     /// Announcers end after their supervisors.
     announcers: JoinSet<()>,
     historians: JoinSet<()>,
-    /// Tasks without an end of their own: steering watches and preemptions.
+    /// Tasks that never end by themselves: steering watches and preemptions.
     watches: JoinSet<()>,
     links: Option<LinksThread>,
     /// Historians end once this is dropped.
@@ -114,7 +115,7 @@ pub struct Node {
     log: Log,
 }
 
-/// A supervisor ended although no one asked it to.
+/// The error if a supervisor ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeEnd {
     /// The supervisor panicked.
@@ -253,6 +254,7 @@ impl Node {
                 },
                 // A follower ends after its supervisor. If a follower fails, the node continues.
                 Some(ended) = self.followers.join_next() => report_failed_follower(ended, &self.log),
+                Some(ended) = self.announcers.join_next() => report_failed_announcer(ended, &self.log),
             }
         }
         if let Some(links) = self.links {
@@ -262,7 +264,9 @@ impl Node {
             report_failed_follower(ended, &self.log);
         }
         // A failed announcer leaves an announcement that becomes recognizably old.
-        while self.announcers.join_next().await.is_some() {}
+        while let Some(ended) = self.announcers.join_next().await {
+            report_failed_announcer(ended, &self.log);
+        }
         // Historians write last, so that they do not delay takeovers. A failed historian has nothing more to write.
         drop(self.serving);
         while self.historians.join_next().await.is_some() {}
@@ -314,6 +318,16 @@ fn start_links(links: Links, log: &Log) -> Option<LinksThread> {
         log.emit(None, Event::Error { error });
         None
     })
+}
+
+fn report_failed_announcer(ended: Result<(), JoinError>, log: &Log) {
+    if let Err(error) = ended {
+        let error = format!(
+            "this node no longer announces itself ({error}): it looks dead to commands and to other nodes until its \
+             host is restarted"
+        );
+        log.emit(None, Event::Error { error });
+    }
 }
 
 fn report_failed_follower(ended: Result<(), JoinError>, log: &Log) {

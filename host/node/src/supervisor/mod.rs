@@ -47,8 +47,9 @@ use output::Replaced;
 pub use quota::LeadershipQuota;
 use ready_modules::ReadyModules;
 
-/// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while a
-/// machine sleeps. While an instance runs, the watchdog notifies the supervisor after a sleep.
+/// Maximum interval between readings of the clock while the node holds a lease without an instance. Timers stop while
+/// the machine sleeps, so only a reading of the clock reveals a sleep. While an instance runs, no such readings are
+/// needed, because the watchdog notifies the supervisor after a sleep.
 const LONGEST_WAIT_UNWATCHED: Duration = Duration::from_millis(250);
 
 /// Upper bound on the time that a successor needs to acquire a released lease after it is notified.
@@ -77,11 +78,11 @@ pub struct Supervisor {
     pub launcher: Arc<dyn Launch>,
     /// The modules to run, now and later.
     pub supply: watch::Receiver<Supply>,
-    /// True if all nodes should run the same module, so that any difference is logged.
+    /// True if all nodes are expected to run the same module. The node then logs any difference.
     pub one_module: bool,
     /// Reason why this node is drained, if it is.
     pub drained: watch::Receiver<Drained>,
-    /// Sink for the judgements on versions.
+    /// The channel for the judgements on versions.
     pub judgements: mpsc::UnboundedSender<Judgement>,
     /// The operators' steering commands.
     pub steering_watch: Arc<SteeringWatch>,
@@ -102,7 +103,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Takes part in the election until the host must shut down. Then ends the instance first, and the lease after it.
+    /// Takes part in the election until the host must shut down. Then ends the instance, and after that the lease.
     ///
     /// # Errors
     /// The system cannot provide random numbers for lease ids.
@@ -159,7 +160,7 @@ struct Run {
     /// The current term of this node, kept until the node becomes a standby again.
     term: Option<Term>,
     states: watch::Receiver<SteeringState>,
-    /// The operators' commands in the last eligibility.
+    /// The operators' commands from which the eligibility was last computed.
     steering: SteeringState,
     /// True if this node is drained for maintenance.
     is_drained: bool,
@@ -210,7 +211,8 @@ impl Run {
             let news = self.news(&mut shutdown).await;
             hold = self.config.log.hold();
             let input = self.input(news);
-            // Pass on steering commands first: this input may be the response that makes the node acquire the lease.
+            // Pass steering commands to the elector first: this input may be the response that makes the node acquire
+            // the lease.
             self.update_eligibility();
             if let Some(input) = input {
                 self.elector.handle(self.config.now(), input);
@@ -354,6 +356,7 @@ impl Run {
 
     /// Updates the view from a report of the elector, and logs the report.
     fn report(&mut self, report: Report) {
+        let leads_before = self.view.leads;
         self.view.note_report(&report);
         if matches!(report, Report::Lost { .. } | Report::Standby { .. })
             && let Some(lines) = &self.lines
@@ -373,6 +376,10 @@ impl Run {
             }
             _ => {}
         }
+        // One input can begin and end a leadership. Count both changes.
+        if self.view.leads != leads_before {
+            self.config.tracker.publish(self.config.clock.now(), &self.view);
+        }
         let is_standby = matches!(report, Report::Standby { .. });
         let expected = self.elector.plan().digest().filter(|_| self.config.one_module);
         for (term, event) in Event::reported(report, expected) {
@@ -387,7 +394,7 @@ impl Run {
         self.config.log.emit(self.term, event);
     }
 
-    /// Passes the operators' commands and the maintenance to the elector, if they have changed.
+    /// Passes the operators' commands and the state of maintenance to the elector, if they have changed.
     fn update_eligibility(&mut self) {
         self.steering = self.states.borrow_and_update().clone();
         let drained = self.config.drained.borrow_and_update().clone();
@@ -407,7 +414,8 @@ impl Run {
         self.elector.handle(self.config.now(), Input::Plan(plan));
         let new = [supply.current, supply.fallback].into_iter().flatten();
         self.ready_modules.add(new.map(|one| (one.version().digest, one)));
-        // The elector processes elapsed time first, so it may have decided to start a module from the previous plan.
+        // Before it adopted the new plan, the elector processed the elapsed time, and may have decided to start a
+        // module from the previous plan.
         self.carry_out_effects();
         // If the elector refuses a version that was rejected on this node, its previous plan stays in force.
         let Plan { module, fallback: instead } = self.elector.plan();

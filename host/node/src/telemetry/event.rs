@@ -52,8 +52,8 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Defines [`Event`] from its list of kinds. Each kind has a name, a level, its fields, and its sentence for people: a
-/// format string, or an expression that yields text.
+/// Defines [`Event`] from its list of kinds. Each kind has a name, a level, its fields, and a human-readable message.
+/// The message is a format string, or an expression that yields text.
 macro_rules! events {
     ($(
         $(#[$doc:meta])*
@@ -214,7 +214,7 @@ events! {
         /// The node that should lead, for a transfer.
         #[serde(skip_serializing_if = "Option::is_none")]
         to: Option<String>,
-        /// Longest time for which this node is ineligible; omitted if only an operator ends that.
+        /// Longest time for which this node is ineligible; omitted if only an operator can make it eligible again.
         #[serde(skip_serializing_if = "Option::is_none")]
         wait_s: Option<Seconds>,
     } => { ineligible(cause, reason.as_deref(), by.as_deref(), to.as_deref(), *wait_s) };
@@ -392,7 +392,7 @@ events! {
         let Usage { memory, handles, lines, .. } = usage;
         let (memory, outcome) = (memory.div_ceil(1 << 20), outcome.word());
         let colon = if why.is_empty() { "" } else { ": " };
-        let rest = rest.map(|rest| format!("\n{rest}")).unwrap_or_default();
+        let rest = rest.filter(|rest| !rest.is_empty()).map(|rest| format!("\n{rest}")).unwrap_or_default();
         format!("{outcome}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines{rest}")
     };
     /// The next term begins under the same lease after a wait: the coordinator is done, or its instance failed.
@@ -528,15 +528,15 @@ events! {
         error: Option<String>,
     } => { reloaded(read, next_start, error.as_deref()) };
     /// Maintenance of this machine is scheduled, in progress or over. This node is drained until it is over.
-    Maintenance = "maintenance", (if matches!(status.as_str(), "Acknowledged" | "Over") { Info } else { Warn }), {
+    Maintenance = "maintenance", (if matches!(*status, "Acknowledged" | "Over") { Info } else { Warn }), {
         /// The kind of maintenance, or how it ended.
         reason: String,
         /// Azure's id of the event; omitted once all maintenance is over.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
-        /// `Scheduled` or `Started`, as written by Azure; `Acknowledged` once this node has stepped down and has told
-        /// Azure that the maintenance may start; `Over` once this node is eligible again.
-        status: String,
+        /// `Scheduled` or `Started`, as Azure writes it; `Acknowledged` once this node has stepped down and has
+        /// acknowledged the event, so that Azure may start the maintenance; `Over` once this node is eligible again.
+        status: &'static str,
         /// Earliest start, as written by Azure.
         #[serde(skip_serializing_if = "Option::is_none")]
         not_before: Option<String>,

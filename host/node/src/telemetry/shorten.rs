@@ -6,7 +6,7 @@ use baton_runtime::{LONGEST_LINE, LogLevel, Usage};
 use super::event::{GuestStream, Seconds};
 use super::{Ended, Event};
 
-/// Maximum length of the context that a guest may log, in bytes.
+/// Maximum length of the context that a guest may log, and of names that others wrote, in bytes.
 const LONGEST_CONTEXT: usize = 256;
 
 /// A part of an event, whose strings can be cut to [`LONGEST_LINE`].
@@ -43,11 +43,18 @@ macro_rules! already_short {
 already_short!(&'static str, bool, u32, u64, f64, Seconds, Usage, LogLevel, GuestStream, Ended);
 
 impl Event {
-    /// Cuts each string to the limit for its kind, and appends the number of bytes cut.
+    /// Cuts each string to the limit for its kind. Appends the number of bytes that were cut.
     pub(super) fn shortened(mut self) -> Self {
         match &mut self {
             Self::Output { context: Some(context), .. } => cut(context, LONGEST_CONTEXT),
-            // Half a command would be useless.
+            Self::Maintenance { reason, id, not_before, description, .. } => {
+                let texts = [Some(reason), id.as_mut(), not_before.as_mut(), description.as_mut()];
+                texts.into_iter().flatten().for_each(|text| cut(text, LONGEST_CONTEXT));
+            }
+            Self::Reclaimed { from, incarnation } => {
+                [from, incarnation].into_iter().for_each(|text| cut(text, LONGEST_CONTEXT));
+            }
+            // These are proposals to copy. Part of one would be useless, so remove a proposal that is too long.
             Self::RequestRefused { setting, flag, .. } => {
                 [setting, flag].into_iter().for_each(|proposal| {
                     proposal.take_if(|text| text.len() > LONGEST_LINE);

@@ -325,7 +325,7 @@ fn lines_past_deadline_are_dropped_and_events_are_written() {
         log.emit(Some(9), Event::Released {});
     });
     let text = lines.join("\n");
-    // A fast writer reports each line separately.
+    // A fast writer reports each dropped line separately, so add up the reports.
     let lost = |term| dropped(&text).iter().filter(|(of, _)| *of == Some(term)).map(|(_, lines)| lines).sum::<u64>();
     assert_eq!((lost(7), lost(8), lost(9)), (2, 1, 0), "{text}");
     assert!(!text.contains("too late") && text.contains("in time"), "{text}");
@@ -400,6 +400,16 @@ fn durations_have_readable_units() {
         [(0, "0us"), (999, "999us"), (1_999, "1ms"), (250_000, "250ms"), (1_250_000, "1.25s"), (100_000_000, "100s")]
     {
         assert_eq!(Seconds(Duration::from_micros(micros)).to_string(), text);
+    }
+}
+
+#[test]
+fn message_that_ends_with_a_newline_takes_one_line() {
+    for (message, text) in
+        [("boom\n", "failed: boom; took 0us"), ("boom", "failed: boom; took 0us"), ("", "failed; took")]
+    {
+        let ended = Event::ended(1, &End::Failed(message.to_owned()), Duration::ZERO, Usage::default()).to_string();
+        assert!(ended.starts_with(text) && !ended.contains('\n'), "{ended:?}");
     }
 }
 

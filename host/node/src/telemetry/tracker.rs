@@ -1,7 +1,7 @@
 //! The state of a node in one election, for everything that observes the node from the outside.
 //!
-//! Threads that renew and kill report here. So the counters are atomic, and everything else is behind a lock that is
-//! held only while a few values are copied.
+//! Threads that renew leases and kill instances report here. The counters are therefore atomic, and everything else is
+//! behind a lock that is held only while a few values are copied.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,13 +44,13 @@ pub struct ElectionTracker {
     pub notifier: ChangeNotifier,
     /// The supervisor's heartbeat.
     pub heartbeat: Heartbeat,
-    /// The last view. Its receivers wake up if more than the deadline has changed.
+    /// The last view. Its receivers wake up unless only the deadline has changed.
     view: watch::Sender<NodeView>,
     /// The term of the last instance that has begun to run.
     begun: AtomicU64,
     /// True once this node has had a module to run, or has found the source to be empty.
     has_module: AtomicBool,
-    /// True as long as no module has ever been pushed, which means that no node can lead.
+    /// True as long as no module has ever been pushed. Until then, no node can lead.
     awaits_push: AtomicBool,
     totals: Mutex<Totals>,
 }
@@ -148,7 +148,7 @@ impl ElectionTracker {
         self.view.borrow().clone()
     }
 
-    /// Returns a receiver that wakes up if more than the deadline has changed.
+    /// Returns a receiver of views. It wakes up unless only the deadline has changed.
     #[must_use]
     pub fn views(&self) -> watch::Receiver<NodeView> {
         self.view.subscribe()
@@ -162,8 +162,7 @@ impl ElectionTracker {
 
     /// True if an instance is running here and its effects are allowed.
     #[must_use]
-    pub fn serves(&self, now: Time) -> bool {
-        let view = self.view.borrow();
+    pub fn serves(&self, view: &NodeView, now: Time) -> bool {
         let begun = self.begun.load(Ordering::Relaxed);
         view.instance.is_some_and(|one| one.term == begun && !one.is_killed) && view.leads(now).is_some()
     }
@@ -180,8 +179,8 @@ impl ElectionTracker {
         totals.effects = (totals.effects.0 + effects, term);
     }
 
-    /// Returns the effects of all instances since the host started. The caller must have read the effects of the
-    /// `running` instance before.
+    /// Returns the effects of all instances since the host started. The caller must read the effects of the `running`
+    /// instance before this call.
     #[must_use]
     pub fn effects(&self, running: Option<(Term, EffectCounts)>) -> EffectCounts {
         let (gone, last) = self.lock().effects;
@@ -267,6 +266,10 @@ mod tests {
             self.becomes(time, |view| view.note_report(&report));
         }
 
+        fn serves(&self, now: Time) -> bool {
+            self.tracker.serves(&self.tracker.view(), now)
+        }
+
         fn leader(&self) -> Option<String> {
             self.tracker.view().leader
         }
@@ -316,23 +319,23 @@ mod tests {
         let instance = |term, is_killed| Some(InstanceView { term, module: Digest::of(b""), is_killed });
         bench.reports(9, elected(4));
         bench.becomes(10, |view| (view.instance, view.deadline) = (instance(4, false), Some(at(22))));
-        assert!(!bench.tracker.serves(at(21)), "it has not begun");
+        assert!(!bench.serves(at(21)), "it has not begun");
         bench.tracker.has_begun(4);
         assert_eq!(bench.tracker.view().leads(at(21)), Some((4, Duration::from_secs(1))));
-        assert!(bench.tracker.serves(at(21)));
-        assert!(!bench.tracker.serves(at(22)), "its effects are refused from here on");
+        assert!(bench.serves(at(21)));
+        assert!(!bench.serves(at(22)), "its effects are refused from here on");
         assert_eq!(bench.tracker.view().leads(at(22)), None);
         assert_eq!(bench.tracker.heartbeat.since(at(21)), Some(Duration::from_secs(11)));
         bench.becomes(10, |view| view.instance = instance(4, true));
-        assert!(!bench.tracker.serves(at(11)), "it was killed");
+        assert!(!bench.serves(at(11)), "it was killed");
         // Between terms under the same lease, the node leads without an instance.
         bench.becomes(10, |view| view.instance = None);
-        assert_eq!((bench.tracker.serves(at(11)), bench.tracker.view().leads(at(11)).is_some()), (false, true));
+        assert_eq!((bench.serves(at(11)), bench.tracker.view().leads(at(11)).is_some()), (false, true));
         bench.reports(11, elected(5));
         assert_eq!(bench.changes(), [1, 0, 0, 0], "another term of the same lease changes nothing");
         bench.becomes(12, |view| (view.instance, view.deadline) = (instance(5, false), None));
         assert_eq!(bench.tracker.view().leads(at(12)), None, "without a lease nobody leads");
-        assert!(!bench.tracker.serves(at(12)));
+        assert!(!bench.serves(at(12)));
     }
 
     #[test]
@@ -444,7 +447,7 @@ mod tests {
         let [one, two] = [1, 2].map(|count| EffectCounts::of(|_| [count, 3 * count]));
         assert_eq!(tracker.effects(Some((3, one))), one);
         tracker.is_gone(3, one);
-        // The instance ended after its effects had been read.
+        // The instance ended after the caller had read its effects. They must not count twice.
         assert_eq!(tracker.effects(Some((3, one))), one);
         assert_eq!(tracker.effects(None), one);
         assert_eq!(tracker.effects(Some((4, one))), two);
