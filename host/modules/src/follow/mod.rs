@@ -129,8 +129,8 @@ pub struct Follower {
     /// Content of the control object at the last read, with the verdicts that this node has written since.
     control: VersionList,
     version: Option<Version>,
-    /// True once the control object has been read. Also set if reads fail and the modules do not come from the store,
-    /// so that these modules do not wait for the store.
+    /// True once the control object has been read. Also set after failed reads if the modules do not come from the
+    /// store, so that these modules do not wait for the store.
     has_read: bool,
     offers: OfferHistory,
     candidates: Vec<CandidateVersion>,

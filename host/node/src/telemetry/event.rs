@@ -381,7 +381,7 @@ events! {
         /// The coordinator's error, or the trap.
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
-        /// Time between the end of the instance, or the kill, and the reaping of its process.
+        /// Time from the kill until the process was reaped; 0 if the host did not kill the instance.
         took_s: Seconds,
         /// The resources that the instance used.
         usage: Usage,

@@ -87,7 +87,7 @@ impl Event {
         Self::Stopping { reason: word, message: message.to_string(), grace_s: grace.into() }
     }
 
-    /// Creates the event for the end of the instance of term `own`. `took` is the time since its kill.
+    /// Creates the event for the end of the instance of term `own`. `took` is the time since its kill; 0 without one.
     #[must_use]
     pub fn ended(own: Term, end: &End, took: Duration, usage: Usage) -> Self {
         let message = match end {
