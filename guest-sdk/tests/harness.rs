@@ -194,7 +194,7 @@ fn the_clock_is_the_tests() {
     test.run(|term| {
         assert_eq!(term.now(), noon + 60 * SECOND);
         assert_eq!(term.remaining(), 2 * SECOND);
-        // Work that takes its time, and is overtaken by the stop.
+        // Slow work: the stop request arrives before it has finished.
         test.stop_after(SECOND, StopReason::Shutdown);
         test.advance(2 * SECOND);
         assert!(term.check().is_err());
@@ -328,7 +328,7 @@ mod futures {
             assert_eq!(future::or(slow, quick).await?, "quick");
             assert_eq!(term.now(), begin + 2 * SECOND);
 
-            // Both go on at once: three seconds, not five.
+            // The two sleeps run concurrently, so this takes three seconds, not five.
             let (a, b) = future::zip(term.sleep(3 * SECOND), term.sleep(2 * SECOND)).await;
             a?;
             b?;

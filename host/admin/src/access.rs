@@ -195,8 +195,8 @@ impl Caller {
         Self { is_local: address.to_canonical().is_loopback(), is_encrypted, is_own_user: false }
     }
 
-    /// Returns the caller for a process of the host's own user, which may read everything. To steer an election, the
-    /// commands of this user write to the store.
+    /// Returns the caller that stands for a process of the host's own user. It may read everything. It needs no right
+    /// to steer an election, because that user's commands write to the store directly.
     pub(super) fn own_user() -> Self {
         Self { is_local: true, is_encrypted: true, is_own_user: true }
     }

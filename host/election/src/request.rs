@@ -137,7 +137,8 @@ pub enum StoreError {
     /// status 403, 429 or 5xx.
     #[error("{0}")]
     Unknown(String),
-    /// The request was not carried out: an account, container or permission is missing, or a database file cannot be used.
+    /// The request was not carried out: an account, container or permission is missing, or a database file cannot be
+    /// used.
     #[error("{0}")]
     Misconfigured(String),
 }

@@ -28,7 +28,7 @@ pub struct ChangeNotifier(Arc<Ends>);
 struct Ends {
     /// Number of notifications so far that are a reason to read.
     looks: watch::Sender<u64>,
-    /// True while another node reports changes to this one.
+    /// True while another node notifies this node of changes.
     is_told: watch::Sender<bool>,
     /// Number of changes that this node has found or made so far. Other nodes should read them.
     found: watch::Sender<u64>,

@@ -35,7 +35,7 @@ fn used(ended: &Event, resource: &str) -> u64 {
     ended.fields["usage"][resource].as_u64().unwrap_or_else(|| panic!("no number `{resource}`: {ended:?}"))
 }
 
-/// Checks that the host warned once that the term's instance came near that limit.
+/// Checks that the host warned exactly once that the term's instance was close to the limit.
 #[track_caller]
 fn was_near(fleet: &Fleet, term: u64, limit: &str, of: u64, flag: &str) {
     let warnings: Vec<Event> = fleet.journal.events().into_iter().filter(|event| event.name == "near_limit").collect();

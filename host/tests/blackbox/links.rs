@@ -395,7 +395,7 @@ fn lies_in_the_leaders_name_cause_reads_and_no_takeover() {
     let launch = |name| linked(&fleet, name, &[LONGER]).arg("--reclaim=false");
     let alpha = launch("alpha").start();
     let term = fleet.beat_above(0).term;
-    // The liar listens at the path of the leader's socket instead of the leader.
+    // The liar takes the leader's place: it listens on the path of the leader's socket.
     let socket = socket(&fleet);
     let incarnation = incarnation_of(&socket);
     std::fs::remove_file(&socket).expect("the socket");

@@ -126,7 +126,7 @@ pub const UNKNOWN: &[(&str, libc::c_long)] = &[
     ("unshare", libc::SYS_unshare),
 ];
 
-/// Fails if a call of [`UNKNOWN`] fails with `ENOSYS`.
+/// Fails if `call` is one of [`UNKNOWN`] and returns `ENOSYS`.
 pub fn knows(call: libc::c_long) -> io::Result<()> {
     const NONE: libc::c_long = -1;
     // SAFETY: -1 is no valid descriptor, process, address or set of flags. Every call of `UNKNOWN` takes one of these,

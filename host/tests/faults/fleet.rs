@@ -130,7 +130,8 @@ impl Node {
                 let id = WaitId::Pid(Pid::from_child(child));
                 let has_stopped =
                     || waitid(id.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).expect("it stops").is_some();
-                // A host that has just exited never stops. The next call of `ended` finds the exit.
+                // A host that has already exited never reaches the stopped state, so do not wait for it. The next call
+                // of `ended` notices the exit.
                 while !has_stopped() && matches!(child.try_wait(), Ok(None)) {
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -139,7 +139,7 @@ impl Standby {
         Timers([(Timer::Poll, self.pending.is_none().then(|| self.poll_at(context)))])
     }
 
-    /// The time of the next reading. While the store is in trouble, hints do not make the reading earlier.
+    /// The time of the next read. While the store is in trouble, hints do not bring the next read forward.
     fn poll_at(&self, context: &Context) -> Time {
         if self.failures > 0 {
             return self.next_poll;

@@ -11,7 +11,7 @@ use crate::timing::Time;
 /// The reason for the loss of the lease if this holder did not send the record that was found.
 pub(super) const WRITTEN_BY_OTHERS: &str = "another client has written the record";
 
-/// The record as this holder knows it, and as it should become.
+/// The current record, as far as this holder knows, and the record that it wants to write.
 #[derive(Debug, Clone, Hash)]
 pub(super) struct RecordWriter {
     version: Version,

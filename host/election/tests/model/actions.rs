@@ -416,7 +416,8 @@ impl World {
                 *operator -= 1;
                 self.suspend(place, true);
             }
-            // Resuming is not counted: an operator who suspends an election can also resume it.
+            // Resuming does not use up one of the counted actions: an operator who may suspend an election may also
+            // resume it.
             Action::ReadResumed(place) => self.suspend(place, false),
             Action::Shutdown(place) => {
                 *operator -= 1;

@@ -163,7 +163,7 @@ impl Source {
         self.offer(fleet, &Offered { whole: bytes.clone(), bytes, signature });
     }
 
-    /// Puts a module into the source, as any client can that may write to the source.
+    /// Puts a module into the source, as any client with write access could.
     fn offer(&self, fleet: &Fleet, Offered { whole, bytes, signature }: &Offered) {
         let digest = Digest::of(whole);
         match self {

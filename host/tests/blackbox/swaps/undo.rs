@@ -85,7 +85,8 @@ fn version_that_stalls_is_rolled_back(fleet: Fleet) {
     are_rolled_back(&fleet, &[("--stall-after", "30s")], &bad);
 }
 
-/// Checks that each bad version is rolled back for a reason that contains the text, after this number of terms.
+/// Checks each `(version, text, terms)` in `bad`: the version is rolled back after `terms` terms, and the reason
+/// contains `text`.
 fn are_rolled_back(fleet: &Fleet, flags: &[(&str, &str)], bad: &[(Version, &str, usize)]) {
     let good = fleet.version("works 1");
     fleet.push(&good);

@@ -136,7 +136,7 @@ async fn compilation_stops_at_its_cpu_limit() {
     assert!(matches!(refused, PrepareError::TooSlow(_)) && !refused.may_pass(), "{refused}");
     assert!(refused.to_string().contains("--compile-timeout"), "{refused}");
     assert!(!runs(&process(folder.path()).await));
-    // The next module is compiled.
+    // From here on, a compilation has enough time.
     preparer.compile_timeout = ENOUGH;
     preparer.prepare(&offer(command(1))).await.unwrap();
 }

@@ -158,8 +158,8 @@ impl Journal {
         panic!("{why}; the log:\n{log}");
     }
 
-    /// Adds an event. Of output lines within 10 ms that only differ in digits, keeps the first and the last, because
-    /// their number depends on how busy the machine is. Keeps all other events, because a test may wait for them.
+    /// Adds an event. If several output lines within 10 ms differ only in their digits, keeps the first and the last:
+    /// how many there are depends on how busy the machine is. Keeps all other events, because a test may wait for them.
     fn push(&self, event: Event) {
         let mut events = self.lock();
         let without_digits = |event: &Event| event.text("line").replace(|c: char| c.is_ascii_digit(), "");
@@ -280,7 +280,7 @@ impl Launch {
         self
     }
 
-    /// Starts the host as on a kernel that lacks `lacks`.
+    /// Starts the host as if the kernel did not support `lacks`.
     #[must_use]
     pub fn without(mut self, lacks: Lacks) -> Self {
         kernel::without(&mut self.command, lacks);

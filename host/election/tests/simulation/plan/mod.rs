@@ -17,8 +17,8 @@ use crate::store::Instant;
 /// slow. It must be gone when another holder has waited for D by a fast clock. So `0.93 * (1 + drift) / (1 - drift)`,
 /// plus the lateness of a wake-up (D/100), must stay below 1.
 pub const DRIFT_PPM: i64 = 30_000;
-/// The largest drift if hosts that end themselves first report why. That takes up to a third of the rest of the lease,
-/// so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness, must stay below 1.
+/// The largest drift if a host reports why it ends itself before it does so. The report takes up to a third of what
+/// remains of the lease, so `(0.93 + 0.07 / 3) * (1 + drift) / (1 - drift)`, plus the lateness, must stay below 1.
 pub const DRIFT_WITH_WORDS_PPM: i64 = 18_000;
 /// The largest slew of one of a host's clocks against the others, in millionths. It is harmless: the fastest clock
 /// limits what a host may do, and the slowest one ends its waits.
