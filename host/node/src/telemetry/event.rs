@@ -393,7 +393,9 @@ events! {
         let (memory, outcome) = (memory.div_ceil(1 << 20), outcome.word());
         let colon = if why.is_empty() { "" } else { ": " };
         let rest = rest.filter(|rest| !rest.is_empty()).map(|rest| format!("\n{rest}")).unwrap_or_default();
-        format!("{outcome}{colon}{why}; took {took_s} to end; used {memory} MiB, {handles} handles, {lines} lines{rest}")
+        let took = Some(took_s).filter(|took| !took.0.is_zero());
+        let took = took.map(|took| format!("; took {took} to end")).unwrap_or_default();
+        format!("{outcome}{colon}{why}{took}; used {memory} MiB, {handles} handles, {lines} lines{rest}")
     };
     /// The next term begins under the same lease after a wait: the coordinator is done, or its instance failed.
     NextTerm = "next_term", (if *failures == 0 { Info } else { Warn }), {

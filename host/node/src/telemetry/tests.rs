@@ -406,7 +406,7 @@ fn durations_have_readable_units() {
 #[test]
 fn message_that_ends_with_a_newline_takes_one_line() {
     for (message, text) in
-        [("boom\n", "failed: boom; took 0us"), ("boom", "failed: boom; took 0us"), ("", "failed; took")]
+        [("boom\n", "failed: boom; used 0 MiB"), ("boom", "failed: boom; used 0 MiB"), ("", "failed; used 0 MiB")]
     {
         let ended = Event::ended(1, &End::Failed(message.to_owned()), Duration::ZERO, Usage::default()).to_string();
         assert!(ended.starts_with(text) && !ended.contains('\n'), "{ended:?}");
