@@ -70,12 +70,6 @@ impl NodeView {
         self.leads.filter(|_| left > Duration::ZERO).map(|term| (term, left))
     }
 
-    /// True if nothing but the deadline differs.
-    #[must_use]
-    pub fn differs_only_in_deadline(&self, other: &Self) -> bool {
-        Self { deadline: other.deadline, ..self.clone() } == *other
-    }
-
     /// Updates the view from an answer of the store.
     pub(crate) fn note_answer(&mut self, answer: &Result<Reply, StoreError>) {
         self.has_store |= answer.is_ok();

@@ -108,13 +108,11 @@ impl Run {
         }
         let took = killed.map(|killed| now.since(killed));
         tracker.counts.ended(end.into(), took);
-        let event = match (end, backtrace) {
-            (End::Crashed(why), Some(backtrace)) => {
-                let end = End::Crashed(format!("{why}\n{}", backtrace.trim_end()));
-                Event::ended(term, &end, took.unwrap_or_default(), handle.usage())
-            }
-            _ => Event::ended(term, end, took.unwrap_or_default(), handle.usage()),
+        let end = match (end, backtrace) {
+            (End::Crashed(why), Some(backtrace)) => &End::Crashed(format!("{why}\n{}", backtrace.trim_end())),
+            _ => end,
         };
+        let event = Event::ended(term, end, took.unwrap_or_default(), handle.usage());
         if let Event::Ended { outcome, message, .. } = &event {
             tracker.terms.has_ended(*outcome, message.as_deref());
         }

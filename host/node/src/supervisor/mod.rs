@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_election::{
-    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Report, Settings, Term,
+    Effect, ElectionName, Elector, Eligibility, Hint, IneligibleCause, Input, Now, Plan, Report, Settings, Snapshot,
+    Term,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -37,7 +38,6 @@ use crate::telemetry::{BEAT_EVERY, ElectionTracker, Event, Log};
 use crate::view::{NodeView, snapshot};
 use baton_base::clock::Clock;
 use baton_base::gate::{Deadline, end_this_process};
-use baton_election::Snapshot;
 use baton_modules::{Judgement, PreparedVersion, Supply, Verdict};
 use baton_runtime::{InstanceEvent, Launch};
 use baton_store::LeaseStore;

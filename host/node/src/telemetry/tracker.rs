@@ -136,8 +136,11 @@ impl ElectionTracker {
             if let Some(transition) = Transition::between(last, view) {
                 self.counts.changed(transition);
             }
-            let is_news = !view.differs_only_in_deadline(last);
-            last.clone_from(view);
+            last.deadline = view.deadline;
+            let is_news = last != view;
+            if is_news {
+                last.clone_from(view);
+            }
             is_news
         });
     }
